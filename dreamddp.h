@@ -750,6 +750,7 @@ typedef struct ddp_message {
     int              filler;    /* 1: bubble filling, left out of the hidden share */
     char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
                                    residual is added to them, and what coding cuts off becomes the residual */
+    char             counts_as; /* bytes: 0, or the ddp_wire by which ddp_stats.bytes_as has them */
     char             here;      /* in place: 1 = the first piece lies in this machine's memory, also where layers are on
                                    a device; holding the message waits for it */
     char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
@@ -1145,7 +1146,7 @@ typedef struct ddp_stats {
     double  peer_wait_s;      /* waiting for a slower peer, counted apart */
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
     int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* of them, without headers, by ddp_wire: how they travelled; TOPK: all bytes that
-                                 a strategy packed itself; DEFAULT: the library's own words, probes, newcomers' state */
+                                 a strategy packed itself, and edges of topk and adatopk; DEFAULT: the library's own words, probes, newcomers' state */
     double  comm_cpu_s;       /* processor time of the comm threads in the whole run, without what
                                  blocking calls moved themselves; 0: the system does not tell */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */
@@ -20877,8 +20878,10 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
 
 void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
 {
+    const int as = coding == (int)DDP__AS_BYTES && op->m.counts_as ? op->m.counts_as : coding + 1;
+
     op->bytes += bytes;
-    ddp__atomic_add(&e->stats.sent_as[op->m.layer == DDP__OWN_WORD ? 0 : coding + 1], bytes);
+    ddp__atomic_add(&e->stats.sent_as[op->m.layer == DDP__OWN_WORD ? 0 : as], bytes);
 }
 
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
@@ -54672,6 +54675,8 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, int peer, ddp__flow
     p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
     p->piece[0].count = l->bytes;
     message.bytes = 1;
+    message.counts_as = (char)(p->edge.coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
+                               : p->edge.coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8 : DDP_WIRE_TOPK);
     message.peer = peer;
     message.priority = -1;
     message.filler = 0;

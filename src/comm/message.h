@@ -103,6 +103,7 @@ typedef struct ddp_message {
     int              filler;    /* 1: bubble filling, left out of the hidden share */
     char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
                                    residual is added to them, and what coding cuts off becomes the residual */
+    char             counts_as; /* bytes: 0, or the ddp_wire by which ddp_stats.bytes_as has them */
     char             here;      /* in place: 1 = the first piece lies in this machine's memory, also where layers are on
                                    a device; holding the message waits for it */
     char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in

@@ -108,6 +108,8 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, int peer, ddp__flow
     p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
     p->piece[0].count = l->bytes;
     message.bytes = 1;
+    message.counts_as = (char)(p->edge.coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
+                               : p->edge.coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8 : DDP_WIRE_TOPK);
     message.peer = peer;
     message.priority = -1;
     message.filler = 0;

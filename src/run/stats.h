@@ -24,7 +24,7 @@ typedef struct ddp_stats {
     double  peer_wait_s;      /* waiting for a slower peer, counted apart */
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
     int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* of them, without headers, by ddp_wire: how they travelled; TOPK: all bytes that
-                                 a strategy packed itself; DEFAULT: the library's own words, probes, newcomers' state */
+                                 a strategy packed itself, and edges of topk and adatopk; DEFAULT: the library's own words, probes, newcomers' state */
     double  comm_cpu_s;       /* processor time of the comm threads in the whole run, without what
                                  blocking calls moved themselves; 0: the system does not tell */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */

@@ -34,6 +34,7 @@ typedef struct board {
     float    loss[STAGES];
     uint64_t hash[STAGES];
     double   bytes;
+    int64_t  bytes_as[DDP_WIRE_TOPK + 1]; /* that stage 1 sent in all */
     char     error[DDP_ERROR_TEXT];
 } board;
 
@@ -43,6 +44,7 @@ typedef struct job {
     ddp_transport transport;
     const char   *net;
     int           skips, narrow, spoil, whole; /* whole: of one worker */
+    int           clocks, replicas;            /* 1: not deterministic; 0: one */
     long          fail_at;                     /* rank 1's allocation in ddp_pipe_open */
     board        *b;
 } job;
@@ -114,8 +116,10 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     ddp_optimizer o = ddp_sgd(0.1f, 0);
     ddp_pipe_config c;
     ddp_pipe_stats stats;
+    ddp_stats all;
     ddp_pipe *p;
 
+    memset(&all, 0, sizeof all);
     memset(&stats, 0, sizeof stats);
     cut_by_layer(g, cut);
     memset(&c, 0, sizeof c);
@@ -144,7 +148,9 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[ddp_pipe_stage(p)]);
     if (!bad) keep(g, j->b->value);
     if (!bad) bad = ddp_pipe_get_stats(p, &stats);
+    ddp_get_stats(d, &all);
     if (ddp_pipe_stage(p) == 1) j->b->bytes = stats.boundary_bytes;
+    if (ddp_rank(d) == 1) memcpy(j->b->bytes_as, all.bytes_as, sizeof all.bytes_as);
     ddp_pipe_close(p);
     return bad;
 }
@@ -190,9 +196,10 @@ static int run(job *j)
     memset(&cfg, 0, sizeof cfg);
     memset(&err, 0, sizeof err);
     memset(j->b, 0, sizeof *j->b);
-    cfg.world = j->whole ? 1 : STAGES;
+    cfg.world = j->whole ? 1 : STAGES * (j->replicas ? j->replicas : 1);
     cfg.micro_batches = MICRO;
-    cfg.deterministic = cfg.no_env = 1;
+    cfg.deterministic = !j->clocks;
+    cfg.no_env = 1;
     cfg.transport = j->transport ? j->transport : DDP_THREADS;
     cfg.strategy = DDP_SSGD;
     cfg.net = j->net;
@@ -434,6 +441,56 @@ static void the_slowest_link_is_compressed_most(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
+/* Without a network to emulate, and with clocks: links are probed. One of them is the slowest and keeps 1 of 30; the others
+ * keep more, by what was measured. All ranks have the same numbers, or messages would not fit. */
+static void links_are_probed(void **state)
+{
+    const size_t n = BATCH * WIDE;
+    board *b = boards();
+    job j;
+
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.b = b;
+    j.transport = DDP_TCP;
+    j.clocks = 1;
+    j.edge.coding = DDP_EDGE_ADATOPK, j.edge.ratio = 10;
+    for (j.replicas = 1; j.replicas <= 2; j.replicas++) {
+        if (run(&j)) fail_msg("%s", b->error);
+        if (b->bytes <= (double)(MICRO * 6 * (24 + 8 * n / 30)) || b->bytes > (double)(MICRO * (5 * 4 * n + 24 + 8 * n / 30)))
+            fail_msg("%d pipelines: %g bytes in %d messages of %zu floats", j.replicas, b->bytes, MICRO * 6, n);
+        assert_true(b->loss[0] > 0 && b->loss[0] < 10);
+    }
+    munmap(b, 2 * sizeof *b);
+}
+
+/* Stage 1 sends MICRO activations and as many gradients in a step, and the activations of two in an evaluation. */
+static void bytes_count_as_what_they_are(void **state)
+{
+    static const struct { ddp_edge_coding coding; ddp_wire as; int each; } all[] = {
+        {DDP_EDGE_F32, DDP_WIRE_F32, 4 * BATCH * WIDE},  {DDP_EDGE_BF16, DDP_WIRE_BF16, 2 * BATCH * WIDE},
+        {DDP_EDGE_INT8, DDP_WIRE_INT8, 24 + 8 + BATCH * WIDE}, {DDP_EDGE_TOPK, DDP_WIRE_TOPK, 24 + 8 * BATCH * WIDE / 10}};
+    board *b = boards();
+
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        const int64_t edges = (int64_t)STEPS * (2 * MICRO + 2) * all[i / 2].each;
+        job j;
+        memset(&j, 0, sizeof j);
+        j.b = b;
+        j.edge.coding = all[i / 2].coding, j.edge.ratio = 10;
+        j.transport = i % 2 ? DDP_TCP : DDP_THREADS;
+        if (run(&j)) fail_msg("%s", b->error);
+        for (int as = DDP_WIRE_BF16; as <= (int)DDP_WIRE_TOPK; as++)
+            if (b->bytes_as[as] != (as == (int)all[i / 2].as ? edges : 0))
+                fail_msg("%s: %ld bytes of coding %d", ddp_wire_name((ddp_wire)as), (long)b->bytes_as[as],
+                         (int)j.edge.coding);
+        if (all[i / 2].as == DDP_WIRE_F32) assert_true(b->bytes_as[DDP_WIRE_F32] >= edges);
+        else assert_true(b->bytes_as[DDP_WIRE_F32] < edges);
+    }
+    munmap(b, 2 * sizeof *b);
+}
+
 static void bottlenecks_at_cuts_are_the_models_own(void **state)
 {
     board *b = boards();
@@ -599,6 +656,8 @@ int main(void)
         cmocka_unit_test(a_coded_edge_is_coding_and_decoding_between_stages),
         cmocka_unit_test(bytes_are_those_of_the_messages),
         cmocka_unit_test(the_slowest_link_is_compressed_most),
+        cmocka_unit_test(links_are_probed),
+        cmocka_unit_test(bytes_count_as_what_they_are),
         cmocka_unit_test(bottlenecks_at_cuts_are_the_models_own),
         cmocka_unit_test(a_bottleneck_has_its_gradients),
         cmocka_unit_test(bad_settings_are_one_sentence),
