@@ -2937,8 +2937,10 @@ typedef struct ddp_edge_wire {
 } ddp_edge_wire;
 
 /* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR" or "bottleneck:R"; feedback
- * stays as it is. DDP_ARG names what is wrong, *out untouched. */
-DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+ * stays as it is. DDP_ARG names what is wrong, *out untouched.
+ * ddp_edge_coding_name - "f32" to "bottleneck"; NULL: no such coding. */
+DDP_API ddp_status  ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
 /* ==== pipe/pipe.h ==== [pipe] */
 /* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
@@ -3087,6 +3089,7 @@ typedef struct ddp_job {
     int          micro_batches;    /* of a step */
     uint64_t     seed;             /* of initial values, dropout and the order of the data */
     ddp_pipeline schedule;
+    ddp_edge_wire edge;            /* of all messages; ddp_job_wire */
     ddp_job_rule rule;             /* of operators without their own */
 } ddp_job;
 
@@ -3100,8 +3103,7 @@ typedef struct ddp_op_data {
     int  is_loss, require_grad;
     long local_iter;
     int  micro_batch;   /* in a description: how many there are */
-    const char *algorithm; /* compress_cfg: "none" */
-    double ratio;
+    ddp_edge_wire compress_cfg; /* of adatopk: what the ratio of each link is made of, once the nodes have met */
 } ddp_op_data;
 
 /* ddp_job_of_graph - the operators of g, which nobody has cut yet; g may be on paper. Steps, rule and seed are the
@@ -3110,12 +3112,14 @@ typedef struct ddp_op_data {
  *   for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g does not know is
  *   an error where j->node runs it; elsewhere what the job says of it will do.
  * ddp_job_cut - operator i to node node_of[i], which for placeholders is not read.
+ * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
  * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are.
  * Errors: DDP_ARG, DDP_UNSUPPORTED (a kernel that is not here), DDP_MEMORY; each names the operator. */
 DDP_API ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err);
 DDP_API ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err);
 DDP_API ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err);
+DDP_API ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err);
 DDP_API void       ddp_job_stages(const ddp_job *j, int *stage_of);
 DDP_API int        ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room);
 DDP_API void       ddp_job_free(ddp_job *j);
@@ -55379,6 +55383,11 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
     return DDP_OK;
 }
 
+const char *ddp_edge_coding_name(ddp_edge_coding coding)
+{
+    return coding >= DDP_EDGE_F32 && coding <= DDP_EDGE_BOTTLENECK ? ddp__edge_names[coding] : NULL;
+}
+
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
     if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_BOTTLENECK)
@@ -56972,6 +56981,19 @@ ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err
     return DDP_OK;
 }
 
+ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err)
+{
+    ddp_edge_wire w;
+
+    memset(&w, 0, sizeof w);
+    DDP__TRY(ddp_edge_wire_parse(text, &w, err));
+    if (w.coding == DDP_EDGE_BOTTLENECK)
+        return ddp__fail(err, DDP_ARG, "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
+                         "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck", text);
+    j->edge = w;
+    return DDP_OK;
+}
+
 void ddp_job_stages(const ddp_job *j, int *stage_of)
 {
     for (int i = 0; i < j->ops; i++) stage_of[i] = j->op[i].node;
@@ -56997,7 +57019,7 @@ int ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room)
             const int user = ddp__job_user(j, i, to), grad = j->op[i].requires_grad;
             for (int back = 0; user >= 0 && (from == node || to == node) && back <= grad; back++, n++) {
                 const ddp_op_data m = {i, user, back ? to : from, back ? from : to, back, i == j->loss, grad, 0,
-                                       j->micro_batches, "none", 1};
+                                       j->micro_batches, j->edge};
                 if (n < room) out[n] = m;
             }
             if (user >= 0) from = to;
@@ -57064,6 +57086,15 @@ static void ddp__job_rule_text(ddp__text *t, const ddp_job_rule *r)
     ddp__text_addf(t, "}");
 }
 
+/* As ddp_edge_wire_parse reads it. */
+static void ddp__job_wire_text(ddp__text *t, const ddp_edge_wire *w)
+{
+    ddp__text_addf(t, ", \"edge_wire\": \"%s", ddp_edge_coding_name(w->coding));
+    if (w->ratio > 0) ddp__text_addf(t, ":"), ddp__json_number(t, w->ratio);
+    if (w->factor > 0) ddp__text_addf(t, ":"), ddp__json_number(t, w->factor);
+    ddp__text_addf(t, "\"");
+}
+
 /* The names of who takes the output of operator i. */
 static void ddp__job_users(ddp__text *t, const ddp_job *j, int i)
 {
@@ -57117,6 +57148,8 @@ static void ddp__job_op_text(ddp__text *t, const ddp_job *j, int i)
 
 static void ddp__job_message_text(ddp__text *t, const ddp_job *j, const ddp_op_data *m)
 {
+    const ddp_edge_wire *w = &m->compress_cfg;
+
     ddp__text_addf(t, "{");
     ddp__job_key(t, "name", j->op[m->op].name);
     ddp__text_addf(t, ", \"op_users\": [");
@@ -57126,8 +57159,9 @@ static void ddp__job_message_text(ddp__text *t, const ddp_job *j, const ddp_op_d
     ddp__text_addf(t, ", \"from\": %d, \"to\": %d, \"is_loss\": %s, \"require_grad\": %s, \"local_iter\": %ld, "
                    "\"micro_batch\": %d, \"compress_cfg\": {\"algorithm\": \"%s\", \"ratio\": ",
                    m->from, m->to, m->is_loss ? "true" : "false", m->require_grad ? "true" : "false", m->local_iter,
-                   m->micro_batch, m->algorithm);
-    ddp__json_number(t, m->ratio);
+                   m->micro_batch, w->coding == DDP_EDGE_F32 ? "none" : ddp_edge_coding_name(w->coding));
+    ddp__json_number(t, w->ratio > 0 ? w->ratio : 1);
+    if (w->coding == DDP_EDGE_ADATOPK) ddp__text_addf(t, ", \"factor\": "), ddp__json_number(t, w->factor > 0 ? w->factor : 3);
     ddp__text_addf(t, "}}");
 }
 
@@ -57165,6 +57199,7 @@ char *ddp_job_text(const ddp_job *j, int node)
                    j->nodes, node);
     ddp__job_key(&body, "loss", j->op[j->loss].name);
     ddp__job_rule_text(&body, &j->rule);
+    ddp__job_wire_text(&body, &j->edge);
     ddp__text_addf(&body, ",\n");
     if (node >= 0) ddp__job_messages_text(&body, j, node);
     ddp__text_addf(&body, "\"operators\": [");
@@ -57399,7 +57434,7 @@ static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, c
 {
     const ddp__json *v = ddp__json_get(root, "dreamddp_job"), *list;
     double steps = 1, micro = 1, seed = 0, nodes = 0, node = -1;
-    char schedule[16] = "";
+    char schedule[16] = "", wire[64] = "";
     int i = 0;
 
     if (!v || v->kind != DDP__JSON_NUMBER)
@@ -57415,7 +57450,9 @@ static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, c
     DDP__TRY(ddp__job_number(r, root, "nodes", 0, 1024, 1, &nodes));
     DDP__TRY(ddp__job_number(r, root, "node", -1, nodes - 1, 1, &node));
     DDP__TRY(ddp__job_string(r, root, "pipeline", schedule, sizeof schedule));
+    DDP__TRY(ddp__job_string(r, root, "edge_wire", wire, sizeof wire));
     DDP__TRY(ddp__job_read_rule(r, root, &r->j->rule));
+    if (wire[0]) DDP__TRY(ddp_job_wire(r->j, wire, r->err));
     if (schedule[0]) DDP__TRY(ddp_pipeline_named(schedule, &r->j->schedule, r->err));
     r->j->steps = (long)steps, r->j->micro_batches = (int)micro, r->j->seed = (uint64_t)seed;
     r->j->nodes = (int)nodes, r->j->node = (int)node;

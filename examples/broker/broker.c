@@ -456,6 +456,7 @@ static int parse(broker *b, int argc, char **argv)
         {"--batch", CLI_COUNT, &w->batch, "N", "samples of a micro-batch [4]"},
         {"--microbatches", CLI_COUNT, &w->microbatches, "N", "of a step [4]"},
         {"--pipeline", CLI_TEXT, &w->pipeline, "NAME", "gpipe, 1f1b or zb [1f1b]"},
+        {"--edge-wire", CLI_TEXT, &w->edge_wire, "NAME", "between nodes: f32, bf16, int8, topk:R or adatopk:R (docs/edges.md) [f32]"},
         {"--layers", CLI_COUNT, &w->layers, "N", "gpt2: transformer blocks [4]"},
         {"--heads", CLI_COUNT, &w->heads, "N", "gpt2: attention heads [4]"},
         {"--dim", CLI_COUNT, &w->dim, "N", "gpt2: width [64]"},

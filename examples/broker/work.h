@@ -3,7 +3,7 @@
 #define EXAMPLES_BROKER_WORK_H
 
 typedef struct work {
-    const char *listen, *job, *model, *widths, *data, *optimizer, *pipeline, *solver, *network, *speed, *load, *store, *write_job;
+    const char *listen, *job, *model, *widths, *data, *optimizer, *pipeline, *edge_wire, *solver, *network, *speed, *load, *store, *write_job;
     long   nodes, spares, steps, batch, microbatches, layers, heads, dim, seq, seed, save_every, restarts;
     double lr, momentum, weight_decay, join_timeout, peer_timeout;
     int    emulate, insecure, quiet;
@@ -81,7 +81,7 @@ static ddp_status model_job(work *w, ddp_error *err)
     w->j.steps = w->steps, w->j.micro_batches = (int)w->microbatches, w->j.seed = (uint64_t)w->seed;
     snprintf(w->j.rule.name, sizeof w->j.rule.name, "%s", w->optimizer);
     w->j.rule.lr = w->lr, w->j.rule.momentum = w->momentum, w->j.rule.weight_decay = w->weight_decay;
-    return w->pipeline ? ddp_pipeline_named(w->pipeline, &w->j.schedule, err) : DDP_OK;
+    return DDP_OK;
 }
 
 /* ---- a description ---- */
@@ -195,6 +195,8 @@ static ddp_status work_open(work *w, ddp_error *err)
     if (w->model && !strcmp(w->model, "gpt2") != !!w->tokens)
         return refuse(err, DDP_ARG, "--model %s with --data %s: gpt2 reads a file, the other models a folder of images", w->model, w->data);
     s = w->job ? read_job(w, err) : model_job(w, err);
+    if (s == DDP_OK && w->pipeline) s = ddp_pipeline_named(w->pipeline, &w->j.schedule, err);
+    if (s == DDP_OK && w->edge_wire) s = ddp_job_wire(&w->j, w->edge_wire, err);
     if (s == DDP_OK) s = fit_data(w, err);
     if (s != DDP_OK) return s;
     w->at[0] = (char *)malloc(4 * (size_t)work_count(w, w->x));

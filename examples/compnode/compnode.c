@@ -322,7 +322,7 @@ static ddp_status train(node *n, ddp_error *err)
     kernels(g);
     bad = (int)ddp_job_build(&n->j, g, &loss, err);
     memset(&c, 0, sizeof c);
-    c.schedule = n->j.schedule, c.stages = n->j.nodes, c.stage_of = stage_of;
+    c.schedule = n->j.schedule, c.stages = n->j.nodes, c.stage_of = stage_of, c.edge = n->j.edge;
     if (!bad) ddp_job_stages(&n->j, stage_of), p = ddp_pipe_open(d, g, loss, &c);
     if (!bad && !p) bad = (int)(*err = *ddp_last_error(d)).code;
     if (!bad) part = ddp_job_open(&n->j, g, (long)start.first, err);

@@ -41,6 +41,11 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
     return DDP_OK;
 }
 
+const char *ddp_edge_coding_name(ddp_edge_coding coding)
+{
+    return coding >= DDP_EDGE_F32 && coding <= DDP_EDGE_BOTTLENECK ? ddp__edge_names[coding] : NULL;
+}
+
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
     if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_BOTTLENECK)

@@ -25,7 +25,9 @@ typedef struct ddp_edge_wire {
 } ddp_edge_wire;
 
 /* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR" or "bottleneck:R"; feedback
- * stays as it is. DDP_ARG names what is wrong, *out untouched. */
-DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+ * stays as it is. DDP_ARG names what is wrong, *out untouched.
+ * ddp_edge_coding_name - "f32" to "bottleneck"; NULL: no such coding. */
+DDP_API ddp_status  ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
 #endif /* DDP_PIPE_EDGE_WIRE_H */

@@ -250,11 +250,23 @@ ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err
     return DDP_OK;
 }
 
+ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err)
+{
+    ddp_edge_wire w;
+
+    memset(&w, 0, sizeof w);
+    DDP__TRY(ddp_edge_wire_parse(text, &w, err));
+    if (w.coding == DDP_EDGE_BOTTLENECK)
+        return ddp__fail(err, DDP_ARG, "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
+                         "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck", text);
+    j->edge = w;
+    return DDP_OK;
+}
+
 void ddp_job_stages(const ddp_job *j, int *stage_of)
 {
     for (int i = 0; i < j->ops; i++) stage_of[i] = j->op[i].node;
 }
-
 
 /* The first operator on `node` that takes the output of i; -1: none does. */
 static int ddp__job_user(const ddp_job *j, int i, int node)
@@ -276,7 +288,7 @@ int ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room)
             const int user = ddp__job_user(j, i, to), grad = j->op[i].requires_grad;
             for (int back = 0; user >= 0 && (from == node || to == node) && back <= grad; back++, n++) {
                 const ddp_op_data m = {i, user, back ? to : from, back ? from : to, back, i == j->loss, grad, 0,
-                                       j->micro_batches, "none", 1};
+                                       j->micro_batches, j->edge};
                 if (n < room) out[n] = m;
             }
             if (user >= 0) from = to;

@@ -4,6 +4,7 @@
 
 #include "graph/graph.h"
 #include "nn/optimizer.h"
+#include "pipe/edge_wire.h"
 #include "pipe/schedule.h"
 
 #define DDP_JOB_VERSION 1
@@ -50,6 +51,7 @@ typedef struct ddp_job {
     int          micro_batches;    /* of a step */
     uint64_t     seed;             /* of initial values, dropout and the order of the data */
     ddp_pipeline schedule;
+    ddp_edge_wire edge;            /* of all messages; ddp_job_wire */
     ddp_job_rule rule;             /* of operators without their own */
 } ddp_job;
 
@@ -63,8 +65,7 @@ typedef struct ddp_op_data {
     int  is_loss, require_grad;
     long local_iter;
     int  micro_batch;   /* in a description: how many there are */
-    const char *algorithm; /* compress_cfg: "none" */
-    double ratio;
+    ddp_edge_wire compress_cfg; /* of adatopk: what the ratio of each link is made of, once the nodes have met */
 } ddp_op_data;
 
 /* ddp_job_of_graph - the operators of g, which nobody has cut yet; g may be on paper. Steps, rule and seed are the
@@ -73,12 +74,14 @@ typedef struct ddp_op_data {
  *   for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g does not know is
  *   an error where j->node runs it; elsewhere what the job says of it will do.
  * ddp_job_cut - operator i to node node_of[i], which for placeholders is not read.
+ * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
  * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are.
  * Errors: DDP_ARG, DDP_UNSUPPORTED (a kernel that is not here), DDP_MEMORY; each names the operator. */
 DDP_API ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err);
 DDP_API ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err);
 DDP_API ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err);
+DDP_API ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err);
 DDP_API void       ddp_job_stages(const ddp_job *j, int *stage_of);
 DDP_API int        ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room);
 DDP_API void       ddp_job_free(ddp_job *j);

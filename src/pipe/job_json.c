@@ -57,6 +57,15 @@ static void ddp__job_rule_text(ddp__text *t, const ddp_job_rule *r)
     ddp__text_addf(t, "}");
 }
 
+/* As ddp_edge_wire_parse reads it. */
+static void ddp__job_wire_text(ddp__text *t, const ddp_edge_wire *w)
+{
+    ddp__text_addf(t, ", \"edge_wire\": \"%s", ddp_edge_coding_name(w->coding));
+    if (w->ratio > 0) ddp__text_addf(t, ":"), ddp__json_number(t, w->ratio);
+    if (w->factor > 0) ddp__text_addf(t, ":"), ddp__json_number(t, w->factor);
+    ddp__text_addf(t, "\"");
+}
+
 /* The names of who takes the output of operator i. */
 static void ddp__job_users(ddp__text *t, const ddp_job *j, int i)
 {
@@ -110,6 +119,8 @@ static void ddp__job_op_text(ddp__text *t, const ddp_job *j, int i)
 
 static void ddp__job_message_text(ddp__text *t, const ddp_job *j, const ddp_op_data *m)
 {
+    const ddp_edge_wire *w = &m->compress_cfg;
+
     ddp__text_addf(t, "{");
     ddp__job_key(t, "name", j->op[m->op].name);
     ddp__text_addf(t, ", \"op_users\": [");
@@ -119,8 +130,9 @@ static void ddp__job_message_text(ddp__text *t, const ddp_job *j, const ddp_op_d
     ddp__text_addf(t, ", \"from\": %d, \"to\": %d, \"is_loss\": %s, \"require_grad\": %s, \"local_iter\": %ld, "
                    "\"micro_batch\": %d, \"compress_cfg\": {\"algorithm\": \"%s\", \"ratio\": ",
                    m->from, m->to, m->is_loss ? "true" : "false", m->require_grad ? "true" : "false", m->local_iter,
-                   m->micro_batch, m->algorithm);
-    ddp__json_number(t, m->ratio);
+                   m->micro_batch, w->coding == DDP_EDGE_F32 ? "none" : ddp_edge_coding_name(w->coding));
+    ddp__json_number(t, w->ratio > 0 ? w->ratio : 1);
+    if (w->coding == DDP_EDGE_ADATOPK) ddp__text_addf(t, ", \"factor\": "), ddp__json_number(t, w->factor > 0 ? w->factor : 3);
     ddp__text_addf(t, "}}");
 }
 
@@ -158,6 +170,7 @@ char *ddp_job_text(const ddp_job *j, int node)
                    j->nodes, node);
     ddp__job_key(&body, "loss", j->op[j->loss].name);
     ddp__job_rule_text(&body, &j->rule);
+    ddp__job_wire_text(&body, &j->edge);
     ddp__text_addf(&body, ",\n");
     if (node >= 0) ddp__job_messages_text(&body, j, node);
     ddp__text_addf(&body, "\"operators\": [");
@@ -392,7 +405,7 @@ static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, c
 {
     const ddp__json *v = ddp__json_get(root, "dreamddp_job"), *list;
     double steps = 1, micro = 1, seed = 0, nodes = 0, node = -1;
-    char schedule[16] = "";
+    char schedule[16] = "", wire[64] = "";
     int i = 0;
 
     if (!v || v->kind != DDP__JSON_NUMBER)
@@ -408,7 +421,9 @@ static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, c
     DDP__TRY(ddp__job_number(r, root, "nodes", 0, 1024, 1, &nodes));
     DDP__TRY(ddp__job_number(r, root, "node", -1, nodes - 1, 1, &node));
     DDP__TRY(ddp__job_string(r, root, "pipeline", schedule, sizeof schedule));
+    DDP__TRY(ddp__job_string(r, root, "edge_wire", wire, sizeof wire));
     DDP__TRY(ddp__job_read_rule(r, root, &r->j->rule));
+    if (wire[0]) DDP__TRY(ddp_job_wire(r->j, wire, r->err));
     if (schedule[0]) DDP__TRY(ddp_pipeline_named(schedule, &r->j->schedule, r->err));
     r->j->steps = (long)steps, r->j->micro_batches = (int)micro, r->j->seed = (uint64_t)seed;
     r->j->nodes = (int)nodes, r->j->node = (int)node;

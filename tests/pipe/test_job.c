@@ -121,6 +121,7 @@ static int worker(ddp_ctx *d, void *user)
     c.stages = j.nodes;
     c.stage_of = stage_of;
     c.schedule = j.schedule;
+    c.edge = j.edge;
     p = ddp_pipe_open(d, g, loss, &c);
     if (!p) fail_msg("%s", ddp_last_error(d)->msg);
     part = ddp_job_open(&j, g, r->first, &err);
@@ -249,6 +250,33 @@ static void a_description_says_the_tables_literally(void **state)
     ddp_job_text_free(one);
     ddp_job_text_free(three);
     ddp_job_free(&j);
+}
+
+static void messages_say_how_they_are_compressed(void **state)
+{
+    static const char *const wire[][2] = {
+        {"f32", "{\"algorithm\": \"none\", \"ratio\": 1}"}, {"int8", "{\"algorithm\": \"int8\", \"ratio\": 1}"},
+        {"topk:4", "{\"algorithm\": \"topk\", \"ratio\": 4}"},
+        {"adatopk:8", "{\"algorithm\": \"adatopk\", \"ratio\": 8, \"factor\": 3}"},
+        {"adatopk:2.5:1", "{\"algorithm\": \"adatopk\", \"ratio\": 2.5, \"factor\": 1}"}};
+    uint64_t hash[5];
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        ddp_job j = figure(), back;
+        ddp_error err;
+        char *text;
+        assert_int_equal(ddp_job_wire(&j, wire[i][0], &err), DDP_OK);
+        text = ddp_job_text(&j, 1);
+        has_text(text, wire[i][1]);
+        back = read_job(text);
+        assert_true(back.edge.coding == j.edge.coding && back.edge.ratio == j.edge.ratio && back.edge.factor == j.edge.factor);
+        hash[i] = run_of(&j, 3).hash[0];
+        if (i) assert_true(hash[i] != hash[i - 1]);
+        ddp_job_text_free(text);
+        ddp_job_free(&back);
+        ddp_job_free(&j);
+    }
 }
 
 static void figure_3_trains_as_one_worker_does(void **state)
@@ -531,6 +559,8 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     refuses("\"attributes\": [5]", "\"attributes\": [5], \"shape\": [2, 2, 4, 6]", "another shape than its kernel");
     refuses("\"attributes\": [5]", "\"attributes\": [5], \"parameters\": [{\"shape\": [5, 3]}]", "other parameters than its kernel");
     refuses("\"micro_batches\": 2", "\"micro_batches\": 0", "from 1 to");
+    refuses("\"seed\": 3", "\"edge_wire\": \"topk\"", "unknown edge wire 'topk'");
+    refuses("\"seed\": 3", "\"edge_wire\": \"bottleneck:4\"", "puts operators where the cut is");
     refuses("\"shape\": [2, 1, 4, 4]", "\"dtype\": \"f32\"", "a placeholder needs a shape");
 }
 
@@ -657,6 +687,7 @@ int main(void)
         cmocka_unit_test(figure_3_has_the_operators_of_table_2),
         cmocka_unit_test(figure_3_has_the_messages_of_table_3),
         cmocka_unit_test(a_description_says_the_tables_literally),
+        cmocka_unit_test(messages_say_how_they_are_compressed),
         cmocka_unit_test(figure_3_trains_as_one_worker_does),
         cmocka_unit_test(descriptions_train_with_the_bits_of_the_graph),
         cmocka_unit_test(a_description_read_and_written_is_the_same),

@@ -107,8 +107,9 @@ class Job:
                 p.wait()
 
 
-def trainer(folder, program, *args):
-    args = [a.replace("--microbatches", "--accumulate") if isinstance(a, str) else a for a in args]
+def trainer(folder, program, *args, pipeline=False):
+    if not pipeline:
+        args = ["--accumulate" if a == "--microbatches" else a for a in args]
     r = subprocess.run([os.path.join(BUILD, program), *map(str, args), "--held-out", "0", "--schedule", "constant",
                         "--deterministic", "--quiet"],
                        cwd=folder, capture_output=True, text=True, timeout=60)
@@ -182,6 +183,25 @@ def three_nodes_train_a_gpt_as_one_worker_does(job, folder):
         expect(r["final_loss"] == one["final_loss"], "final loss %s, one worker's %s" % (r["final_loss"], one["final_loss"]))
     with open(os.path.join(folder, "one.safetensors"), "rb") as a, open(os.path.join(folder, "three.safetensors"), "rb") as b:
         expect(a.read() == b.read(), "the exported weights differ")
+
+
+@case
+def compressed_messages_are_those_of_a_trainer_with_the_same_cut(job, folder):
+    hashes = set()
+    for wire in ("f32", "bf16", "int8", "topk:8", "adatopk:8"):
+        j = Job(folder)
+        j.listen("--nodes", 3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 3, "--edge-wire", wire, *quick(folder, 3))
+        for _ in range(3):
+            j.node()
+        r, err, _ = j.end()
+        cut = re.findall(r"stage (\d) on .*operators (\d+) to (\d+) of", err)
+        write(folder, "cut.json", {"pipeline_s": 1, "segments": [{"device": int(s), "first": int(a), "end": int(b) + 1} for s, a, b in cut]})
+        three = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 3, "--workers", 3, "--stages", 3, "--cut", "cut.json",
+                        "--edge-wire", wire, pipeline=True)
+        expect(r["param_hash"] == three["param_hash"], "%s: param_hash is %s, the trainer's %s" % (wire, r["param_hash"], three["param_hash"]))
+        expect(abs(r["first_loss"] - three["first_loss"]) < 1e-6, "%s: the first loss is another" % wire) # the trainer's is a mean of three
+        hashes.add(r["param_hash"])
+    expect(len(hashes) == 5, "two wires have the same bits: %s" % hashes)
 
 
 @case
@@ -396,7 +416,8 @@ def mistakes_on_the_command_line(job, folder):
     good = MLP + ["--data", "data"]
     for args, says in ((["--nodes", 2], "--model"), (MLP, "--data is missing"), (good + ["--nodes", 0], "--nodes 0"),
                        (good + ["--speed", "guess"], "--speed guess"), (good + ["--emulate"], "--emulate needs"),
-                       (good + ["--lr", 0], "--lr 0"), (good + ["--pipeline", "x"], "x"), (MLP + ["--data", "text"], "--model mlp"),
+                       (good + ["--lr", 0], "--lr 0"), (good + ["--pipeline", "x"], "x"), (good + ["--edge-wire", "topk"], "unknown edge wire 'topk'"),
+                       (good + ["--edge-wire", "bottleneck:4"], "puts operators where the cut is"), (MLP + ["--data", "text"], "--model mlp"),
                        (good + ["--listen", "10.1.2.3:4"], "--insecure"), (good + ["--listen", "nowhere"], "HOST:PORT"),
                        (good + ["--load", "none.safetensors"], "none.safetensors"), (good + ["--steps", 0], "--steps 0")):
         b = job.start("broker", *args)
