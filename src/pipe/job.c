@@ -268,8 +268,7 @@ void ddp_job_stages(const ddp_job *j, int *stage_of)
     for (int i = 0; i < j->ops; i++) stage_of[i] = j->op[i].node;
 }
 
-/* The first operator on `node` that takes the output of i; -1: none does. */
-static int ddp__job_user(const ddp_job *j, int i, int node)
+int ddp_job_user(const ddp_job *j, int i, int node)
 {
     for (int u = i + 1; u < j->ops; u++)
         for (int k = 0; j->op[u].node == node && k < j->op[u].arg_count; k++)
@@ -285,7 +284,7 @@ int ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room)
         int from = j->op[i].node;
         if (j->op[i].type == DDP_JOB_PLACEHOLDER) continue;
         for (int to = from + 1; to < j->nodes; to++) {
-            const int user = ddp__job_user(j, i, to), grad = j->op[i].requires_grad;
+            const int user = ddp_job_user(j, i, to), grad = j->op[i].requires_grad;
             for (int back = 0; user >= 0 && (from == node || to == node) && back <= grad; back++, n++) {
                 const ddp_op_data m = {i, user, back ? to : from, back ? from : to, back, i == j->loss, grad, 0,
                                        j->micro_batches, j->edge};

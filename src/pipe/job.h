@@ -76,6 +76,7 @@ typedef struct ddp_op_data {
  * ddp_job_cut - operator i to node node_of[i], which for placeholders is not read.
  * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
+ * ddp_job_user - the first operator on `node` that takes the output of operator i; -1: none does.
  * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are.
  * Errors: DDP_ARG, DDP_UNSUPPORTED (a kernel that is not here), DDP_MEMORY; each names the operator. */
 DDP_API ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err);
@@ -83,6 +84,7 @@ DDP_API ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_
 DDP_API ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err);
 DDP_API ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err);
 DDP_API void       ddp_job_stages(const ddp_job *j, int *stage_of);
+DDP_API int        ddp_job_user(const ddp_job *j, int i, int node);
 DDP_API int        ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room);
 DDP_API void       ddp_job_free(ddp_job *j);
 

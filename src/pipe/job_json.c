@@ -8,10 +8,17 @@ static const char *const ddp__job_dtypes[] = {"f32", "i32"};
 
 /* ---- writing ---- */
 
-static void ddp__job_key(ddp__text *t, const char *key, const char *value)
+/* What stands before a value, and the value. */
+static void ddp__job_put_text(ddp__text *t, const char *before, const char *value)
 {
-    ddp__text_addf(t, "\"%s\": ", key);
+    ddp__text_addf(t, "%s", before);
     ddp__json_string(t, value);
+}
+
+static void ddp__job_put_number(ddp__text *t, const char *before, double value)
+{
+    ddp__text_addf(t, "%s", before);
+    ddp__json_number(t, value);
 }
 
 static void ddp__job_shape(ddp__text *t, const ddp_shape *s)
@@ -21,23 +28,13 @@ static void ddp__job_shape(ddp__text *t, const ddp_shape *s)
     ddp__text_addf(t, "]");
 }
 
-static void ddp__job_numbers(ddp__text *t, const char *key, const double *x, int n)
-{
-    ddp__text_addf(t, ", \"%s\": [", key);
-    for (int i = 0; i < n; i++) {
-        if (i) ddp__text_addf(t, ", ");
-        ddp__json_number(t, x[i]);
-    }
-    ddp__text_addf(t, "]");
-}
-
 static void ddp__job_arrays(ddp__text *t, const char *key, const ddp_param *p, int n)
 {
     if (n < 0) return;
     ddp__text_addf(t, ", \"%s\": [", key);
     for (int i = 0; i < n; i++) {
-        ddp__text_addf(t, "%s{\"init\": \"%s\", \"scale\": ", i ? ", " : "", ddp__job_inits[p[i].init]);
-        ddp__json_number(t, (double)p[i].scale);
+        ddp__text_addf(t, "%s{\"init\": \"%s\"", i ? ", " : "", ddp__job_inits[p[i].init]);
+        ddp__job_put_number(t, ", \"scale\": ", (double)p[i].scale);
         ddp__job_shape(t, &p[i].shape);
         ddp__text_addf(t, "}");
     }
@@ -46,14 +43,10 @@ static void ddp__job_arrays(ddp__text *t, const char *key, const ddp_param *p, i
 
 static void ddp__job_rule_text(ddp__text *t, const ddp_job_rule *r)
 {
-    ddp__text_addf(t, ", \"optimizer\": {");
-    ddp__job_key(t, "name", r->name);
-    ddp__text_addf(t, ", \"lr\": ");
-    ddp__json_number(t, r->lr);
-    ddp__text_addf(t, ", \"momentum\": ");
-    ddp__json_number(t, r->momentum);
-    ddp__text_addf(t, ", \"weight_decay\": ");
-    ddp__json_number(t, r->weight_decay);
+    ddp__job_put_text(t, ", \"optimizer\": {\"name\": ", r->name);
+    ddp__job_put_number(t, ", \"lr\": ", r->lr);
+    ddp__job_put_number(t, ", \"momentum\": ", r->momentum);
+    ddp__job_put_number(t, ", \"weight_decay\": ", r->weight_decay);
     ddp__text_addf(t, "}");
 }
 
@@ -61,8 +54,8 @@ static void ddp__job_rule_text(ddp__text *t, const ddp_job_rule *r)
 static void ddp__job_wire_text(ddp__text *t, const ddp_edge_wire *w)
 {
     ddp__text_addf(t, ", \"edge_wire\": \"%s", ddp_edge_coding_name(w->coding));
-    if (w->ratio > 0) ddp__text_addf(t, ":"), ddp__json_number(t, w->ratio);
-    if (w->factor > 0) ddp__text_addf(t, ":"), ddp__json_number(t, w->factor);
+    if (w->ratio > 0) ddp__job_put_number(t, ":", w->ratio);
+    if (w->factor > 0) ddp__job_put_number(t, ":", w->factor);
     ddp__text_addf(t, "\"");
 }
 
@@ -72,11 +65,10 @@ static void ddp__job_users(ddp__text *t, const ddp_job *j, int i)
     int n = 0;
 
     for (int u = i + 1; u < j->ops; u++)
-        for (int k = 0, more = 1; more && k < j->op[u].arg_count; k++) {
+        for (int k = 0; k < j->op[u].arg_count; k++) {
             if (j->op[u].args[k] != i) continue;
-            if (n++) ddp__text_addf(t, ", ");
-            ddp__json_string(t, j->op[u].name);
-            more = 0;
+            ddp__job_put_text(t, n++ ? ", " : "", j->op[u].name);
+            break;
         }
 }
 
@@ -86,29 +78,24 @@ static void ddp__job_op_text(ddp__text *t, const ddp_job *j, int i)
     const ddp_job_op *o = &j->op[i];
     int n = DDP_OP_ARGS;
 
-    ddp__text_addf(t, "%s\n  {", i ? "," : "");
-    ddp__job_key(t, "name", o->name);
+    ddp__job_put_text(t, i ? ",\n  {\"name\": " : "\n  {\"name\": ", o->name);
     ddp__text_addf(t, ", \"type\": \"%s\", \"users\": [", ddp__job_types[o->type]);
     ddp__job_users(t, j, i);
     ddp__text_addf(t, "], \"args\": [");
-    for (int k = 0; k < o->arg_count; k++) {
-        if (k) ddp__text_addf(t, ", ");
-        ddp__json_string(t, j->op[o->args[k]].name);
-    }
+    for (int k = 0; k < o->arg_count; k++) ddp__job_put_text(t, k ? ", " : "", j->op[o->args[k]].name);
     ddp__text_addf(t, "]");
     if (o->node >= 0) ddp__text_addf(t, ", \"node\": %d", o->node);
     if (o->type == DDP_JOB_PLACEHOLDER) {
         ddp__text_addf(t, ", \"dtype\": \"%s\"", ddp__job_dtypes[o->dtype]);
     } else {
         while (n && o->attribute[n - 1] == 0) n--;
-        ddp__text_addf(t, ", ");
-        ddp__job_key(t, "op", o->op);
-        ddp__text_addf(t, ", ");
-        ddp__job_key(t, "layer", o->layer);
-        ddp__job_numbers(t, "attributes", o->attribute, n);
-        if (o->tied >= 0) ddp__text_addf(t, ", "), ddp__job_key(t, "tied", j->op[o->tied].name);
-        ddp__job_numbers(t, "flops", &o->flops, 1);
-        ddp__job_numbers(t, "backward_flops", &o->backward_flops, 1);
+        ddp__job_put_text(t, ", \"op\": ", o->op);
+        ddp__job_put_text(t, ", \"layer\": ", o->layer);
+        ddp__text_addf(t, ", \"attributes\": [");
+        for (int k = 0; k < n; k++) ddp__job_put_number(t, k ? ", " : "", o->attribute[k]);
+        if (o->tied >= 0) ddp__job_put_text(t, "], \"tied\": ", j->op[o->tied].name);
+        ddp__job_put_number(t, o->tied >= 0 ? ", \"flops\": " : "], \"flops\": ", o->flops);
+        ddp__job_put_number(t, ", \"backward_flops\": ", o->backward_flops);
         ddp__job_arrays(t, "parameters", o->param, o->params);
         ddp__job_arrays(t, "buffers", o->buffer, o->buffers);
         if (o->rule.name[0] || o->rule.lr > 0) ddp__job_rule_text(t, &o->rule);
@@ -121,18 +108,16 @@ static void ddp__job_message_text(ddp__text *t, const ddp_job *j, const ddp_op_d
 {
     const ddp_edge_wire *w = &m->compress_cfg;
 
-    ddp__text_addf(t, "{");
-    ddp__job_key(t, "name", j->op[m->op].name);
+    ddp__job_put_text(t, "{\"name\": ", j->op[m->op].name);
     ddp__text_addf(t, ", \"op_users\": [");
     ddp__job_users(t, j, m->op);
-    ddp__text_addf(t, "], ");
-    ddp__job_key(t, "actual_op_user", j->op[m->user].name);
+    ddp__job_put_text(t, "], \"actual_op_user\": ", j->op[m->user].name);
     ddp__text_addf(t, ", \"from\": %d, \"to\": %d, \"is_loss\": %s, \"require_grad\": %s, \"local_iter\": %ld, "
-                   "\"micro_batch\": %d, \"compress_cfg\": {\"algorithm\": \"%s\", \"ratio\": ",
+                   "\"micro_batch\": %d, \"compress_cfg\": {\"algorithm\": \"%s\"",
                    m->from, m->to, m->is_loss ? "true" : "false", m->require_grad ? "true" : "false", m->local_iter,
                    m->micro_batch, w->coding == DDP_EDGE_F32 ? "none" : ddp_edge_coding_name(w->coding));
-    ddp__json_number(t, w->ratio > 0 ? w->ratio : 1);
-    if (w->coding == DDP_EDGE_ADATOPK) ddp__text_addf(t, ", \"factor\": "), ddp__json_number(t, w->factor > 0 ? w->factor : 3);
+    ddp__job_put_number(t, ", \"ratio\": ", w->ratio > 0 ? w->ratio : 1);
+    if (w->coding == DDP_EDGE_ADATOPK) ddp__job_put_number(t, ", \"factor\": ", w->factor > 0 ? w->factor : 3);
     ddp__text_addf(t, "}}");
 }
 
@@ -166,9 +151,9 @@ char *ddp_job_text(const ddp_job *j, int node)
     memset(&body, 0, sizeof body);
     memset(&all, 0, sizeof all);
     ddp__text_addf(&body, ",\n\"steps\": %ld, \"micro_batches\": %d, \"seed\": %llu, \"pipeline\": \"%s\",\n\"nodes\": %d, "
-                   "\"node\": %d, ", j->steps, j->micro_batches, (unsigned long long)j->seed, ddp_pipeline_name(j->schedule),
+                   "\"node\": %d", j->steps, j->micro_batches, (unsigned long long)j->seed, ddp_pipeline_name(j->schedule),
                    j->nodes, node);
-    ddp__job_key(&body, "loss", j->op[j->loss].name);
+    ddp__job_put_text(&body, ", \"loss\": ", j->op[j->loss].name);
     ddp__job_rule_text(&body, &j->rule);
     ddp__job_wire_text(&body, &j->edge);
     ddp__text_addf(&body, ",\n");
@@ -199,8 +184,14 @@ typedef struct ddp__job_reader {
     ddp_error  *err;
 } ddp__job_reader;
 
-static ddp_status ddp__job_bad(const ddp__job_reader *r, const ddp__json *at, const char *what)
+static ddp_status ddp__job_bad(const ddp__job_reader *r, const ddp__json *at, const char *fmt, ...)
 {
+    char what[300];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(what, sizeof what, fmt, args);
+    va_end(args);
     return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, at->line, at->column, what);
 }
 
@@ -209,13 +200,10 @@ static ddp_status ddp__job_number(const ddp__job_reader *r, const ddp__json *o, 
                                   int whole, double *out)
 {
     const ddp__json *v = ddp__json_get(o, key);
-    char what[160];
 
     if (!v) return DDP_OK;
-    if (v->kind != DDP__JSON_NUMBER || !(v->number >= least && v->number <= most) || (whole && v->number != floor(v->number))) {
-        snprintf(what, sizeof what, "\"%s\" must be a %snumber from %g to %g", key, whole ? "whole " : "", least, most);
-        return ddp__job_bad(r, v, what);
-    }
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= least && v->number <= most) || (whole && v->number != floor(v->number)))
+        return ddp__job_bad(r, v, "\"%s\" must be a %snumber from %g to %g", key, whole ? "whole " : "", least, most);
     *out = v->number;
     return DDP_OK;
 }
@@ -223,13 +211,10 @@ static ddp_status ddp__job_number(const ddp__job_reader *r, const ddp__json *o, 
 static ddp_status ddp__job_string(const ddp__job_reader *r, const ddp__json *o, const char *key, char *out, size_t room)
 {
     const ddp__json *v = ddp__json_get(o, key);
-    char what[160];
 
     if (!v) return DDP_OK;
-    if (v->kind != DDP__JSON_STRING || strlen(v->string) >= room) {
-        snprintf(what, sizeof what, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
-        return ddp__job_bad(r, v, what);
-    }
+    if (v->kind != DDP__JSON_STRING || strlen(v->string) >= room)
+        return ddp__job_bad(r, v, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
     snprintf(out, room, "%s", v->string);
     return DDP_OK;
 }
@@ -238,25 +223,20 @@ static ddp_status ddp__job_choice(const ddp__job_reader *r, const ddp__json *o, 
                                   int count, int *out)
 {
     const ddp__json *v = ddp__json_get(o, key);
-    char what[160];
 
     if (!v) return DDP_OK;
     for (int i = 0; v->kind == DDP__JSON_STRING && i < count; i++)
         if (!strcmp(v->string, names[i])) return *out = i, DDP_OK;
-    snprintf(what, sizeof what, "\"%s\" must be one of %s, %s ... %s", key, names[0], names[1], names[count - 1]);
-    return ddp__job_bad(r, v, what);
+    return ddp__job_bad(r, v, "\"%s\" must be one of %s, %s ... %s", key, names[0], names[1], names[count - 1]);
 }
 
 /* An array of at most `room` values; *out NULL where the member is missing. */
 static ddp_status ddp__job_list(const ddp__job_reader *r, const ddp__json *o, const char *key, int room, const ddp__json **out)
 {
-    const ddp__json *v = ddp__json_get(o, key);
-    char what[160];
+    const ddp__json *v = *out = ddp__json_get(o, key);
 
-    *out = v;
     if (!v || (v->kind == DDP__JSON_ARRAY && v->count <= room)) return DDP_OK;
-    snprintf(what, sizeof what, "\"%s\" must be an array of at most %d values", key, room);
-    return ddp__job_bad(r, v, what);
+    return ddp__job_bad(r, v, "\"%s\" must be an array of at most %d values", key, room);
 }
 
 static ddp_status ddp__job_read_shape(const ddp__job_reader *r, const ddp__json *o, ddp_shape *out)
@@ -310,13 +290,10 @@ static ddp_status ddp__job_read_rule(const ddp__job_reader *r, const ddp__json *
 /* The operator of that name before `before`. */
 static ddp_status ddp__job_find(const ddp__job_reader *r, const ddp__json *v, int before, int *out)
 {
-    char what[DDP_JOB_NAME + 80];
-
     if (v->kind != DDP__JSON_STRING) return ddp__job_bad(r, v, "the name of an operator is needed");
     for (int i = 0; i < before; i++)
         if (!strcmp(r->j->op[i].name, v->string)) return *out = i, DDP_OK;
-    snprintf(what, sizeof what, "no operator %.100s stands before its user", v->string);
-    return ddp__job_bad(r, v, what);
+    return ddp__job_bad(r, v, "no operator %.100s stands before its user", v->string);
 }
 
 static ddp_status ddp__job_read_args(const ddp__job_reader *r, const ddp__json *v, int i)
@@ -335,18 +312,6 @@ static ddp_status ddp__job_read_args(const ddp__job_reader *r, const ddp__json *
             return ddp__job_bad(r, list, "an attribute must be a number from -1e+09 to 1e+09");
         o->attribute[k++] = list->number;
     }
-    return DDP_OK;
-}
-
-static ddp_status ddp__job_read_costs(const ddp__job_reader *r, const ddp__json *v, const char *key, double *out)
-{
-    const ddp__json *list;
-
-    DDP__TRY(ddp__job_list(r, v, key, 1, &list));
-    if (!list || !list->count) return DDP_OK;
-    if (list->first->kind != DDP__JSON_NUMBER || !(list->first->number >= 0))
-        return ddp__job_bad(r, list, "costs must be numbers of at least 0");
-    *out = list->first->number;
     return DDP_OK;
 }
 
@@ -373,8 +338,8 @@ static ddp_status ddp__job_read_op(const ddp__job_reader *r, const ddp__json *v,
     o->node = (int)node;
     DDP__TRY(ddp__job_read_args(r, v, i));
     DDP__TRY(ddp__job_read_shape(r, v, &o->shape));
-    DDP__TRY(ddp__job_read_costs(r, v, "flops", &o->flops));
-    DDP__TRY(ddp__job_read_costs(r, v, "backward_flops", &o->backward_flops));
+    DDP__TRY(ddp__job_number(r, v, "flops", 0, DBL_MAX, 0, &o->flops));
+    DDP__TRY(ddp__job_number(r, v, "backward_flops", 0, DBL_MAX, 0, &o->backward_flops));
     DDP__TRY(ddp__job_read_arrays(r, v, "parameters", o->param, DDP_OP_PARAMS, &o->params));
     DDP__TRY(ddp__job_read_arrays(r, v, "buffers", o->buffer, DDP_OP_BUFFERS, &o->buffers));
     DDP__TRY(ddp__job_read_rule(r, v, &o->rule));

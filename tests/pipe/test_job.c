@@ -624,7 +624,7 @@ static void a_broker_needs_no_kernels(void **state)
     ddp_job j;
 
     (void)state;
-    snprintf(text, sizeof text, "%.*s\"CustomLinear\"%.*s\"shape\": [2, 2, 4, 5], \"flops\": [1280], \"parameters\": "
+    snprintf(text, sizeof text, "%.*s\"CustomLinear\"%.*s\"shape\": [2, 2, 4, 5], \"flops\": 1280, \"parameters\": "
              "[{\"shape\": [5, 4], \"init\": \"normal\", \"scale\": 0.1}, {\"shape\": [5]}], %s", (int)(at - figure3), figure3,
              (int)(rest - at - 8), at + 8, rest);
     j = read_job(text);

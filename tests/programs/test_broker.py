@@ -138,7 +138,7 @@ def quick(folder, n):
 def skip_graph(kernel="CustomReLU"):
     def op(name, kind, *args, **more):
         return dict({"name": name, "op": kind, "args": list(args)}, **more)
-    shape = {"shape": [4, 12], "parameters": [], "flops": [48]}
+    shape = {"shape": [4, 12], "parameters": [], "flops": 48}
     return {"dreamddp_job": 1, "steps": 5, "micro_batches": 3, "seed": 9, "loss": "loss",
             "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
             "operators": [
