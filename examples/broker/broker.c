@@ -20,8 +20,7 @@ typedef struct broker {
     ddp_network net;      /* of the nodes, in the order in which they came */
     char       *net_text; /* what they emulate; NULL: their links as they are */
     size_t      net_bytes;
-    float     **state[2]; /* [ops] the last checkpoint, and the one that is on its way */
-    size_t     *floats[2];
+    channel_state *state[2]; /* [ops] the last checkpoint, and the one that is on its way */
     long        saved;    /* steps that the checkpoint has; 0: where the job starts */
     int         device[NODES]; /* of stage s */
     int         stages;
@@ -33,6 +32,23 @@ typedef struct broker {
 } broker;
 
 /* ---- the cut ---- */
+
+static void ask(connection *p, channel_word word, const void *what, size_t bytes)
+{
+    p->asked = 1;
+    channel_send(p->c.fd, word, what, bytes, NULL, 0);
+}
+
+/* The description of a stage, -1: of the whole job. */
+static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int stage, ddp_error *err)
+{
+    char *text = ddp_job_text(&b->w.j, stage);
+
+    if (!text) return refuse(err, DDP_MEMORY, "out of memory for a description");
+    ask(p, word, text, strlen(text));
+    ddp_job_text_free(text);
+    return DDP_OK;
+}
 
 /* Of all that were asked. */
 static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_error *err)
@@ -63,15 +79,12 @@ static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_erro
 /* One node after the other, since they may share a machine. */
 static ddp_status measure(broker *b, ddp_error *err)
 {
-    char *text = ddp_job_text(&b->w.j, -1);
-    ddp_status s = text ? DDP_OK : refuse(err, DDP_MEMORY, "out of memory for a description");
+    ddp_status s = DDP_OK;
 
     for (int i = 0; s == DDP_OK && i < b->n.wanted; i++) {
-        b->n.peer[i].asked = 1;
-        channel_send(b->n.peer[i].c.fd, WORD_MEASURE, text, strlen(text), NULL, 0);
-        s = answers(b, WORD_SPEED, 120, err);
+        s = ask_with_job(b, &b->n.peer[i], WORD_MEASURE, -1, err);
+        if (s == DDP_OK) s = answers(b, WORD_SPEED, 120, err);
     }
-    ddp_job_text_free(text);
     return s;
 }
 
@@ -79,21 +92,19 @@ static ddp_status measure(broker *b, ddp_error *err)
 static ddp_status probe(broker *b, ddp_error *err)
 {
     char path[64], text[200];
-    FILE *f;
     ddp_status s;
 
     if (b->n.wanted == 1) return ddp_network_new(1, &b->net, err);
     for (int i = 0; i < b->n.wanted; i++) {
         snprintf(text, sizeof text, "%d %d %s:%d", i, b->n.wanted, b->n.peer[0].host, b->n.peer[0].port);
-        b->n.peer[i].asked = 1;
-        channel_send(b->n.peer[i].c.fd, WORD_PROBE, text, strlen(text), NULL, 0);
+        ask(&b->n.peer[i], WORD_PROBE, text, strlen(text));
     }
     s = answers(b, WORD_READY, 300, err);
+    if (s == DDP_OK && !b->net_text) s = refuse(err, DDP_FORMAT, "node 0 has sent no network");
     if (s != DDP_OK) return s;
     snprintf(path, sizeof path, "/tmp/broker.%ld.json", (long)getpid());
-    f = fopen(path, "wb");
-    if (f) fwrite(b->net_text ? b->net_text : "", 1, b->net_text ? b->net_bytes : 0, f), fclose(f);
-    s = ddp_network_read(path, NULL, &b->net, err);
+    s = write_file(path, b->net_text, b->net_bytes, err);
+    if (s == DDP_OK) s = ddp_network_read(path, NULL, &b->net, err);
     remove(path);
     free(b->net_text);
     b->net_text = NULL;
@@ -123,7 +134,7 @@ static ddp_status read_network(broker *b, ddp_error *err)
         return refuse(err, DDP_ARG, "%s has %d devices, --nodes says %ld", w->network, b->net.devices, w->nodes);
     if (!strcmp(w->speed, "network") && !b->net.speed)
         return refuse(err, DDP_ARG, "%s has no tflops: leave --speed network out, and they are measured", w->network);
-    if (w->emulate) b->net_text = read_text(w->network, &b->net_bytes, err);
+    if (w->emulate) b->net_text = read_file(w->network, &b->net_bytes, err);
     return w->emulate && !b->net_text ? err->code : DDP_OK;
 }
 
@@ -177,14 +188,10 @@ static connection *peer_of(broker *b, int stage) { return &b->n.peer[b->device[s
 
 static ddp_status ship_jobs(broker *b, ddp_error *err)
 {
-    for (int k = 0; k < b->stages; k++) {
-        char *text = ddp_job_text(&b->w.j, k);
-        if (!text) return refuse(err, DDP_MEMORY, "out of memory for a description");
-        peer_of(b, k)->asked = 1;
-        channel_send(peer_of(b, k)->c.fd, WORD_JOB, text, strlen(text), NULL, 0);
-        ddp_job_text_free(text);
-    }
-    return answers(b, WORD_READY, 120, err);
+    ddp_status s = DDP_OK;
+
+    for (int k = 0; s == DDP_OK && k < b->stages; k++) s = ask_with_job(b, peer_of(b, k), WORD_JOB, k, err);
+    return s == DDP_OK ? answers(b, WORD_READY, 120, err) : s;
 }
 
 static void ship_start(broker *b)
@@ -201,26 +208,14 @@ static void ship_start(broker *b)
     start.peer_timeout_s = b->w.peer_timeout;
     for (int i = 0; i < b->w.j.ops; i++) {
         const channel_part part = {i, 0};
-        if (b->state[0][i])
-            channel_send(peer_of(b, b->w.j.op[i].node)->c.fd, WORD_STATE, &part, sizeof part, b->state[0][i],
-                         b->floats[0][i] * sizeof(float));
+        const channel_state *x = &b->state[0][i];
+        if (x->x) channel_send(peer_of(b, b->w.j.op[i].node)->c.fd, WORD_STATE, &part, sizeof part, x->x, x->floats * sizeof(float));
     }
     for (int k = 0; k < b->stages; k++) {
-        const int fd = peer_of(b, k)->c.fd;
-        if (b->net_text) channel_send(fd, WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
+        if (b->net_text) channel_send(peer_of(b, k)->c.fd, WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
         start.rank = k;
-        peer_of(b, k)->asked = 1;
-        channel_send(fd, WORD_START, &start, sizeof start, NULL, 0);
+        ask(peer_of(b, k), WORD_START, &start, sizeof start);
     }
-}
-
-/* 1: the node of stage k reads placeholder i. */
-static int reads(const ddp_job *j, int k, int i)
-{
-    for (int u = i + 1; u < j->ops; u++)
-        for (int a = 0; j->op[u].node == k && a < j->op[u].arg_count; a++)
-            if (j->op[u].args[a] == i) return 1;
-    return 0;
 }
 
 static void ship_data(broker *b, long step)
@@ -232,7 +227,7 @@ static void ship_data(broker *b, long step)
         for (int i = 0; i < j->ops; i++)
             for (int k = 0; j->op[i].type == DDP_JOB_PLACEHOLDER && k < b->stages; k++) {
                 const channel_part part = {i, m};
-                if (!reads(j, k, i)) continue;
+                if (ddp_job_user(j, i, k) < 0) continue;
                 channel_send(peer_of(b, k)->c.fd, WORD_DATA, &part, sizeof part, b->w.at[i == b->w.y],
                              4 * (size_t)work_count(&b->w, i));
             }
@@ -241,28 +236,13 @@ static void ship_data(broker *b, long step)
 
 /* ---- an attempt ---- */
 
-static void keep_state(broker *b, const channel *c)
-{
-    channel_part part;
-    const size_t floats = (c->bytes - sizeof part) / sizeof(float);
-
-    if (c->bytes < sizeof part) return;
-    memcpy(&part, c->data, sizeof part);
-    if (part.op < 0 || part.op >= b->w.j.ops) return;
-    free(b->state[1][part.op]);
-    b->state[1][part.op] = (float *)malloc(floats * sizeof(float) + 1);
-    if (b->state[1][part.op]) memcpy(b->state[1][part.op], c->data + sizeof part, floats * sizeof(float));
-    b->floats[1][part.op] = floats;
-}
-
 /* What was on its way is the checkpoint. */
 static void checkpoint(broker *b, long step)
 {
-    float **state = b->state[0];
-    size_t *floats = b->floats[0];
+    channel_state *state = b->state[0];
 
-    b->state[0] = b->state[1], b->floats[0] = b->floats[1];
-    b->state[1] = state, b->floats[1] = floats;
+    b->state[0] = b->state[1];
+    b->state[1] = state;
     b->saved = step;
 }
 
@@ -292,7 +272,8 @@ static ddp_status run(broker *b, ddp_error *err)
         }
         if (w == WORD_LOST) return DDP_PEER_LOST;
         if (w == WORD_FAIL) return b->n.peer[from].asked = 0, node_failed(&b->n, from, err);
-        if (w == WORD_STATE) keep_state(b, &b->n.peer[from].c);
+        if (w == WORD_STATE && !channel_keep(&b->n.peer[from].c, b->state[1], b->w.j.ops))
+            return refuse(err, DDP_MEMORY, "out of memory for a checkpoint");
         if (w == WORD_LOSS) {
             double loss;
             memcpy(&loss, b->n.peer[from].c.data, sizeof loss);
@@ -372,9 +353,10 @@ static ddp_status weights(broker *b, int store, ddp_error *err)
     if (s == DDP_OK && !part) s = err->code;
     for (int i = 0; s == DDP_OK && i < j->ops; i++) {
         const size_t n = ddp_job_floats(part, i, 1);
+        channel_state *x = &b->state[0][i];
         if (!n) continue;
-        if (!store) b->state[0][i] = (float *)malloc(n * sizeof(float)), b->floats[0][i] = n;
-        if (!b->state[0][i] || (store ? ddp_job_put(part, i, b->state[0][i], n) : ddp_job_get(part, i, 1, b->state[0][i])))
+        if (!store) x->x = (float *)malloc(n * sizeof(float)), x->floats = n;
+        if (!x->x || (store ? ddp_job_put(part, i, x->x, n) : ddp_job_get(part, i, 1, x->x)))
             s = refuse(err, DDP_MEMORY, "the weights of operator %s did not come", j->op[i].name);
     }
     if (s == DDP_OK && store) s = ddp_weights_save(g, b->w.store, err);
@@ -414,12 +396,10 @@ static ddp_status print_results(const broker *b, ddp_error *err)
 static ddp_status write_job(const broker *b, ddp_error *err)
 {
     char *text = ddp_job_text(&b->w.j, -1);
-    FILE *f = text ? fopen(b->w.write_job, "wb") : NULL;
-    int bad = !f || fputs(text, f) < 0;
+    ddp_status s = text ? write_file(b->w.write_job, text, strlen(text), err) : refuse(err, DDP_MEMORY, "out of memory for a description");
 
-    if (f) bad |= fclose(f) != 0;
     ddp_job_text_free(text);
-    return bad ? refuse(err, DDP_IO, "cannot write %s: %s", b->w.write_job, strerror(errno)) : DDP_OK;
+    return s;
 }
 
 static ddp_status work_with_nodes(broker *b, ddp_error *err)
@@ -428,9 +408,8 @@ static ddp_status work_with_nodes(broker *b, ddp_error *err)
     ddp_status s;
 
     for (int i = 0; i < 2; i++) {
-        b->state[i] = (float **)calloc(ops, sizeof *b->state[i]);
-        b->floats[i] = (size_t *)calloc(ops, sizeof *b->floats[i]);
-        if (!b->state[i] || !b->floats[i]) return refuse(err, DDP_MEMORY, "out of memory for a checkpoint");
+        b->state[i] = (channel_state *)calloc(ops, sizeof *b->state[i]);
+        if (!b->state[i]) return refuse(err, DDP_MEMORY, "out of memory for a checkpoint");
     }
     s = read_network(b, err);
     if (s == DDP_OK && b->w.load) s = weights(b, 0, err);
@@ -510,11 +489,7 @@ int main(int argc, char **argv)
         code = ddp_status_exit_code(s);
     }
     if (b->n.listens >= 0) close(b->n.listens);
-    for (int i = 0; i < 2; i++) {
-        for (int k = 0; b->state[i] && k < w->j.ops; k++) free(b->state[i][k]);
-        free((void *)b->state[i]);
-        free(b->floats[i]);
-    }
+    for (int i = 0; i < 2; i++) channel_forget(b->state[i], w->j.ops);
     free(b->net_text);
     ddp_network_free(&b->net);
     work_close(w);

@@ -17,16 +17,6 @@ typedef struct work {
     char            *at[2];      /* one micro-batch of them */
 } work;
 
-static ddp_status refuse(ddp_error *err, ddp_status code, const char *fmt, ...)
-{
-    va_list args;
-
-    va_start(args, fmt);
-    vsnprintf(err->msg, sizeof err->msg, fmt, args);
-    va_end(args);
-    return err->code = code;
-}
-
 static void work_close(work *w)
 {
     ddp_tokens_close(w->tokens);
@@ -86,25 +76,10 @@ static ddp_status model_job(work *w, ddp_error *err)
 
 /* ---- a description ---- */
 
-static char *read_text(const char *path, size_t *bytes, ddp_error *err)
-{
-    FILE *f = fopen(path, "rb");
-    char *text = NULL;
-    long n = -1;
-
-    if (f && !fseek(f, 0, SEEK_END)) n = ftell(f), rewind(f);
-    if (n >= 0) text = (char *)malloc((size_t)n + 1);
-    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) free(text), text = NULL;
-    if (!text) refuse(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
-    else text[n] = 0, *bytes = (size_t)n;
-    if (f) fclose(f);
-    return text;
-}
-
 static ddp_status read_job(work *w, ddp_error *err)
 {
     size_t n = 0;
-    char *text = read_text(w->job, &n, err);
+    char *text = read_file(w->job, &n, err);
     ddp_graph *g;
     ddp_node *loss;
     ddp_status s;

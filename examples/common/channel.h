@@ -43,6 +43,8 @@ typedef struct channel_start {
 typedef struct channel_done { uint64_t hash; double step_s; } channel_done;
 typedef struct channel_failure { int32_t code; char text[508]; } channel_failure;
 
+typedef struct channel_state { float *x; size_t floats; } channel_state; /* of an operator; x NULL: none */
+
 typedef struct channel { /* receives into a buffer of its own */
     int          fd;
     channel_word word;
@@ -58,11 +60,43 @@ static void channel_close(channel *c)
     c->fd = -1;
 }
 
-static ddp_status channel_refuse(ddp_error *err, ddp_status code, const char *fmt, const char *a, const char *b)
+static ddp_status refuse(ddp_error *err, ddp_status code, const char *fmt, ...)
 {
-    snprintf(err->msg, sizeof err->msg, fmt, a, b);
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(err->msg, sizeof err->msg, fmt, args);
+    va_end(args);
     return err->code = code;
 }
+
+/* ---- files ---- */
+
+static char *read_file(const char *path, size_t *bytes, ddp_error *err)
+{
+    FILE *f = fopen(path, "rb");
+    char *text = NULL;
+    long n = -1;
+
+    if (f && !fseek(f, 0, SEEK_END)) n = ftell(f), rewind(f);
+    if (n >= 0) text = (char *)malloc((size_t)n + 1);
+    if (text && fread(text, 1, (size_t)n, f) != (size_t)n) free(text), text = NULL;
+    if (!text) refuse(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
+    else text[n] = 0, *bytes = (size_t)n;
+    if (f) fclose(f);
+    return text;
+}
+
+static ddp_status write_file(const char *path, const char *text, size_t bytes, ddp_error *err)
+{
+    FILE *f = fopen(path, "wb");
+    int bad = !f || fwrite(text, 1, bytes, f) != bytes;
+
+    if (f) bad |= fclose(f) != 0;
+    return bad ? refuse(err, DDP_IO, "cannot write %s: %s", path, strerror(errno)) : DDP_OK;
+}
+
+/* ---- connections ---- */
 
 /* Addresses beyond this machine go without encryption: only if the user says so. */
 static inline ddp_status channel_resolve(const char *spec, int insecure, struct addrinfo **list, ddp_error *err)
@@ -73,16 +107,16 @@ static inline ddp_status channel_resolve(const char *spec, int insecure, struct 
     int why;
 
     if (!colon || colon == spec || !colon[1] || colon - spec >= (long)sizeof host)
-        return channel_refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600%s", spec, "");
+        return refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600", spec);
     memcpy(host, spec, (size_t)(colon - spec));
     if (!insecure && strncmp(host, "127.", 4) && strcmp(host, "localhost"))
-        return channel_refuse(err, DDP_ARG, "%s lies beyond this machine, and what is sent is not encrypted: on a network that "
-                              "you trust, add --insecure%s", spec, "");
+        return refuse(err, DDP_ARG, "%s lies beyond this machine, and what is sent is not encrypted: on a network that you trust, "
+                      "add --insecure", spec);
     memset(&hints, 0, sizeof hints);
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_family = AF_INET;
     why = getaddrinfo(host, colon + 1, &hints, list);
-    return why ? channel_refuse(err, DDP_ARG, "cannot resolve %s: %s", spec, gai_strerror(why)) : DDP_OK;
+    return why ? refuse(err, DDP_ARG, "cannot resolve %s: %s", spec, gai_strerror(why)) : DDP_OK;
 }
 
 /* A peer that is silent for a minute in the middle of a word, or takes nothing, is lost. */
@@ -107,7 +141,7 @@ static inline ddp_status channel_listen(const char *spec, int insecure, int *fd,
     if (*fd >= 0) setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     bad = *fd < 0 || bind(*fd, list->ai_addr, list->ai_addrlen) || listen(*fd, 64);
     freeaddrinfo(list);
-    return bad ? channel_refuse(err, DDP_NET, "cannot listen on %s: %s", spec, strerror(errno)) : DDP_OK;
+    return bad ? refuse(err, DDP_NET, "cannot listen on %s: %s", spec, strerror(errno)) : DDP_OK;
 }
 
 static inline ddp_status channel_dial(const char *spec, int insecure, int *fd, ddp_error *err)
@@ -121,7 +155,7 @@ static inline ddp_status channel_dial(const char *spec, int insecure, int *fd, d
     bad = *fd < 0 || connect(*fd, list->ai_addr, list->ai_addrlen);
     freeaddrinfo(list);
     if (bad) {
-        channel_refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", spec, strerror(errno));
+        refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", spec, strerror(errno));
         if (*fd >= 0) close(*fd);
         return *fd = -1, DDP_NET;
     }
@@ -143,6 +177,8 @@ static inline int channel_free_port(void)
     if (fd >= 0) close(fd);
     return port;
 }
+
+/* ---- words ---- */
 
 static int channel_put(int fd, const void *data, size_t n)
 {
@@ -203,6 +239,28 @@ static inline int channel_waits(int fd, double seconds)
     struct pollfd p = {fd, POLLIN, 0};
 
     return poll(&p, 1, (int)(seconds * 1000)) > 0;
+}
+
+/* What a WORD_STATE brings, into list [ops]. 0: out of memory, or no such operator. */
+static int channel_keep(const channel *c, channel_state *list, int ops)
+{
+    channel_part part = {-1, 0};
+    channel_state *s;
+
+    if (c->bytes >= sizeof part) memcpy(&part, c->data, sizeof part);
+    if (part.op < 0 || part.op >= ops) return 0;
+    s = &list[part.op];
+    free(s->x);
+    s->floats = (c->bytes - sizeof part) / sizeof(float);
+    s->x = (float *)malloc(s->floats * sizeof(float) + 1);
+    if (s->x) memcpy(s->x, c->data + sizeof part, s->floats * sizeof(float));
+    return s->x != NULL;
+}
+
+static void channel_forget(channel_state *list, int ops)
+{
+    for (int i = 0; list && i < ops; i++) free(list[i].x);
+    free(list);
 }
 
 #endif /* EXAMPLES_CHANNEL_H */

@@ -50,16 +50,13 @@ typedef struct node {
     int         ended;                 /* that word came while it trained */
     ddp_job     j;
     char        network[64];           /* a file, or "" */
-    float     **state;                 /* [ops] to go on from; NULL: as the seed says */
-    size_t     *floats;
+    channel_state *state;              /* [ops] to go on from; NULL: as the seed says */
 } node;
 
 static void drop_job(node *n)
 {
-    for (int i = 0; n->state && i < n->j.ops; i++) free(n->state[i]);
-    free((void *)n->state);
-    free(n->floats);
-    n->state = NULL, n->floats = NULL;
+    channel_forget(n->state, n->j.ops);
+    n->state = NULL;
     ddp_job_free(&n->j);
     if (n->network[0]) remove(n->network);
     n->network[0] = 0;
@@ -143,29 +140,23 @@ static void configure(const node *n, ddp_config *cfg, int rank, int world, const
 
 static ddp_status keep_network(node *n, const char *text, size_t bytes, ddp_error *err)
 {
-    FILE *f;
-    int bad;
-
     snprintf(n->network, sizeof n->network, "/tmp/compnode.%ld.json", (long)getpid());
-    f = fopen(n->network, "wb");
-    bad = !f || fwrite(text, 1, bytes, f) != bytes;
-    if (f) bad |= fclose(f) != 0;
-    return bad ? channel_refuse(err, DDP_IO, "cannot write %s: %s", n->network, strerror(errno)) : DDP_OK;
+    return write_file(n->network, text, bytes, err);
 }
 
 /* The links between all nodes; rank 0 tells the broker. */
 static ddp_status probe(node *n, ddp_error *err)
 {
-    char addr[128] = "", text[65536];
+    char addr[128] = "", *text = NULL;
+    size_t bytes = 0;
     int rank, world;
     ddp_probe_result r;
     ddp_network net;
     ddp_config cfg;
     ddp_status s;
     ddp_ctx *d;
-    FILE *f;
 
-    if (sscanf(n->c.data, "%d %d %127s", &rank, &world, addr) != 3) return channel_refuse(err, DDP_FORMAT, "%s%s", "no probe", "");
+    if (sscanf(n->c.data, "%d %d %127s", &rank, &world, addr) != 3) return refuse(err, DDP_FORMAT, "no probe");
     configure(n, &cfg, rank, world, addr);
     d = ddp_open(&cfg, err);
     if (!d) return err->code;
@@ -177,9 +168,10 @@ static ddp_status probe(node *n, ddp_error *err)
         if (s == DDP_OK) s = ddp_probe_network(&r, &net, err);
         if (s == DDP_OK) s = ddp_network_write(&net, n->network, err);
         ddp_network_free(&net);
-        f = s == DDP_OK ? fopen(n->network, "rb") : NULL;
-        if (f) channel_send(n->c.fd, WORD_NETWORK, text, fread(text, 1, sizeof text, f), NULL, 0);
-        if (f) fclose(f);
+        if (s == DDP_OK) text = read_file(n->network, &bytes, err);
+        if (s == DDP_OK && !text) s = err->code;
+        if (text) channel_send(n->c.fd, WORD_NETWORK, text, bytes, NULL, 0);
+        free(text);
     } else if (s == DDP_OK) {
         channel_send(n->c.fd, WORD_READY, NULL, 0, NULL, 0);
     }
@@ -201,27 +193,11 @@ static ddp_status take_job(node *n, ddp_error *err)
     if (s == DDP_OK) s = ddp_job_build(&n->j, g, &loss, err);
     ddp_graph_free(g);
     if (s == DDP_OK) {
-        n->state = (float **)calloc((size_t)n->j.ops, sizeof *n->state);
-        n->floats = (size_t *)calloc((size_t)n->j.ops, sizeof *n->floats);
-        if (!n->state || !n->floats) s = channel_refuse(err, DDP_MEMORY, "%s%s", "out of memory for the job", "");
+        n->state = (channel_state *)calloc((size_t)n->j.ops, sizeof *n->state);
+        if (!n->state) s = refuse(err, DDP_MEMORY, "out of memory for the job");
     }
     if (s == DDP_OK) channel_send(n->c.fd, WORD_READY, NULL, 0, NULL, 0);
     return s;
-}
-
-static void take_state(node *n)
-{
-    size_t bytes;
-    channel_part p;
-
-    if (n->c.bytes < sizeof p) return;
-    bytes = n->c.bytes - sizeof p;
-    memcpy(&p, n->c.data, sizeof p);
-    if (p.op < 0 || p.op >= n->j.ops || !n->state) return;
-    free(n->state[p.op]);
-    n->state[p.op] = (float *)malloc(bytes + 1);
-    if (n->state[p.op]) memcpy(n->state[p.op], n->c.data + sizeof p, bytes);
-    n->floats[p.op] = bytes / sizeof(float);
 }
 
 /* What this node reads of a step, from the broker. */
@@ -272,7 +248,7 @@ static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, d
     channel_done done;
 
     for (int i = 0; i < n->j.ops && !bad; i++)
-        if (n->state[i]) bad = ddp_job_put(part, i, n->state[i], n->floats[i]);
+        if (n->state[i].x) bad = ddp_job_put(part, i, n->state[i].x, n->state[i].floats);
     for (long step = (long)start->first; step < n->j.steps && !bad; step++) {
         double loss;
         bad = (int)fill(n, d, p);
@@ -307,7 +283,7 @@ static ddp_status train(node *n, ddp_error *err)
 
     memset(&start, 0, sizeof start);
     if (n->c.bytes == sizeof start) memcpy(&start, n->c.data, sizeof start);
-    if (!stage_of || !start.world || !n->j.ops) return free(stage_of), channel_refuse(err, DDP_FORMAT, "%s%s", "a start without a job", "");
+    if (!stage_of || !start.world || !n->j.ops) return free(stage_of), refuse(err, DDP_FORMAT, "a start without a job");
     configure(n, &cfg, start.rank, start.world, start.addr);
     cfg.deterministic = 1;
     cfg.seed = n->j.seed;
@@ -361,7 +337,9 @@ static int serve(node *n)
         case WORD_PROBE: s = probe(n, &err); break;
         case WORD_JOB: s = take_job(n, &err); break;
         case WORD_NETWORK: s = keep_network(n, n->c.data, n->c.bytes, &err); break;
-        case WORD_STATE: take_state(n); break;
+        case WORD_STATE:
+            if (!channel_keep(&n->c, n->state, n->state ? n->j.ops : 0)) s = refuse(&err, DDP_MEMORY, "out of memory for an operator's state");
+            break;
         case WORD_START: s = train(n, &err); break;
         default: break; /* the end of an attempt that has ended here already */
         }
