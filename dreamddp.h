@@ -5199,6 +5199,11 @@ DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 /* The backend of the graph's memory, NULL = the CPU. */
 DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 
+/* The operator of that name, registered or built in; NULL: none. */
+DDP_LIB const ddp_op *ddp__op_find(const ddp_graph *g, const char *name);
+
+DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
+
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 
@@ -5449,7 +5454,7 @@ static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
     snprintf(text + used, size - used, ")");
 }
 
-static int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
+int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
 {
     if (a->dims != b->dims) return 0;
     for (int i = 0; i < a->dims; i++)
@@ -5496,7 +5501,7 @@ ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, l
 
 /* ---- operators ---- */
 
-static const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
+const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 {
     for (int i = 0; i < g->op_count; i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
@@ -56791,31 +56796,18 @@ static void ddp__job_fill(ddp_job_op *o, const ddp_node *n, int is_loss)
     memcpy(o->buffer, n->spec.buffer, sizeof o->buffer);
 }
 
-/* "layer/operator", from the second of its kind in the layer on with its number; inputs by their own. */
-static void ddp__job_name(const ddp_graph *g, const ddp_node *n, ddp_job_op *o)
-{
-    int before = 0;
-
-    snprintf(o->layer, sizeof o->layer, "%s", n->layer >= 0 ? g->layer[n->layer].name : "");
-    if (!n->op) {
-        snprintf(o->name, sizeof o->name, "%s", n->name);
-        return;
-    }
-    for (int i = 0; i < n->index; i++) before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
-    snprintf(o->op, sizeof o->op, "%s", n->op->name);
-    snprintf(o->name, sizeof o->name, "%.60s%s%.40s", o->layer, *o->layer ? "/" : "", o->op);
-    if (before) snprintf(o->name + strlen(o->name), sizeof o->name - strlen(o->name), ".%d", before);
-}
-
 ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err)
 {
+    ddp_oplist list;
     ddp_job j;
+    int at = 0;
 
     memset(&j, 0, sizeof j);
     if (!g || !out || !loss || loss->graph != g)
         return ddp__fail(err, DDP_ARG, "ddp_job_of_graph: a graph, its loss and a job are needed");
-    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    DDP__TRY(ddp_graph_oplist(g, &list, err));
     j.op = (ddp_job_op *)ddp__calloc((size_t)g->nodes, sizeof *j.op);
+    if (!j.op) ddp_oplist_free(&list);
     if (!j.op) return ddp__fail(err, DDP_MEMORY, "out of memory for a job of %d operators", g->nodes);
     j.ops = g->nodes;
     j.loss = loss->index;
@@ -56824,7 +56816,9 @@ ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *o
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         ddp_job_op *o = &j.op[i];
-        ddp__job_name(g, n, o);
+        snprintf(o->name, sizeof o->name, "%s", n->op ? list.op[at++].name : n->name);
+        snprintf(o->op, sizeof o->op, "%s", n->op ? n->op->name : "");
+        snprintf(o->layer, sizeof o->layer, "%s", n->layer >= 0 ? g->layer[n->layer].name : "");
         o->arg_count = n->spec.inputs;
         for (int k = 0; k < o->arg_count; k++) o->args[k] = n->input[k];
         o->tied = n->tied;
@@ -56832,6 +56826,7 @@ ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *o
         memcpy(o->attribute, n->spec.arg, sizeof o->attribute);
         ddp__job_fill(o, n, i == j.loss);
     }
+    ddp_oplist_free(&list);
     *out = j;
     return DDP_OK;
 }
@@ -56857,10 +56852,8 @@ static void ddp__elsewhere(const ddp_op_call *c) { (void)c; }
 /* The kernel by name; one that only others run may be missing. */
 static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *stands_in, ddp_error *err)
 {
-    const ddp_op *known = g->builtin(o->op);
+    const ddp_op *known = ddp__op_find(g, o->op);
 
-    for (int i = 0; i < g->op_count; i++)
-        if (!strcmp(g->ops[i]->name, o->op)) known = g->ops[i];
     if (!known && !strcmp(o->op, ddp__variable.name)) known = &ddp__variable, ddp_register_op(g, known);
     *stands_in = !known || known->shape == ddp__elsewhere_shape;
     if (!*stands_in) return DDP_OK;
@@ -56891,20 +56884,15 @@ static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
     for (int k = 0; k < o->buffers; k++) l->buffer_count += (size_t)ddp_shape_count(&o->buffer[k].shape);
 }
 
-static int ddp__job_same_shape(const ddp_shape *a, const ddp_shape *b)
-{
-    return a->dims == b->dims && !memcmp(a->dim, b->dim, (size_t)a->dims * sizeof *a->dim);
-}
-
 /* What the job says of shapes holds, and initial values start as it says. */
 static ddp_status ddp__job_agree(ddp_graph *g, ddp_node *n, const ddp_job_op *o, ddp_error *err)
 {
     int same = o->params < 0 || o->params == n->spec.params;
 
-    if (o->shape.dims >= 0 && !ddp__job_same_shape(&o->shape, &n->spec.out))
+    if (o->shape.dims >= 0 && !ddp__shape_equal(&o->shape, &n->spec.out))
         return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
     for (int k = 0; same && k < o->params; k++) {
-        same = ddp__job_same_shape(&o->param[k].shape, &n->spec.param[k].shape);
+        same = ddp__shape_equal(&o->param[k].shape, &n->spec.param[k].shape);
         n->spec.param[k].init = o->param[k].init;
         ddp_init_scale(g, n, k, o->param[k].scale);
     }

@@ -193,7 +193,7 @@ static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
     snprintf(text + used, size - used, ")");
 }
 
-static int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
+int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
 {
     if (a->dims != b->dims) return 0;
     for (int i = 0; i < a->dims; i++)
@@ -240,7 +240,7 @@ ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, l
 
 /* ---- operators ---- */
 
-static const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
+const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 {
     for (int i = 0; i < g->op_count; i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];

@@ -145,6 +145,11 @@ DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 /* The backend of the graph's memory, NULL = the CPU. */
 DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 
+/* The operator of that name, registered or built in; NULL: none. */
+DDP_LIB const ddp_op *ddp__op_find(const ddp_graph *g, const char *name);
+
+DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
+
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
 

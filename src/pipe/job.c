@@ -1,6 +1,7 @@
 /* Jobs: from a graph, to a graph, cut over nodes, and what then travels between them. */
 #include "graph/graph_internal.h"
 #include "pipe/job.h"
+#include "plan/workload.h"
 
 /* ---- a variable: a parameter that is an output; its attributes are the dimensions ---- */
 
@@ -58,31 +59,18 @@ static void ddp__job_fill(ddp_job_op *o, const ddp_node *n, int is_loss)
     memcpy(o->buffer, n->spec.buffer, sizeof o->buffer);
 }
 
-/* "layer/operator", from the second of its kind in the layer on with its number; inputs by their own. */
-static void ddp__job_name(const ddp_graph *g, const ddp_node *n, ddp_job_op *o)
-{
-    int before = 0;
-
-    snprintf(o->layer, sizeof o->layer, "%s", n->layer >= 0 ? g->layer[n->layer].name : "");
-    if (!n->op) {
-        snprintf(o->name, sizeof o->name, "%s", n->name);
-        return;
-    }
-    for (int i = 0; i < n->index; i++) before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
-    snprintf(o->op, sizeof o->op, "%s", n->op->name);
-    snprintf(o->name, sizeof o->name, "%.60s%s%.40s", o->layer, *o->layer ? "/" : "", o->op);
-    if (before) snprintf(o->name + strlen(o->name), sizeof o->name - strlen(o->name), ".%d", before);
-}
-
 ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err)
 {
+    ddp_oplist list;
     ddp_job j;
+    int at = 0;
 
     memset(&j, 0, sizeof j);
     if (!g || !out || !loss || loss->graph != g)
         return ddp__fail(err, DDP_ARG, "ddp_job_of_graph: a graph, its loss and a job are needed");
-    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    DDP__TRY(ddp_graph_oplist(g, &list, err));
     j.op = (ddp_job_op *)ddp__calloc((size_t)g->nodes, sizeof *j.op);
+    if (!j.op) ddp_oplist_free(&list);
     if (!j.op) return ddp__fail(err, DDP_MEMORY, "out of memory for a job of %d operators", g->nodes);
     j.ops = g->nodes;
     j.loss = loss->index;
@@ -91,7 +79,9 @@ ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *o
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         ddp_job_op *o = &j.op[i];
-        ddp__job_name(g, n, o);
+        snprintf(o->name, sizeof o->name, "%s", n->op ? list.op[at++].name : n->name);
+        snprintf(o->op, sizeof o->op, "%s", n->op ? n->op->name : "");
+        snprintf(o->layer, sizeof o->layer, "%s", n->layer >= 0 ? g->layer[n->layer].name : "");
         o->arg_count = n->spec.inputs;
         for (int k = 0; k < o->arg_count; k++) o->args[k] = n->input[k];
         o->tied = n->tied;
@@ -99,6 +89,7 @@ ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *o
         memcpy(o->attribute, n->spec.arg, sizeof o->attribute);
         ddp__job_fill(o, n, i == j.loss);
     }
+    ddp_oplist_free(&list);
     *out = j;
     return DDP_OK;
 }
@@ -124,10 +115,8 @@ static void ddp__elsewhere(const ddp_op_call *c) { (void)c; }
 /* The kernel by name; one that only others run may be missing. */
 static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *stands_in, ddp_error *err)
 {
-    const ddp_op *known = g->builtin(o->op);
+    const ddp_op *known = ddp__op_find(g, o->op);
 
-    for (int i = 0; i < g->op_count; i++)
-        if (!strcmp(g->ops[i]->name, o->op)) known = g->ops[i];
     if (!known && !strcmp(o->op, ddp__variable.name)) known = &ddp__variable, ddp_register_op(g, known);
     *stands_in = !known || known->shape == ddp__elsewhere_shape;
     if (!*stands_in) return DDP_OK;
@@ -158,20 +147,15 @@ static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
     for (int k = 0; k < o->buffers; k++) l->buffer_count += (size_t)ddp_shape_count(&o->buffer[k].shape);
 }
 
-static int ddp__job_same_shape(const ddp_shape *a, const ddp_shape *b)
-{
-    return a->dims == b->dims && !memcmp(a->dim, b->dim, (size_t)a->dims * sizeof *a->dim);
-}
-
 /* What the job says of shapes holds, and initial values start as it says. */
 static ddp_status ddp__job_agree(ddp_graph *g, ddp_node *n, const ddp_job_op *o, ddp_error *err)
 {
     int same = o->params < 0 || o->params == n->spec.params;
 
-    if (o->shape.dims >= 0 && !ddp__job_same_shape(&o->shape, &n->spec.out))
+    if (o->shape.dims >= 0 && !ddp__shape_equal(&o->shape, &n->spec.out))
         return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
     for (int k = 0; same && k < o->params; k++) {
-        same = ddp__job_same_shape(&o->param[k].shape, &n->spec.param[k].shape);
+        same = ddp__shape_equal(&o->param[k].shape, &n->spec.param[k].shape);
         n->spec.param[k].init = o->param[k].init;
         ddp_init_scale(g, n, k, o->param[k].scale);
     }
