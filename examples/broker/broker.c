@@ -396,7 +396,8 @@ static ddp_status print_results(const broker *b, ddp_error *err)
 static ddp_status write_job(const broker *b, ddp_error *err)
 {
     char *text = ddp_job_text(&b->w.j, -1);
-    ddp_status s = text ? write_file(b->w.write_job, text, strlen(text), err) : refuse(err, DDP_MEMORY, "out of memory for a description");
+    ddp_status s = text ? write_file(b->w.write_job, text, strlen(text), err)
+                        : refuse(err, DDP_MEMORY, "out of memory for a description");
 
     ddp_job_text_free(text);
     return s;

@@ -338,7 +338,8 @@ static int serve(node *n)
         case WORD_JOB: s = take_job(n, &err); break;
         case WORD_NETWORK: s = keep_network(n, n->c.data, n->c.bytes, &err); break;
         case WORD_STATE:
-            if (!channel_keep(&n->c, n->state, n->state ? n->j.ops : 0)) s = refuse(&err, DDP_MEMORY, "out of memory for an operator's state");
+            if (!channel_keep(&n->c, n->state, n->state ? n->j.ops : 0))
+                s = refuse(&err, DDP_MEMORY, "out of memory for an operator's state");
             break;
         case WORD_START: s = train(n, &err); break;
         default: break; /* the end of an attempt that has ended here already */
