@@ -3115,7 +3115,8 @@ typedef struct ddp_op_data {
  * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
  * ddp_job_user - the first operator on `node` that takes the output of operator i; -1: none does.
- * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are.
+ * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are. Gradients of
+ *   several uses that go back apart (docs/pipeline.md) are one entry, as those that are added up on the way.
  * Errors: DDP_ARG, DDP_UNSUPPORTED (a kernel that is not here), DDP_MEMORY; each names the operator. */
 DDP_API ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err);
 DDP_API ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err);
@@ -5071,6 +5072,8 @@ struct ddp_node {
     int           index;
     int           layer;    /* -1: outside layers, and every input */
     int           input[DDP_OP_INPUTS];
+    int           part[DDP_OP_INPUTS]; /* of a cut graph: the use's number among all of that input, from the last, 0 */
+    int           parts;    /* of a cut graph: 0, or how many uses have a gradient each, which are added up in the end */
     ddp_dtype     type;
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
@@ -5206,6 +5209,12 @@ DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
 
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
+
+/* Of a node with parts, which lie behind its gradient, their sum: bytes from one to the next; the array of one in a
+ * state; the stage that makes it. */
+DDP_LIB size_t ddp__part_stride(const ddp_node *n);
+DDP_LIB void  *ddp__part_at(const ddp_state *s, const ddp_node *n, int part);
+DDP_LIB int    ddp__part_stage(const ddp_node *n, int part);
 
 /* Element 0 of node n's output or gradient, at, becomes 1. */
 DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
@@ -5814,6 +5823,7 @@ size_t ddp__output_bytes(const ddp_node *n)
 
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
+size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_bytes(n)); }
 int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
 
@@ -6077,8 +6087,10 @@ static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
 
 static size_t ddp__born_gradient(ddp__lives *v, int i, int until, const ddp__layout *l)
 {
+    const ddp_node *d = v->g->node[i];
+
     if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]), until);
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users
@@ -6513,7 +6525,7 @@ void ddp__run_again(const ddp_state *s, int segment)
 }
 
 /* every_float: input gradients are wanted for all float arrays, not only where parameters lie
- * above. The first writer of a gradient overwrites it, the others add. */
+ * above. The first writer of a gradient overwrites it, the others add, unless each has its part. */
 static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
@@ -6523,8 +6535,9 @@ static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float,
     for (int i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
-        c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
-        c->add_in[i] = s->written[p];
+        c->grad_in[i] = g->node[p]->parts ? ddp__part_at(s, g->node[p], n->part[i])
+                                          : ddp__state_at(s, s->layout->gradient[p]);
+        c->add_in[i] = s->written[p] && !g->node[p]->parts;
         s->written[p] = 1;
     }
     for (int i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
@@ -7270,6 +7283,37 @@ static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
     p->to = here ? after : -1;
 }
 
+/* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from stage to stage
+ * that order is another one where stages do not follow the uses. Two make the same sum; of more each has an array of its
+ * own until p's stage adds them up. */
+static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
+{
+    int uses = 0, strays = 0, stage = g->stages;
+
+    for (int i = g->nodes - 1; i > p->index && p->has_gradient; i--) {
+        ddp_node *n = g->node[i];
+        for (int k = 0; n->has_gradient && k < n->spec.inputs; k++) {
+            if (n->input[k] != p->index) continue;
+            n->part[k] = uses++;
+            strays |= n->stage > stage;
+            stage = n->stage;
+        }
+    }
+    if (!strays || uses < 3) return;
+    p->parts = uses;
+    p->pair = NULL; /* the sum comes between the two */
+}
+
+int ddp__part_stage(const ddp_node *n, int part)
+{
+    const ddp_graph *g = n->graph;
+
+    for (int i = n->index + 1; i < g->nodes; i++)
+        for (int k = 0; g->node[i]->has_gradient && k < g->node[i]->spec.inputs; k++)
+            if (g->node[i]->input[k] == n->index && g->node[i]->part[k] == part) return g->node[i]->stage;
+    return -1;
+}
+
 /* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
 static void ddp__cut_layers(ddp_graph *g)
 {
@@ -7303,6 +7347,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
+        ddp__cut_parts(g, n);
         if (n->op) ddp__cut_hops(g, n);
         else n->here = DDP__HERE_NOT, n->from = n->to = -1;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
@@ -7344,6 +7389,21 @@ static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
     if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
+void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part)
+{
+    return (char *)ddp__state_at(s, s->layout->gradient[n->index]) + (size_t)(1 + part) * ddp__part_stride(n);
+}
+
+/* Parts of uses that nothing has reached are zero, as nobody writes them. */
+static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
+{
+    float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
+
+    ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
+    for (int i = 1; i < n->parts; i++)
+        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
+}
+
 /* What the stage before waits for is there, also where nothing has reached it. */
 static void ddp__cut_entered(ddp_state *s)
 {
@@ -7351,7 +7411,7 @@ static void ddp__cut_entered(ddp_state *s)
 
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        if (n->from < 0 || !n->has_gradient || s->written[i]) continue;
+        if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
         ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
     }
 }
@@ -7362,6 +7422,7 @@ static int ddp__cut_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_par
 {
     const ddp_node *n = s->graph->node[i];
 
+    if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
     if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
     if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
     if (n->segment < 0) ddp__run_backward_part(s, n, part);
@@ -54607,9 +54668,12 @@ static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
 
 int ddp__edges_open(ddp_pipe *p)
 {
+    size_t pieces = 0;
+
+    for (int i = 0; i < p->g->nodes; i++) pieces += 1 + (size_t)p->g->node[i]->parts;
     p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
     p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
-    p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
+    p->piece = (ddp_piece *)ddp__calloc(pieces, sizeof *p->piece);
     if (!p->in || !p->out || !p->piece) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i];
@@ -54663,6 +54727,19 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
     return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
 }
 
+/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
+static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
+{
+    const int later = e->stage > p->stage ? e->stage : p->stage;
+
+    for (int i = 0; i < x->parts; i++) {
+        if (ddp__part_stage(x, i) < later) continue;
+        p->piece[n].data = (float *)ddp__part_at(s, x, i);
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
+}
+
 int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
     ddp_state *s = ddp__pipe_state(p, m);
@@ -54671,6 +54748,10 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
     for (int i = 0; i < e->nodes; i++) {
         const ddp_node *x = p->g->node[e->node[i]];
         if (gradients && !x->has_gradient) continue;
+        if (gradients && x->parts) {
+            n = ddp__hop_parts(p, e, s, x, n);
+            continue;
+        }
         p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
         p->piece[n++].count = ddp__pipe_count(p, x->index);
     }
@@ -55598,7 +55679,9 @@ static void ddp__crossings(const ddp_graph *g, int stages, unsigned char *uses, 
         for (int s = at + 1; s < stages; s++) {
             if (!uses[s]) continue;
             floats[at * stages + s] += (double)ddp_shape_count(&n->spec.out);
-            if (n->has_gradient) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+            if (n->has_gradient && !n->parts) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+            for (int i = 0; i < n->parts; i++)
+                if (ddp__part_stage(n, i) >= s) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
             at = s;
         }
     }

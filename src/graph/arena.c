@@ -47,6 +47,7 @@ size_t ddp__output_bytes(const ddp_node *n)
 
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
+size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_bytes(n)); }
 int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
 int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
 
@@ -310,8 +311,10 @@ static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
 
 static size_t ddp__born_gradient(ddp__lives *v, int i, int until, const ddp__layout *l)
 {
+    const ddp_node *d = v->g->node[i];
+
     if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]), until);
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users

@@ -58,6 +58,37 @@ static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
     p->to = here ? after : -1;
 }
 
+/* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from stage to stage
+ * that order is another one where stages do not follow the uses. Two make the same sum; of more each has an array of its
+ * own until p's stage adds them up. */
+static void ddp__cut_parts(ddp_graph *g, ddp_node *p)
+{
+    int uses = 0, strays = 0, stage = g->stages;
+
+    for (int i = g->nodes - 1; i > p->index && p->has_gradient; i--) {
+        ddp_node *n = g->node[i];
+        for (int k = 0; n->has_gradient && k < n->spec.inputs; k++) {
+            if (n->input[k] != p->index) continue;
+            n->part[k] = uses++;
+            strays |= n->stage > stage;
+            stage = n->stage;
+        }
+    }
+    if (!strays || uses < 3) return;
+    p->parts = uses;
+    p->pair = NULL; /* the sum comes between the two */
+}
+
+int ddp__part_stage(const ddp_node *n, int part)
+{
+    const ddp_graph *g = n->graph;
+
+    for (int i = n->index + 1; i < g->nodes; i++)
+        for (int k = 0; g->node[i]->has_gradient && k < g->node[i]->spec.inputs; k++)
+            if (g->node[i]->input[k] == n->index && g->node[i]->part[k] == part) return g->node[i]->stage;
+    return -1;
+}
+
 /* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
 static void ddp__cut_layers(ddp_graph *g)
 {
@@ -91,6 +122,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
+        ddp__cut_parts(g, n);
         if (n->op) ddp__cut_hops(g, n);
         else n->here = DDP__HERE_NOT, n->from = n->to = -1;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
@@ -132,6 +164,21 @@ static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
     if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
+void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part)
+{
+    return (char *)ddp__state_at(s, s->layout->gradient[n->index]) + (size_t)(1 + part) * ddp__part_stride(n);
+}
+
+/* Parts of uses that nothing has reached are zero, as nobody writes them. */
+static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
+{
+    float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
+
+    ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
+    for (int i = 1; i < n->parts; i++)
+        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
+}
+
 /* What the stage before waits for is there, also where nothing has reached it. */
 static void ddp__cut_entered(ddp_state *s)
 {
@@ -139,7 +186,7 @@ static void ddp__cut_entered(ddp_state *s)
 
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        if (n->from < 0 || !n->has_gradient || s->written[i]) continue;
+        if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
         ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
     }
 }
@@ -150,6 +197,7 @@ static int ddp__cut_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_par
 {
     const ddp_node *n = s->graph->node[i];
 
+    if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
     if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
     if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
     if (n->segment < 0) ddp__run_backward_part(s, n, part);

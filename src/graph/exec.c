@@ -267,7 +267,7 @@ void ddp__run_again(const ddp_state *s, int segment)
 }
 
 /* every_float: input gradients are wanted for all float arrays, not only where parameters lie
- * above. The first writer of a gradient overwrites it, the others add. */
+ * above. The first writer of a gradient overwrites it, the others add, unless each has its part. */
 static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
@@ -277,8 +277,9 @@ static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float,
     for (int i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
-        c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
-        c->add_in[i] = s->written[p];
+        c->grad_in[i] = g->node[p]->parts ? ddp__part_at(s, g->node[p], n->part[i])
+                                          : ddp__state_at(s, s->layout->gradient[p]);
+        c->add_in[i] = s->written[p] && !g->node[p]->parts;
         s->written[p] = 1;
     }
     for (int i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];

@@ -17,6 +17,8 @@ struct ddp_node {
     int           index;
     int           layer;    /* -1: outside layers, and every input */
     int           input[DDP_OP_INPUTS];
+    int           part[DDP_OP_INPUTS]; /* of a cut graph: the use's number among all of that input, from the last, 0 */
+    int           parts;    /* of a cut graph: 0, or how many uses have a gradient each, which are added up in the end */
     ddp_dtype     type;
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
@@ -152,6 +154,12 @@ DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
 
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
+
+/* Of a node with parts, which lie behind its gradient, their sum: bytes from one to the next; the array of one in a
+ * state; the stage that makes it. */
+DDP_LIB size_t ddp__part_stride(const ddp_node *n);
+DDP_LIB void  *ddp__part_at(const ddp_state *s, const ddp_node *n, int part);
+DDP_LIB int    ddp__part_stage(const ddp_node *n, int part);
 
 /* Element 0 of node n's output or gradient, at, becomes 1. */
 DDP_LIB void ddp__node_one(const ddp_node *n, void *at);

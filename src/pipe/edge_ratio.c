@@ -16,7 +16,9 @@ static void ddp__crossings(const ddp_graph *g, int stages, unsigned char *uses, 
         for (int s = at + 1; s < stages; s++) {
             if (!uses[s]) continue;
             floats[at * stages + s] += (double)ddp_shape_count(&n->spec.out);
-            if (n->has_gradient) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+            if (n->has_gradient && !n->parts) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+            for (int i = 0; i < n->parts; i++)
+                if (ddp__part_stage(n, i) >= s) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
             at = s;
         }
     }

@@ -77,7 +77,8 @@ typedef struct ddp_op_data {
  * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
  * ddp_job_user - the first operator on `node` that takes the output of operator i; -1: none does.
- * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are.
+ * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are. Gradients of
+ *   several uses that go back apart (docs/pipeline.md) are one entry, as those that are added up on the way.
  * Errors: DDP_ARG, DDP_UNSUPPORTED (a kernel that is not here), DDP_MEMORY; each names the operator. */
 DDP_API ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err);
 DDP_API ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err);

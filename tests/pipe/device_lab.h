@@ -5,7 +5,7 @@
 
 enum { PIPED_RANKS = 6, PIPED_STEPS = 3, PIPED_BATCH = 2, PIPED_MOST = 4096 };
 
-typedef enum piped_model { PIPED_GPT, PIPED_MLP, PIPED_RESIDUAL, PIPED_MODELS } piped_model;
+typedef enum piped_model { PIPED_GPT, PIPED_MLP, PIPED_RESIDUAL, PIPED_MODELS, PIPED_BRANCHES } piped_model;
 
 typedef struct piped {
     ddp_config   cfg;
@@ -40,8 +40,37 @@ static ddp_node *piped_residual(ddp_graph *g, int recompute)
     return x;
 }
 
+/* Four uses of one output. */
+static ddp_node *piped_branches(ddp_graph *g)
+{
+    ddp_node *labels = ddp_input(g, "labels", DDP_I32, PIPED_BATCH, 1), *x, *y[4];
+
+    ddp_layer_begin(g, "stem");
+    x = ddp_linear(g, ddp_input(g, "inputs", DDP_F32, PIPED_BATCH, 6), 7);
+    ddp_layer_end(g);
+    for (int i = 0; i < 4; i++) {
+        ddp_layer_begin(g, "branch");
+        y[i] = ddp_relu(g, ddp_linear(g, x, 7));
+        ddp_layer_end(g);
+    }
+    ddp_layer_begin(g, "head");
+    for (int i = 1; i < 4; i++) y[0] = ddp_add(g, y[0], y[i]);
+    x = ddp_cross_entropy(g, ddp_linear(g, y[0], 3), labels);
+    ddp_layer_end(g);
+    return x;
+}
+
+/* Branches in another order than stages. */
+static void piped_cut_branches(const ddp_graph *g, int *stage_of)
+{
+    static const int stage[] = {0, 2, 1, 0, 2, 2}; /* of each layer */
+
+    for (int i = 0; i < g->nodes; i++) stage_of[i] = g->node[i]->layer < 0 ? 0 : stage[g->node[i]->layer];
+}
+
 static ddp_node *piped_build(ddp_graph *g, const piped *j)
 {
+    if (j->model == PIPED_BRANCHES) return piped_branches(g);
     if (j->model == PIPED_GPT) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
@@ -74,10 +103,11 @@ static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     ddp_pipe_config c;
     ddp_pipe *p;
     const int r = ddp_rank(d), M = j->cfg.micro_batches;
-    int bad;
+    int bad, cut[20];
 
     memset(&c, 0, sizeof c);
     c.schedule = j->schedule, c.stages = j->stages;
+    if (j->model == PIPED_BRANCHES) piped_cut_branches(g, cut), c.stage_of = cut;
     p = ddp_pipe_open(d, g, loss, &c);
     bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
     for (int step = 0; step < PIPED_STEPS && !bad; step++) {
@@ -183,7 +213,7 @@ static void piped_compare(const piped *like, const ddp_backend *b, int stages, i
     }
 }
 
-/* Models, schedules, replicas, clipping and recomputation. */
+/* Models, schedules, replicas, clipping and recomputation; gradients of uses that go back apart. */
 static void piped_all(const ddp_backend *b)
 {
     piped j;
@@ -200,6 +230,8 @@ static void piped_all(const ddp_backend *b)
         j.no_rule = k;
         piped_compare(&j, b, 2, k ? 3 : 2);
     }
+    piped_new(&j, PIPED_BRANCHES, DDP_SSGD, 4);
+    piped_compare(&j, b, 3, 1);
 }
 
 #endif /* TESTS_PIPE_DEVICE_LAB_H */
