@@ -1125,6 +1125,10 @@ DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
  * Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
+/* ddp_oplist_write - the same, which reads back as the same list; the file appears whole or not at all.
+ * Errors: DDP_ARG (ddp_oplist_check; an operator without a name of its own), DDP_IO, DDP_MEMORY. */
+DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
+
 /* ==== run/stats.h ==== [run] */
 /* What the library measured, decided and noticed: statistics, the plan in force, notes, traces. */
 
@@ -37015,7 +37019,7 @@ void ddp_placement_free(ddp_placement *p)
 }
 
 /* ==== profile/oplist.c ==== [profile] */
-/* Operator lists: made, checked, and read from JSON. */
+/* Operator lists: made, checked, read from JSON and written. */
 
 ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
 {
@@ -37115,6 +37119,19 @@ static int ddp__oplist_by_name(const void *a, const void *b)
     return strcmp(((const ddp__oplist_key *)a)->name, ((const ddp__oplist_key *)b)->name);
 }
 
+/* No two operators have one name. */
+static ddp_status ddp__oplist_sort(const char *path, ddp__oplist_key *key, int n, ddp_status code, ddp_error *err)
+{
+    qsort(key, (size_t)n, sizeof *key, ddp__oplist_by_name);
+    for (int i = 1; i < n; i++) {
+        int one = key[i - 1].i, two = key[i].i;
+        if (!strcmp(key[i - 1].name, key[i].name))
+            return ddp__fail(err, code, "%s: operators %d and %d are both named '%.80s'; names must differ", path,
+                             one < two ? one : two, one < two ? two : one, key[i].name);
+    }
+    return DDP_OK;
+}
+
 static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const char *key, int needed, double *out,
                                      ddp_error *err)
 {
@@ -37176,13 +37193,7 @@ static ddp_status ddp__oplist_fill(const char *path, const ddp__json *root, ddp_
         key[i].name = name->string;
         key[i].i = i;
     }
-    qsort(key, (size_t)list->count, sizeof *key, ddp__oplist_by_name);
-    for (i = 1; i < list->count; i++) {
-        int one = key[i - 1].i, two = key[i].i;
-        if (!strcmp(key[i - 1].name, key[i].name))
-            return ddp__fail(err, DDP_FORMAT, "%s: operators %d and %d are both named '%.80s'; names must differ", path,
-                             one < two ? one : two, one < two ? two : one, key[i].name);
-    }
+    DDP__TRY(ddp__oplist_sort(path, key, list->count, DDP_FORMAT, err));
     for (v = root->first, i = 0; v; v = v->next, i++) {
         DDP__TRY(ddp__json_need(path, v, "name", DDP__JSON_STRING, &name, err));
         DDP__TRY(ddp__json_need(path, v, "args", DDP__JSON_ARRAY, &given, err));
@@ -37223,6 +37234,52 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     if (status == DDP_OK) *out = list;
     else ddp_oplist_free(&list);
     return status;
+}
+
+/* ---- writing ---- */
+
+static void ddp__oplist_put(ddp__text *t, const ddp_oplist *list, int i)
+{
+    const ddp_oplist_entry *e = &list->op[i];
+    const double cost[3] = {e->flops, e->output_bytes, e->param_bytes};
+
+    ddp__text_addf(t, "%s{\"name\": ", i ? ",\n " : "[");
+    ddp__json_string(t, e->name);
+    if (e->module) ddp__text_addf(t, ", \"module\": \"%d\"", e->module);
+    ddp__text_addf(t, ", \"args\": [");
+    for (int k = 0; k < e->arg_count; k++) {
+        if (k) ddp__text_addf(t, ", ");
+        ddp__json_string(t, list->op[e->args[k]].name);
+    }
+    ddp__text_addf(t, "]");
+    for (int k = 0; k < 3; k++) {
+        ddp__text_addf(t, ", \"%s\": ", ddp__oplist_costs[k]);
+        ddp__json_number(t, cost[k]);
+    }
+    ddp__text_addf(t, "}");
+}
+
+ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err)
+{
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp__oplist_key *key;
+    ddp_status status = DDP_OK;
+
+    DDP__TRY(ddp_oplist_check(list, err));
+    key = (ddp__oplist_key *)ddp__calloc((size_t)list->count, sizeof *key);
+    if (!key) return ddp__fail(err, DDP_MEMORY, "no memory to write %s", path);
+    for (int i = 0; status == DDP_OK && i < list->count; i++) {
+        key[i].name = list->op[i].name;
+        key[i].i = i;
+        if (!key[i].name)
+            status = ddp__fail(err, DDP_ARG, "%s: operator %d has no name, by which its users could give it", path, i);
+    }
+    if (status == DDP_OK) status = ddp__oplist_sort(path, key, list->count, DDP_ARG, err);
+    DDP_FREE(key);
+    if (status != DDP_OK) return status;
+    for (int i = 0; i < list->count; i++) ddp__oplist_put(&t, list, i);
+    ddp__text_addf(&t, "]\n");
+    return ddp__text_write(&t, path, err);
 }
 
 /* ==== plan/workload.c ==== [plan] */

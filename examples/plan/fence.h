@@ -6,9 +6,9 @@
 #include "models.h"
 
 typedef struct fence_arguments {
-    const char *model, *graph, *network, *variant, *solver, *svg, *json;
+    const char *model, *graph, *network, *variant, *solver, *svg, *json, *write;
     long        microbatches, batch;
-    double      compress, factor; /* 0: not */
+    double      compress, factor; /* NaN: not given */
     int         allow_idle, no_memory, forward_only, uniform;
 } fence_arguments;
 
@@ -320,11 +320,12 @@ static int plan_fence(int argc, char **argv)
         "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
         "a\n"
         "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
-    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, 1, -1, 0, 0, 0, 0, 0, 0};
+    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, NULL, 1, -1, NAN, NAN, 0, 0, 0, 0};
     const cli_option table[] = {
         {"--model", CLI_TEXT, &a.model, "NAME",
          "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
-        {"--graph", CLI_TEXT, &a.graph, "G.json", "a graph of your own instead"},
+        {"--graph", CLI_TEXT, &a.graph, "G.json", "a graph of your own instead, or of a trainer's --write-graph"},
+        {"--write-graph", CLI_TEXT, &a.write, "G.json", "write the operators of --model for --graph, and plan nothing"},
         {"--network", CLI_TEXT, &a.network, "NET.json", "the devices and their links"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "a variant that the network's file holds"},
         {"--microbatches", CLI_COUNT, &a.microbatches, "N", "micro-batches of an iteration (1)"},
@@ -356,7 +357,8 @@ static int plan_fence(int argc, char **argv)
     memset(&net, 0, sizeof net);
     if (!a.model == !a.graph)
         return plan_usage("plan fence", "one of --model NAME and --graph %s is needed", "FILE");
-    if (!a.network) return plan_usage("plan fence", "--network %s is needed", "FILE");
+    if (a.write && !a.model) return plan_usage("plan fence", "--write-graph needs %s", "--model NAME");
+    if (!a.network && !a.write) return plan_usage("plan fence", "--network %s is needed", "FILE");
     if (a.microbatches < 1 || a.microbatches > 1000000)
         return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");
     if (a.batch == 0)
@@ -364,12 +366,13 @@ static int plan_fence(int argc, char **argv)
     if (a.batch < 0) a.batch = 0;
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan fence", "%s", err.msg);
-    if (a.compress != 0 && !(a.compress >= 1))
-        return plan_usage("plan fence", "%s must be at least 1", "--compress");
-    if ((a.factor != 0 || a.uniform) && a.compress == 0)
+    if (a.compress < 1)
+        return plan_refuse("plan fence", "--compress", a.compress, "at least 1; leave it out for messages as they are");
+    if ((!isnan(a.factor) || a.uniform) && isnan(a.compress))
         return plan_usage("plan fence", "--factor and --uniform belong to %s", "--compress R");
-    v.compress.ratio = a.compress;
-    v.compress.factor = a.factor;
+    if (a.factor <= 0) return plan_refuse("plan fence", "--factor", a.factor, "more than 0; leave it out for AdaTopK's 3");
+    v.compress.ratio = isnan(a.compress) ? 0 : a.compress;
+    v.compress.factor = isnan(a.factor) ? 0 : a.factor;
     v.compress.uniform = a.uniform;
     v.compress.packing = DDP_PACK_I64; /* the paper's, which its factor belongs to */
     o.work.microbatches = (int)a.microbatches;
@@ -377,11 +380,14 @@ static int plan_fence(int argc, char **argv)
     o.work.forward_only = a.forward_only;
     o.no_memory = a.no_memory;
     o.allow_idle = a.allow_idle;
-    status = ddp_network_read(a.network, a.variant, &net, &err);
+    status = a.write ? DDP_OK : ddp_network_read(a.network, a.variant, &net, &err);
     if (status == DDP_OK)
         status = a.graph ? ddp_oplist_read(a.graph, &list, &err)
                          : (ddp_status)plan_model_oplist(a.model, a.batch, &list, &err);
-    if (status == DDP_OK) {
+    if (status == DDP_OK && a.write) status = ddp_oplist_write(&list, a.write, &err);
+    if (status == DDP_OK && a.write) {
+        code = 0;
+    } else if (status == DDP_OK) {
         v.list = &list;
         v.net = &net;
         v.what = a.graph ? a.graph : a.model;

@@ -9,7 +9,7 @@ typedef struct program {
     const char *name;    /* "train_gpt" */
     const char *samples; /* what a batch is of: "sequence" */
     const char *strategy, *transport, *model, *optimizer, *state_period, *schedule, *solver, *cost, *fill;
-    const char *net, *net2, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
+    const char *net, *net2, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile, *write_graph;
     const char *device, *numbers;
     int    nccl, both_links;
     ddp_backend backend; /* of --device cuda */
@@ -89,7 +89,7 @@ static const char *strategy_help(program *p)
     return p->help;
 }
 
-enum { OPTIONS = 118 }; /* most of a program */
+enum { OPTIONS = 119 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
@@ -243,6 +243,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--trace", CLI_TEXT, &p->trace, "FILE", "trace of the run, opens in Perfetto"},
         {"--write-profile", CLI_TEXT, &p->write_profile, "P.csv",
          "write the measured profile, for --profile and `plan`"},
+        {"--write-graph", CLI_TEXT, &p->write_graph, "G.json",
+         "instead of training: write the model's operators, for `plan fence --graph`"},
         {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
     };
 
@@ -438,6 +440,8 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
     if (p->emulate && p->epochs) return refuse(err, "--epochs %ld with --emulate-compute, which has no data: use --steps",
                                                p->epochs);
+    if (p->emulate && p->write_graph)
+        return refuse(err, "--emulate-compute has no operators that --write-graph %s could write", p->write_graph);
     return DDP_OK;
 }
 

@@ -68,6 +68,23 @@ static ddp_status finish(const program *p, ddp_error *err)
     return s;
 }
 
+/* The whole model, whatever stages it has, of one micro-batch. */
+static ddp_status write_graph(const program *p, ddp_error *err)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_oplist list;
+    ddp_status s;
+
+    memset(&list, 0, sizeof list);
+    if (g) training_add_model(g, &p->t, p->t.model.batch, p->t.model.context, NULL);
+    s = ddp_graph_oplist(g, &list, err);
+    if (s == DDP_OK) s = ddp_oplist_write(&list, p->write_graph, err);
+    if (s == DDP_OK) printf("%s: %d operators of %s\n", p->write_graph, list.count, p->described);
+    ddp_oplist_free(&list);
+    ddp_graph_free(g);
+    return s;
+}
+
 static ddp_status run(program *p, ddp_error *err)
 {
     ddp_status s = choose(p, err);
@@ -76,6 +93,7 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = check(p, err);
     if (s == DDP_OK) s = choose_device(p, err);
     if (s == DDP_OK) s = prepare(p, err);
+    if (s == DDP_OK && p->write_graph) return write_graph(p, err);
     if (s == DDP_OK) s = check_folder(p->t.save, err);
     if (s == DDP_OK) s = check_saved(p, err);
     if (s == DDP_OK) s = check_writable(p->json, err);

@@ -121,4 +121,8 @@ DDP_API ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err);
  * Errors: DDP_IO, DDP_FORMAT (names file, place and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err);
 
+/* ddp_oplist_write - the same, which reads back as the same list; the file appears whole or not at all.
+ * Errors: DDP_ARG (ddp_oplist_check; an operator without a name of its own), DDP_IO, DDP_MEMORY. */
+DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
+
 #endif /* DDP_PROFILE_PROFILE_H */

@@ -62,6 +62,15 @@ base="--graph g.json --network net.json"
     [ "$(wc -l <out)" -eq 2 ] && grep -q 'equal_flops: 21 modules cannot give each of 24 devices one.*left out' err &&
         ok || bad "baselines of 21 modules: $(cut -c1-200 out err)"
 
+    # a model's file gives the same plan
+    "$plan" fence --model resnet18 --batch 4 --write-graph model.json >out 2>err && [ ! -s out ] && ok || bad "--write-graph: $(cat out err)"
+    "$plan" fence --model resnet18 --batch 4 --network net.json --solver equal_ops >one 2>err
+    "$plan" fence --graph model.json --batch 4 --network net.json --solver equal_ops >two 2>err
+    sed 's/"solve_ms": .*//' one >one.cut
+    sed 's/"solve_ms": .*//' two | cmp -s - one.cut && [ -s one.cut ] && ok || bad "another plan from a written graph: $(cat one two err)"
+    says 2 '--write-graph needs --model NAME' --graph g.json --write-graph again.json
+    says 1 'absent/g.json' --model mlp --write-graph absent/g.json
+
     says 2 'one of --model NAME and --graph FILE is needed' --network net.json
     says 2 'one of --model NAME and --graph FILE is needed' --model gpt2 $base
     says 2 '--network FILE is needed' --graph g.json
@@ -73,9 +82,12 @@ base="--graph g.json --network net.json"
     sed 's/"solve_ms": .*//' out | cmp -s - plain && ok || bad "--compress 1 changed the plan"
     [ "$(sed 's/.*"latency_s": \([0-9.]*\), "pipeline_s": .*"compressed".*/\1/' again)" = \
       "$(sed 's/.*"compressed": {"latency_s": \([0-9.]*\).*/\1/' again)" ] && ok || bad "--compress 1 is not dense: $(cat again)"
-    says 2 '--compress must be at least 1' $base --compress 0.5
+    says 2 '--compress is 0.5, it must be at least 1' $base --compress 0.5
+    says 2 '--compress is 0, it must be at least 1; leave it out' $base --compress 0
+    says 2 '--factor is 0, it must be more than 0' $base --compress 10 --factor 0
+    says 2 '--factor and --uniform belong to --compress R' $base --factor 0
     says 2 '--factor and --uniform belong to --compress R' $base --uniform
-    says 2 'factor -1 of Eq. 7 must be finite and above 0' $base --compress 10 --factor -1
+    says 2 '--factor is -1, it must be more than 0' $base --compress 10 --factor -1
     says 2 "solver 'fast' is unknown; use fence, equal_ops or equal_flops" $base --solver fast
     says 2 'unknown option --microbatch' $base --microbatch 3
     says 2 "there is no model 'gpt9'" --model gpt9 --network net.json

@@ -230,6 +230,49 @@ static void graph_files_are_read_and_checked(void **state)
     assert_int_equal(ddp_oplist_read("/nonexistent/g.json", &list, &err), DDP_IO);
 }
 
+/* What is written is the list that is read back, and nothing is where it cannot be written. */
+static void graph_files_are_written(void **state)
+{
+    char path[] = "/tmp/ddp_oplist_XXXXXX";
+    const int none[1] = {0}, one[2] = {0, 0}, two[2] = {0, 1};
+    ddp_oplist list, again;
+    ddp_error err;
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    must(ddp_oplist_new(4, &list, &err), &err);
+    must(ddp_oplist_set(&list, 0, "x \"1\"", none, 0, 0, 8, 0, &err), &err);
+    must(ddp_oplist_set(&list, 1, "b", one, 2, 1.0 / 3, 1e300 / 1e290, 7, &err), &err);
+    must(ddp_oplist_set(&list, 2, "c", two, 2, 2, 4, 0, &err), &err);
+    assert_int_equal(ddp_oplist_write(&list, path, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "operator 3 has no name"));
+    must(ddp_oplist_set(&list, 3, "b", none, 1, 2, 4, 0, &err), &err);
+    assert_int_equal(ddp_oplist_write(&list, path, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "operators 1 and 3 are both named 'b'"));
+    must(ddp_oplist_set(&list, 3, "d", none, 1, 2, 4, 0, &err), &err);
+    list.op[1].module = list.op[2].module = 5, list.op[3].module = 4;
+    assert_int_equal(ddp_oplist_write(&list, "/nonexistent/g.json", &err), DDP_IO);
+    must(ddp_oplist_write(&list, path, &err), &err);
+    must(ddp_oplist_read(path, &again, &err), &err);
+    assert_int_equal(again.count, 4);
+    for (int i = 0; i < 4; i++) {
+        const ddp_oplist_entry *a = &list.op[i], *b = &again.op[i];
+        assert_string_equal(a->name, b->name);
+        assert_int_equal(a->arg_count, b->arg_count);
+        assert_memory_equal(a->args, b->args, (size_t)a->arg_count * sizeof *a->args);
+        assert_memory_equal(&a->flops, &b->flops, sizeof a->flops);
+        assert_memory_equal(&a->output_bytes, &b->output_bytes, sizeof a->output_bytes);
+        assert_memory_equal(&a->param_bytes, &b->param_bytes, sizeof a->param_bytes);
+    }
+    assert_true(!again.op[0].module && again.op[1].module && again.op[1].module == again.op[2].module);
+    assert_true(again.op[3].module && again.op[3].module != again.op[2].module);
+    ddp_oplist_free(&list);
+    ddp_oplist_free(&again);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +281,7 @@ int main(void)
         cmocka_unit_test(a_skip_edge_counts_once_per_remote_device),
         cmocka_unit_test(the_speed_is_fitted_through_the_origin),
         cmocka_unit_test(graph_files_are_read_and_checked),
+        cmocka_unit_test(graph_files_are_written),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

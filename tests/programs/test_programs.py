@@ -701,12 +701,11 @@ def planned_layouts(folder):
     write(folder, "net.json", json.dumps(dict(
         {"N": 6, "D_dp": 2, "D_pp": 3, "c_pp_bytes": 4096, "c_dp_bytes": 9000, "tflops": [1] * 6, "variant": {"c_pp_bytes": 1}},
         **{k: [[near if a % 2 == b % 2 else far for b in range(6)] for a in range(6)] for k, near, far in links})))
-    chain = [{"name": "o%d" % i, "args": ["o%d" % (i - 1)] if i else [], "flops": 1e9, "output_bytes": 1e4, "param_bytes": 0}
-             for i in range(25)]
-    write(folder, "chain.json", json.dumps(chain))
     plan = os.path.join(BUILD, "plan")
     run(folder, "place", "--network", "net.json", "--solver", "all", "--candidates", 50, "--json", "place.json", program=plan)
-    run(folder, "fence", "--graph", "chain.json", "--network", "net.json", "--json", "cut.json", program=plan)
+    out, _ = run(folder, *model, "--accumulate", 2, "--write-graph", "model.json")
+    expect(out.startswith("model.json: 25 operators of GPT-2, 2 layers"), out)
+    run(folder, "fence", "--graph", "model.json", "--network", "net.json", "--json", "cut.json", program=plan)
     write(folder, "three.json", '{"cost_s": 1, "assign": [[4, 0], [5, 1], [3, 2]]}')
     for replicas, more in ((2, ["--placement", "place.json"]), (1, ["--cut", "cut.json"]),
                            (1, ["--cut", "cut.json", "--net", "net.json:variant@5,4,3,2,1,0"]),
@@ -714,6 +713,12 @@ def planned_layouts(folder):
         for transport in "threads", "tcp":
             r = train(folder, *model, "--workers", 6, "--microbatches", 2, "--transport", transport, *more)
             expect(r["param_hash"] == one[replicas], "%s: %s" % (more, r["param_hash"]))
+    tied = [*model, "--model", "llama2", "--tied", "--accumulate", 2, "--dim", 32]
+    run(folder, *tied, "--write-graph", "tied.json")
+    run(folder, "fence", "--graph", "tied.json", "--network", "net.json", "--json", "tied.cut", program=plan)
+    expect(train(folder, *tied, "--workers", 6, "--cut", "tied.cut")["param_hash"] == train(folder, *tied)["param_hash"],
+           "a cut of a tied model")
+    sentence(run(folder, "--write-graph", "no/g.json", *model, code=1)[1], "no/g.json")
     pipelined = [train(folder, *model, "--workers", 6, "--microbatches", 2, *more) for more in
                  (["--stages", 2], ["--placement", "three.json"])]
     expect(pipelined[0]["param_hash"] == one[3], "three replicas in order: %s" % pipelined[0])
