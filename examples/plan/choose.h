@@ -509,7 +509,7 @@ static int plan_choose(int argc, char **argv)
         "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
         "planner predicts, how much of it is computing, bytes that a worker sends, and the link rate that it\n"
         "needs to compute 50, 90, 95 and 99 % of the time. The last line chooses.";
-    choose_arguments a = {NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, 0, 0};
+    choose_arguments a = {NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, -1, -1};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "layers and their times; its comm_s is not used"},
         {"--model", CLI_TEXT, &a.model, "NAME", "or a model (plan fence --help lists them), with --speed"},
@@ -539,6 +539,12 @@ static int plan_choose(int argc, char **argv)
     if (!a.net) return plan_usage("plan choose", "%s is needed", "--net RATE,DELAY");
     if (a.workers < 2 || a.workers > 1000000)
         return plan_usage("plan choose", "--workers %s is needed, from 2 to 1000000", "N");
+    if (a.batch == 0)
+        return plan_refuse("plan choose", "--batch", 0, "at least 1; leave it out for the model's usual number");
+    if (a.period == 0)
+        return plan_refuse("plan choose", "--period", 0, "at least 1; leave it out for as many as each strategy needs");
+    if (a.batch < 0) a.batch = 0;
+    if (a.period < 0) a.period = 0;
     if (a.period > 1000000) return plan_usage("plan choose", "%s is at most 1000000", "--period");
     if (!(a.aim > 0 && a.aim < 100)) return plan_usage("plan choose", "--utilisation is above 0 and below %s", "100");
     if (ddp_net_parse(a.net, &rate, &c.delay_s, &err) != DDP_OK) return plan_usage("plan choose", "%s", err.msg);

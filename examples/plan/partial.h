@@ -252,7 +252,7 @@ static int plan_partial(int argc, char **argv)
         "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0, 0, NAN, NAN, 0, NULL};
+    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, -1, 0, NAN, NAN, 0, NULL};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
@@ -289,6 +289,7 @@ static int plan_partial(int argc, char **argv)
         return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
     if (!isnan(a.alpha) && isnan(a.split)) return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
     if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");
+    if (a.workers >= 0 && !a.net) return plan_usage("plan partial", "--workers needs %s", "--net RATE,DELAY");
     if (a.net && a.workers < 2)
         return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
     o.period = (int)a.period;

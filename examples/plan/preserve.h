@@ -138,6 +138,7 @@ static int plan_preserve(int argc, char **argv)
     ddp_error err;
 
     memset(&request, 0, sizeof request);
+    request.mu = request.partition_params = request.partition_s = NAN; /* not given */
     code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
     if (isnan(eta)) return plan_usage("plan preserve", "%s is needed", "--eta X");
@@ -147,11 +148,20 @@ static int plan_preserve(int argc, char **argv)
     if (isnan(start)) return plan_usage("plan preserve", "%s is needed", "--start S");
     if (!sequence == !profile)
         return plan_usage("plan preserve", "either --k 1,1,2 or %s is needed", "--profile P.csv");
-    if (!profile && (request.mu != 0 || request.alpha_s != 0 || request.partition_params != 0 ||
-                     request.partition_s != 0 || request.no_barrier))
+    if (!profile && (!isnan(request.mu) || request.alpha_s != 0 || !isnan(request.partition_params) ||
+                     !isnan(request.partition_s) || request.no_barrier))
         return plan_usage("plan preserve", "%s needs --profile P.csv",
                           "--link-mu, --alpha, --partition, --partition-s or --no-barrier");
-    request.links = request.mu != 0 ? 2 : 1;
+    if (request.partition_params <= 0)
+        return plan_refuse("plan preserve", "--partition", request.partition_params, "more than 0; leave it out for 6.5e6");
+    if (request.partition_s <= 0)
+        return plan_refuse("plan preserve", "--partition-s", request.partition_s, "more than 0; leave it out for --partition");
+    if (request.mu < 1)
+        return plan_refuse("plan preserve", "--link-mu", request.mu, "at least 1; leave it out for one link");
+    request.links = isnan(request.mu) ? 1 : 2;
+    if (isnan(request.mu)) request.mu = 0;
+    if (isnan(request.partition_params)) request.partition_params = 0;
+    if (isnan(request.partition_s)) request.partition_s = 0;
     n = sequence ? preserve_sequence(sequence, &k) : 1;
     if (n == 0) return 2;
     memset(&m, 0, sizeof m);

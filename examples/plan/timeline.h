@@ -330,6 +330,7 @@ static int timeline_check(timeline_arguments *a)
     int i;
 
     if (!a->profile) return plan_usage("plan timeline", "--profile %s is needed", "FILE");
+    if (a->workers >= 0 && !a->net) return plan_usage("plan timeline", "--workers needs %s", "--net RATE,DELAY");
     if (a->net && a->workers < 2)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
     for (i = 0; i < 8; i++)
@@ -372,7 +373,7 @@ static int plan_timeline(int argc, char **argv)
         "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
         "side: layer,params,forward_s,backward_s,comm_s (seconds).";
     timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, NAN, NAN, NAN, NAN,
-                            NAN,  NAN,   NAN,  NAN,  NAN,  0,    -1,  -1,  0,   0,   0};
+                            NAN,  NAN,   NAN,  NAN,  NAN,  0,    -1,  -1,  -1,  0,   0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",

@@ -59,6 +59,8 @@ predicts() {
     says 2 '--net needs a rate above 0' --profile p.csv --workers 2 --net 0
     says 2 '--workers N is needed, from 2' --profile p.csv --net 1mbit --workers 1
     says 2 '--utilisation is above 0 and below 100' $base --utilisation 100
+    says 2 '--period is 0, it must be at least 1; leave it out' $base --period 0
+    says 2 '--batch is 0, it must be at least 1; leave it out' --model mlp --speed 1 --net 1mbit --workers 2 --batch 0
     says 2 "there is no model 'gpt9'" --model gpt9 --speed 1 --net 1mbit --workers 2
     says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
     printf 'layer,forward_s,backward_s,comm_s\na,1,1,1\n' >bare.csv

@@ -46,6 +46,7 @@ base="partial --profile p.csv --period 3"
     says 2 'unknown option --perod' $base --perod 3
     says 2 '--json needs a value' $base --json
     says 2 '--net needs --workers' $base --net 1mbit
+    says 2 '--workers needs --net' $base --workers 0
     says 2 'plan partial' $base --net nonsense --workers 2
     says 1 'cannot read absent.csv' partial --profile absent.csv --period 3
     says 1 'line 2: comm_s is empty' partial --profile net.csv --period 3

@@ -84,7 +84,11 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     grep -q '"event": "plan"' q.json && ok || bad "--json did not write the event"
     says 2 'either --k 1,1,2 or --profile P.csv is needed' preserve $vgg --k 1
     says 2 'needs --profile P.csv' preserve $model --k 1 --link-mu 2
-    says 2 'mu is 0.3' preserve $vgg --link-mu 0.3
+    says 2 '--link-mu is 0.3, it must be at least 1' preserve $vgg --link-mu 0.3
+    says 2 '--link-mu is 0, it must be at least 1' preserve $vgg --link-mu 0
+    says 2 '--partition is 0, it must be more than 0' preserve $vgg --partition 0
+    says 2 '--partition-s is 0, it must be more than 0' preserve $vgg --partition-s 0
+    says 2 'needs --profile P.csv' preserve $model --k 1 --link-mu 0
     says 1 'cannot read none.csv' preserve $model --profile none.csv
 }
 

@@ -106,6 +106,7 @@ says 2 'shorter than the startup --alpha of 5 s' --profile p.csv --scheme wfbp -
 says 2 'not longer than the startup' --profile p.csv --scheme usbyte --alpha 2 --partition-s 1
 says 2 'cannot be planned, raise it' --profile p.csv --scheme usbyte --partition-s 1e-9
 says 2 '--net needs --workers' --profile p.csv --net 1mbit
+says 2 '--workers needs --net' --profile p.csv --workers 0
 says 1 'cannot read absent.csv' --profile absent.csv
 says 1 'line 2: comm_s is empty' --profile net.csv
 printf 'layer,params,backward_s,comm_s\na,1,-2,3\n' >neg.csv
