@@ -14,8 +14,8 @@
 #include "../common/watcher.h"
 
 typedef struct netcheck {
-    const char *json, *network, *net;
-    int quiet;
+    const char *json, *network, *net, *tflops;
+    double dp_bytes, pp_bytes; /* 0: not known */
 } netcheck;
 
 enum { CELL_PING, CELL_MEDIAN, CELL_RATE, CELL_ALPHA, CELL_CLOCK };
@@ -46,7 +46,7 @@ static void netcheck_matrix(const ddp_probe_result *r, const char *title, int wh
     printf("\n");
 }
 
-static void netcheck_table(const ddp_probe_result *r)
+static void netcheck_table(const ddp_probe_result *r, const float *gflops)
 {
     int i;
 
@@ -65,10 +65,10 @@ static void netcheck_table(const ddp_probe_result *r)
     netcheck_matrix(r, "bandwidth, Mbit/s, row sends to column", CELL_RATE);
     netcheck_matrix(r, "alpha, ms: an empty message, row sends to column", CELL_ALPHA);
     netcheck_matrix(r, "clock of the column minus clock of the row, ms", CELL_CLOCK);
-    printf("\n%8s  %-24s %10s %14s %12s\n", "worker", "host", "alpha ms", "beta ns/byte", "Mbit/s");
+    printf("\n%8s  %-24s %10s %14s %12s %12s\n", "worker", "host", "alpha ms", "beta ns/byte", "Mbit/s", "CPU GFLOP/s");
     for (i = 0; i < r->world; i++)
-        printf("%8d  %-24.24s %10.4g %14.5g %12.5g\n", i, r->name[i], 1e3 * r->host[i].alpha_s,
-               1e9 * r->host[i].beta_s, r->host[i].beta_s > 0 ? 8e-6 / r->host[i].beta_s : 0);
+        printf("%8d  %-24.24s %10.4g %14.5g %12.5g %12.4g\n", i, r->name[i], 1e3 * r->host[i].alpha_s,
+               1e9 * r->host[i].beta_s, r->host[i].beta_s > 0 ? 8e-6 / r->host[i].beta_s : 0, (double)gflops[i]);
 }
 
 static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const char *key, int what)
@@ -85,7 +85,7 @@ static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const 
     ddp_jsonl_up(j);
 }
 
-static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, ddp_error *err)
+static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, const float *gflops, ddp_error *err)
 {
     ddp_jsonl *j = ddp_jsonl_open(n->json, err);
     int i, k;
@@ -117,6 +117,7 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, dd
         ddp_jsonl_string(j, "name", r->name[i]);
         ddp_jsonl_number(j, "alpha_ms", 1e3 * r->host[i].alpha_s);
         ddp_jsonl_number(j, "beta_ns_per_byte", 1e9 * r->host[i].beta_s);
+        ddp_jsonl_number(j, "cpu_gflops", (double)gflops[i]);
         ddp_jsonl_up(j);
     }
     ddp_jsonl_up(j);
@@ -124,31 +125,86 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, dd
     return ddp_jsonl_close(j, err);
 }
 
+/* What one thread of this CPU reaches in matrix products, 10^9 operations per second; 0: it cannot be measured. */
+static float netcheck_gflops(void)
+{
+    enum { ROWS = 256, WIDTH = 512 };
+    const double flops = 2.0 * ROWS * WIDTH * WIDTH;
+    ddp_graph *g = ddp_graph_new(NULL);
+    double best = 0, begin;
+    int i, bad;
+
+    ddp_layer_begin(g, "product");
+    ddp_linear(g, ddp_input(g, "x", DDP_F32, ROWS, WIDTH), WIDTH);
+    ddp_layer_end(g);
+    bad = ddp_graph_build(g);
+    for (i = 0; i < 6 && !bad; i++) {
+        begin = ddp_now();
+        bad = ddp_evaluate(g);
+        if (i && flops / (ddp_now() - begin) > best) best = flops / (ddp_now() - begin); /* the first one warms up */
+    }
+    ddp_graph_free(g);
+    return bad ? 0 : (float)(best * 1e-9);
+}
+
+/* Of "X,X,..", TFLOP/s, what is of that device, the last of the others too; -1: something in it is no number above 0. */
+static double netcheck_tflops(const char *list, int device)
+{
+    double own = 0;
+    int i = 0;
+
+    while (list) {
+        char *end;
+        const double x = strtod(list, &end);
+        if (end == list || (*end && *end != ',') || !(x > 0 && x <= 1e9)) return -1;
+        if (i++ <= device) own = x;
+        list = *end ? end + 1 : NULL;
+    }
+    return own;
+}
+
+static ddp_status netcheck_network(const netcheck *n, const ddp_probe_result *r, const float *gflops, ddp_error *err)
+{
+    ddp_network net;
+    ddp_status s = ddp_probe_network(r, &net, err);
+    int i, known = 1;
+
+    if (s != DDP_OK) return s;
+    net.dp_bytes = n->dp_bytes, net.pp_bytes = n->pp_bytes;
+    for (i = 0; i < r->world; i++) known &= n->tflops || gflops[i] > 0;
+    net.speed = known ? (double *)calloc((size_t)r->world, sizeof *net.speed) : NULL;
+    for (i = 0; net.speed && i < r->world; i++)
+        net.speed[i] = n->tflops ? 1e12 * netcheck_tflops(n->tflops, i) : 1e9 * (double)gflops[i];
+    s = ddp_network_write(&net, n->network, err);
+    ddp_network_free(&net);
+    return s;
+}
+
 static int netcheck_worker(ddp_ctx *d, void *user)
 {
     const netcheck *n = (const netcheck *)user;
+    float *gflops = (float *)calloc((size_t)ddp_world(d), sizeof *gflops);
     ddp_probe_result r;
-    ddp_network network;
     ddp_error err;
     watcher w;
     int bad;
 
+    if (!gflops) return DDP_MEMORY;
+    memset(&r, 0, sizeof r);
     watcher_start(&w, d, NULL, 0);
     bad = ddp_probe(d, &r);
+    if (!bad) gflops[ddp_rank(d)] = netcheck_gflops();
+    if (!bad) bad = ddp_all_gather(d, gflops, 1);
     watcher_stop(&w);
-    if (bad) return bad;
     memset(&err, 0, sizeof err);
-    if (ddp_rank(d) == 0) {
-        netcheck_table(&r);
-        if (n->json) bad = (int)netcheck_json(n, &r, &err);
-        if (!bad && n->network) bad = (int)ddp_probe_network(&r, &network, &err);
-        if (!bad && n->network) {
-            bad = (int)ddp_network_write(&network, n->network, &err);
-            ddp_network_free(&network);
-        }
+    if (!bad && ddp_rank(d) == 0) {
+        netcheck_table(&r, gflops);
+        if (n->json) bad = (int)netcheck_json(n, &r, gflops, &err);
+        if (!bad && n->network) bad = (int)netcheck_network(n, &r, gflops, &err);
         if (bad) fprintf(stderr, "netcheck: %s\n", err.msg);
     }
     ddp_probe_free(&r);
+    free(gflops);
     return bad;
 }
 
@@ -176,7 +232,10 @@ int main(int argc, char **argv)
     const cli_option own[] = {
         {"--workers", CLI_COUNT, &meet.workers, "N", "workers in all; a launcher says it otherwise"},
         {"--json", CLI_TEXT, &n.json, "FILE", "the same as one JSON object"},
-        {"--write-network", CLI_TEXT, &n.network, "FILE", "delays and rates for `plan place`"},
+        {"--write-network", CLI_TEXT, &n.network, "FILE", "N, delays, rates and speeds, for `plan place`, `plan fence`, --net"},
+        {"--dp-bytes", CLI_REAL, &n.dp_bytes, "B", "in that file: what a stage's replicas average in an iteration, c_dp_bytes"},
+        {"--pp-bytes", CLI_REAL, &n.pp_bytes, "B", "in that file: what a pipeline sends over one hop, c_pp_bytes"},
+        {"--tflops", CLI_TEXT, &n.tflops, "X,X,..", "in that file: speeds of the devices, the last of the others too [one CPU thread's]"},
         {"--merge", CLI_TEXT, &merge, "FILES...", "instead: where the dumps of a run's ranks part"},
     };
     cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
@@ -192,6 +251,18 @@ int main(int argc, char **argv)
     if (code >= 0) return code;
     if (merge) {
         fprintf(stderr, "netcheck: --merge stands first and takes nothing but files\n");
+        return 2;
+    }
+    if ((n.dp_bytes != 0 || n.pp_bytes != 0 || n.tflops) && !n.network) {
+        fprintf(stderr, "netcheck: --dp-bytes, --pp-bytes and --tflops belong to --write-network FILE\n");
+        return 2;
+    }
+    if (!(n.dp_bytes >= 0 && n.pp_bytes >= 0)) {
+        fprintf(stderr, "netcheck: --dp-bytes %g, --pp-bytes %g: at least 0\n", n.dp_bytes, n.pp_bytes);
+        return 2;
+    }
+    if (n.tflops && netcheck_tflops(n.tflops, 0) < 0) {
+        fprintf(stderr, "netcheck: --tflops %s: numbers above 0 with commas, 10^12 operations per second\n", n.tflops);
         return 2;
     }
     code = connect_configure("netcheck", &meet, &cfg);

@@ -387,6 +387,16 @@ static void ddp__network_put(ddp__text *t, const char *key, const double *m, int
     ddp__text_addf(t, "\n  ]");
 }
 
+static void ddp__network_list(ddp__text *t, const char *key, const double *x, int size, double scale)
+{
+    for (int i = 0; x && i < size; i++) {
+        if (i) ddp__text_addf(t, ", ");
+        else ddp__text_addf(t, ",\n  \"%s\": [", key);
+        ddp__json_number(t, x[i] * scale);
+    }
+    if (x) ddp__text_addf(t, "]");
+}
+
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
@@ -394,12 +404,14 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
     if (n->stages) ddp__text_addf(&t, ",\n  \"D_pp\": %d", n->stages);
-    if (n->pipelines || n->stages) {
+    if (n->pipelines || n->stages || n->dp_bytes > 0 || n->pp_bytes > 0) {
         ddp__text_addf(&t, ",\n  \"c_dp_bytes\": ");
         ddp__json_number(&t, n->dp_bytes);
         ddp__text_addf(&t, ",\n  \"c_pp_bytes\": ");
         ddp__json_number(&t, n->pp_bytes);
     }
+    ddp__network_list(&t, "tflops", n->speed, n->devices, 1e-12);
+    ddp__network_list(&t, "memory_gb", n->memory_bytes, n->devices, 1e-9);
     ddp__network_put(&t, "delay_ms", n->delay_s, n->devices, 1e3);
     ddp__network_put(&t, "bandwidth_gbps", n->rate, n->devices, 8e-9);
     ddp__text_addf(&t, "\n}\n");

@@ -34,8 +34,8 @@ typedef struct ddp_network {
  * DDP_MEMORY. */
 DDP_API ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err);
 
-/* ddp_network_write - the same members with N x N matrices, groups, speeds and memories left out; the file appears
- * whole or not at all. Errors: DDP_ARG (ddp_network_check), DDP_IO, DDP_MEMORY. */
+/* ddp_network_write - N, D_dp, D_pp, the bytes, both matrices N x N, speeds and memories; groups and what planners ignore
+ * are left out. The file appears whole or not at all. Errors: DDP_ARG (ddp_network_check), DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err);
 
 /* ddp_network_new - N devices, all matrices allocated and 0, speed, memory and groups NULL. ddp_network_free - frees

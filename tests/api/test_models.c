@@ -333,10 +333,14 @@ static void profiles_networks_and_plans_are_files(void **state)
     assert_true(q.layers == 2 && q.backward_s[1] == 2 && ddp_profile_check(&q, &err) == DDP_OK);
     assert_int_equal(ddp_network_new(2, &n, &err), DDP_OK);
     n.pipelines = 1, n.stages = 2, n.rate[1] = n.rate[2] = 1e9;
+    n.speed = (double *)calloc(2, sizeof(double)), n.memory_bytes = (double *)calloc(2, sizeof(double));
+    assert_true(n.speed && n.memory_bytes);
+    n.speed[0] = 1e12, n.speed[1] = 2e12, n.memory_bytes[1] = 8e9;
     in_folder(path, sizeof path, "network.json");
     assert_int_equal(ddp_network_write(&n, path, &err), DDP_OK);
     assert_int_equal(ddp_network_read(path, NULL, &m, &err), DDP_OK);
     assert_true(fabs(m.rate[1] / 1e9 - 1) < 1e-12);
+    assert_true(fabs(m.speed[1] / 2e12 - 1) < 1e-12 && m.memory_bytes[0] == 0 && fabs(m.memory_bytes[1] / 8e9 - 1) < 1e-12);
     assert_int_equal(ddp_network_noise(&m, 1, 0.1, 0.1, &err), DDP_OK);
     assert_int_equal(ddp_profile_read("/no/such/file", NULL, &q, &err), DDP_IO);
     assert_int_equal(ddp_network_read("/no/such/file", NULL, &m, &err), DDP_IO);

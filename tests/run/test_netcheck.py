@@ -97,8 +97,30 @@ def shaped(folder):
         expect(net["N"] == workers, "N is %s" % net["N"])
         for i, k, got in pairs(net["bandwidth_gbps"]):
             expect(abs(1000 * got - mbit) <= 0.1 * mbit, "%g Gbit/s in the file" % got)
+        with open(os.path.join(folder, "n.json")) as f:
+            hosts = json.loads(f.read())["hosts"]
+        expect(all(abs(1000 * t / h["cpu_gflops"] - 1) < 1e-6 and t > 0 for t, h in zip(net["tflops"], hosts)) and
+               len(net["tflops"]) == workers, "speeds: %s, %s" % (net["tflops"], hosts))
     run(folder, PLAN, "place", "--network", "net.json", "--pipelines", "1", "--stages", "5", "--seconds", "0.2",
         "--dp-bytes", "1e8", "--pp-bytes", "1e6")
+
+
+@case("the network that is written is what place, fence and the trainers read")
+def written(folder):
+    small = [TRAIN, "--layers", 1, "--heads", 2, "--dim", 16, "--seq", 16, "--batch", 2, "--data", __file__, "--quiet",
+             "--steps", 2]
+    run(folder, NETCHECK, "--workers", 3, "--net", "200mbit,2ms", "--write-network", "net.json", "--dp-bytes", 3e6,
+        "--pp-bytes", 4096, "--tflops", "0.5,2")
+    with open(os.path.join(folder, "net.json")) as f:
+        net = json.load(f)
+    expect((net["N"], net["c_dp_bytes"], net["c_pp_bytes"], net["tflops"]) == (3, 3e6, 4096, [0.5, 2, 2]), net)
+    run(folder, PLAN, "place", "--network", "net.json", "--pipelines", 1, "--stages", 3, "--candidates", 20,
+        "--json", "place.json")
+    run(folder, *small, "--write-graph", "model.json")
+    run(folder, PLAN, "fence", "--graph", "model.json", "--network", "net.json", "--json", "cut.json")
+    for plan in ("--placement", "place.json"), ("--cut", "cut.json"):
+        out, _ = run(folder, *small, "--workers", 3, *plan, "--net", "net.json")
+        expect(json.loads(out.splitlines()[-1])["stages"] == 3, out)
 
 
 @case("ranks that are started one by one, and by a launcher's variables")
@@ -123,6 +145,9 @@ def mistakes(folder):
                              (["--workers", 2, "--rank", 2], 2, "ranks from 0"), (["--merge"], 2, "dump"),
                              (["--merge", "nowhere"], 1, "nowhere"),
                              (["--workers", 2, "--write-network", "no/such/file"], 1, "no/such/file"),
+                             (["--workers", 2, "--tflops", "1"], 2, "--write-network"),
+                             (["--workers", 2, "--write-network", "n", "--tflops", "1,-2"], 2, "1,-2"),
+                             (["--workers", 2, "--write-network", "n", "--dp-bytes", "-1"], 2, "-1"),
                              (["--transport", "pigeon"], 2, "pigeon")):
         _, err = run(folder, NETCHECK, *args, code=code)
         expect(word in err and err.count("\n") == 1, "%s: %s" % (args, err))
