@@ -89,7 +89,7 @@ static const char *strategy_help(program *p)
     return p->help;
 }
 
-enum { OPTIONS = 119 }; /* most of a program */
+enum { OPTIONS = 128 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
