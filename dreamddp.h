@@ -2969,7 +2969,7 @@ typedef struct ddp_pipe ddp_pipe;
  *   this stage does not read it. Each rank of a pipeline fills the same samples.
  * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits are those of
  *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
- * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them.
+ * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them: after ddp_wait.
  * ddp_pipe_loss - the mean loss over the micro-batches of the last step or evaluation, on all ranks of the pipeline: they
  *   all call it. NAN after an error.
  * Calls return 0 or a ddp_status; the context has the error. */

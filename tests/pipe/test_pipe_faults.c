@@ -76,7 +76,8 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p)
         bad = ddp_step_end(d);
         if (bad) return bad;
         dies(d, j, EVALUATION, step);
-        bad = ddp_pipe_evaluate(p, 2);
+        bad = ddp_wait(d); /* averages in flight write what is evaluated */
+        if (!bad) bad = ddp_pipe_evaluate(p, 2);
         if (bad) return bad;
     }
     return 0;

@@ -586,7 +586,7 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
 {
     long k;
 
-    for (k = 1;; k += SAMPLED(7)) { /* odd: both modes are tried */
+    for (k = 1;; k += exhausted_stages ? SAMPLED(21) : SAMPLED(7)) { /* odd: both modes are tried */
         trial t;
         ddp_error err;
         int code, r;
