@@ -129,7 +129,7 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, co
 static float netcheck_gflops(void)
 {
     enum { ROWS = 256, WIDTH = 512 };
-    const double flops = 2.0 * ROWS * WIDTH * WIDTH;
+    const double flops = 2.0 * (double)(ROWS * WIDTH * WIDTH);
     ddp_graph *g = ddp_graph_new(NULL);
     double best = 0, begin;
     int i, bad;
