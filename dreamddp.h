@@ -6271,6 +6271,11 @@ void *ddp__state_at(const ddp_state *s, size_t offset)
     return s->arena[offset >> DDP__ARENA_SHIFT] + (offset & (((size_t)1 << DDP__ARENA_SHIFT) - 1));
 }
 
+void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part)
+{
+    return (char *)ddp__state_at(s, s->layout->gradient[n->index]) + (size_t)(1 + part) * ddp__part_stride(n);
+}
+
 ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 {
     const size_t bytes = layout->bytes[DDP__ARENA_OWN];
@@ -7391,11 +7396,6 @@ static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
 
     for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
     if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
-}
-
-void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part)
-{
-    return (char *)ddp__state_at(s, s->layout->gradient[n->index]) + (size_t)(1 + part) * ddp__part_stride(n);
 }
 
 /* Parts of uses that nothing has reached are zero, as nobody writes them. */
@@ -54648,10 +54648,9 @@ DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
 DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
 
-/* The edge's outputs, or the gradients of those that have one, in the state of micro-batch m: fills p->piece. */
+/* edge_wire.c. list: the edge's outputs, or the gradients of those that have one, in the state of micro-batch m, into
+ * p->piece. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
 DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
-
-/* edge_wire.c. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
 DDP_LIB void       ddp__wires_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
@@ -54794,37 +54793,6 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
 
     *ticket = -1;
     return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
-}
-
-/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
-static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
-{
-    const int later = e->stage > p->stage ? e->stage : p->stage;
-
-    for (int i = 0; i < x->parts; i++) {
-        if (ddp__part_stage(x, i) < later) continue;
-        p->piece[n].data = (float *)ddp__part_at(s, x, i);
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
-}
-
-int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
-{
-    ddp_state *s = ddp__pipe_state(p, m);
-    int n = 0;
-
-    for (int i = 0; i < e->nodes; i++) {
-        const ddp_node *x = p->g->node[e->node[i]];
-        if (gradients && !x->has_gradient) continue;
-        if (gradients && x->parts) {
-            n = ddp__hop_parts(p, e, s, x, n);
-            continue;
-        }
-        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
 }
 
 /* A coded message lies in this machine's memory, whoever computes. */
@@ -55500,7 +55468,7 @@ void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
 }
 
 /* ==== pipe/edge_wire.c ==== [pipe] */
-/* Compressed edges: how arrays become a message and come out of it. */
+/* Which arrays an edge carries, and compressed edges: how arrays become a message and come out of it. */
 
 /* ---- settings ---- */
 
@@ -55556,6 +55524,39 @@ static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
                          "leave it out", ddp__edge_names[w->coding]);
     return DDP_OK;
+}
+
+/* ---- the arrays of a message ---- */
+
+/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
+static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
+{
+    const int later = e->stage > p->stage ? e->stage : p->stage;
+
+    for (int i = 0; i < x->parts; i++) {
+        if (ddp__part_stage(x, i) < later) continue;
+        p->piece[n].data = (float *)ddp__part_at(s, x, i);
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
+}
+
+int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
+{
+    ddp_state *s = ddp__pipe_state(p, m);
+    int n = 0;
+
+    for (int i = 0; i < e->nodes; i++) {
+        const ddp_node *x = p->g->node[e->node[i]];
+        if (gradients && !x->has_gradient) continue;
+        if (gradients && x->parts) {
+            n = ddp__hop_parts(p, e, s, x, n);
+            continue;
+        }
+        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
 }
 
 /* ---- opening and closing ---- */

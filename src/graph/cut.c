@@ -164,11 +164,6 @@ static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
     if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
-void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part)
-{
-    return (char *)ddp__state_at(s, s->layout->gradient[n->index]) + (size_t)(1 + part) * ddp__part_stride(n);
-}
-
 /* Parts of uses that nothing has reached are zero, as nobody writes them. */
 static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
 {

@@ -9,6 +9,11 @@ void *ddp__state_at(const ddp_state *s, size_t offset)
     return s->arena[offset >> DDP__ARENA_SHIFT] + (offset & (((size_t)1 << DDP__ARENA_SHIFT) - 1));
 }
 
+void *ddp__part_at(const ddp_state *s, const ddp_node *n, int part)
+{
+    return (char *)ddp__state_at(s, s->layout->gradient[n->index]) + (size_t)(1 + part) * ddp__part_stride(n);
+}
+
 ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 {
     const size_t bytes = layout->bytes[DDP__ARENA_OWN];

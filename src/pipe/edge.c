@@ -88,37 +88,6 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
     return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
 }
 
-/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
-static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
-{
-    const int later = e->stage > p->stage ? e->stage : p->stage;
-
-    for (int i = 0; i < x->parts; i++) {
-        if (ddp__part_stage(x, i) < later) continue;
-        p->piece[n].data = (float *)ddp__part_at(s, x, i);
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
-}
-
-int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
-{
-    ddp_state *s = ddp__pipe_state(p, m);
-    int n = 0;
-
-    for (int i = 0; i < e->nodes; i++) {
-        const ddp_node *x = p->g->node[e->node[i]];
-        if (gradients && !x->has_gradient) continue;
-        if (gradients && x->parts) {
-            n = ddp__hop_parts(p, e, s, x, n);
-            continue;
-        }
-        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
-}
-
 /* A coded message lies in this machine's memory, whoever computes. */
 static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, int peer, ddp__flow *l, int m)
 {

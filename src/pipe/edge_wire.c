@@ -1,4 +1,4 @@
-/* Compressed edges: how arrays become a message and come out of it. */
+/* Which arrays an edge carries, and compressed edges: how arrays become a message and come out of it. */
 #include "compress/codec.h"
 #include "comm/state.h"
 #include "pipe/executor.h"
@@ -57,6 +57,39 @@ static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
                          "leave it out", ddp__edge_names[w->coding]);
     return DDP_OK;
+}
+
+/* ---- the arrays of a message ---- */
+
+/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
+static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
+{
+    const int later = e->stage > p->stage ? e->stage : p->stage;
+
+    for (int i = 0; i < x->parts; i++) {
+        if (ddp__part_stage(x, i) < later) continue;
+        p->piece[n].data = (float *)ddp__part_at(s, x, i);
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
+}
+
+int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
+{
+    ddp_state *s = ddp__pipe_state(p, m);
+    int n = 0;
+
+    for (int i = 0; i < e->nodes; i++) {
+        const ddp_node *x = p->g->node[e->node[i]];
+        if (gradients && !x->has_gradient) continue;
+        if (gradients && x->parts) {
+            n = ddp__hop_parts(p, e, s, x, n);
+            continue;
+        }
+        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
 }
 
 /* ---- opening and closing ---- */

@@ -123,10 +123,9 @@ DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
 DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
 
-/* The edge's outputs, or the gradients of those that have one, in the state of micro-batch m: fills p->piece. */
+/* edge_wire.c. list: the edge's outputs, or the gradients of those that have one, in the state of micro-batch m, into
+ * p->piece. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
 DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
-
-/* edge_wire.c. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
 DDP_LIB void       ddp__wires_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
