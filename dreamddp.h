@@ -1038,7 +1038,7 @@ DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, 
 
 /* ---- measured costs of one model on one cluster ---- */
 
-/* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0.
+/* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0: once, in one micro-batch.
  * All times in seconds. Arrays are borrowed by planners and owned by ddp_profile_free when they came from
  * ddp_profile_read. NULL stands for zeros where it says so. */
 typedef struct ddp_profile {
@@ -1050,6 +1050,8 @@ typedef struct ddp_profile {
     double      *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
     double       alpha_s;    /* what each message arrives after its occupancy ends; 0 = in comm_s */
     double       gap_s;      /* how long each message occupies the link beside comm_s; 0 = in comm_s */
+    double       between_s;  /* computing between forward and backward: a step's other micro-batches. What must arrive
+                              * before the layer's forward cannot use it; what may land a step later can */
 } ddp_profile;
 
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any order,
@@ -29657,6 +29659,8 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0", p->alpha_s);
     if (!(p->gap_s >= 0 && p->gap_s <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "gap_s is %g; it must be finite and at least 0", p->gap_s);
+    if (!(p->between_s >= 0 && p->between_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "between_s is %g; it must be finite and at least 0", p->between_s);
     for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
@@ -29730,6 +29734,7 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
     }
     q.alpha_s = p->alpha_s;
     q.gap_s = p->gap_s;
+    q.between_s = p->between_s;
     *out = q;
     if (layer_of) *layer_of = of;
     else DDP_FREE(of);
@@ -32117,7 +32122,7 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
 typedef struct ddp__steps {
     const ddp_profile *p;
     const ddp_plan    *plan;
-    double             forward, step, period; /* of all layers; of a step, waits included; H of them */
+    double             forward, step, period; /* before a step's last backward; of a step, waits included; H of them */
 } ddp__steps;
 
 /* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
@@ -32165,7 +32170,7 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* all of it makes sense */
     s.p = p;
     s.plan = &checked;
-    s.forward = 0;
+    s.forward = p->between_s;
     for (int l = 0; l < p->layers; l++) {
         s.forward += p->forward_s ? p->forward_s[l] : 0;
         compute += p->backward_s[l];
@@ -34394,6 +34399,7 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     d->work = &s->work;
     d->alpha = o->alpha_s + ddp__startup(p);
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
+    d->forward = p->between_s;
     for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
         d->forward += p->forward_s ? p->forward_s[i] : 0;
@@ -40951,6 +40957,7 @@ DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_bat
  * configured; as measured, agreed on by the team; what transfers take, from d->link. */
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
+DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 
@@ -46364,7 +46371,16 @@ static void ddp__scale_to(double *x, int n, double total)
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
-/* What this rank measured; times that no hook told apart are split by FLOPs. */
+/* The step's micro-batches but one; updates come once. */
+void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
+{
+    double pass = -ddp__timer_median(&d->timer, DDP__T_UPDATE, -1);
+
+    for (int l = 0; l < p->layers; l++) pass += p->forward_s[l] + p->backward_s[l];
+    p->between_s = (d->cfg.micro_batches - 1) * fmax(pass, 0);
+}
+
+/* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
@@ -46387,7 +46403,10 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++) {
+        p->forward_s[l] /= d->cfg.micro_batches;
+        p->backward_s[l] = p->backward_s[l] / d->cfg.micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    }
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -46443,6 +46462,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         DDP__TRY(ddp__profile_agree(d, p, err));
     }
     ddp__profile_link(d, p);
+    ddp__profile_between(d, p);
     return DDP_OK;
 }
 
@@ -46567,7 +46587,7 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     if (t) DDP_FREE(t);
     d->plan_steps = steps;
     if (!d->ops.transfers) return DDP_OK; /* nobody knows */
-    d->stats.predicted_step_s = forward + backward + exposed / steps;
+    d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
     d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
     return DDP_OK;
 }
@@ -46767,6 +46787,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__profile_start(d, &p, err));
         ddp__profile_nominal(d, &p);
     }
+    ddp__profile_between(d, &p);
     if (ddp_links(d) == 2) d->second_link = ddp__link_nominal(d, &d->second_links);
     if (d->cfg.plan_path) {
         s = ddp__plan_from_file(d, &p, err);
@@ -47268,6 +47289,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     d->link.alpha_s = profile[2 * L];
     d->link.beta_s = profile[2 * L + 1];
     d->gap_s[0] = profile[2 * L + 2];
+    ddp__profile_between(d, &d->profile);
     return DDP_OK;
 }
 
@@ -49672,6 +49694,7 @@ ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *
 {
     DDP__TRY(ddp_profile_new(p->layers, own, err));
     own->gap_s = p->gap_s;
+    own->between_s = p->between_s;
     for (int l = 0; l < p->layers; l++) {
         const size_t n = ddp__gradient_count(d, l);
         own->params[l] = (double)n;
@@ -53222,6 +53245,7 @@ static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob 
     int bad;
 
     memset(&made, 0, sizeof made);
+    if (!ddp_settings(d)->deterministic) later.alpha_s += DDP__LANDING_SLACK * p->between_s;
     for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
         later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
     bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
@@ -55147,9 +55171,10 @@ static const double *ddp__row_other(const double *row, int stage) { return row +
 static double ddp__stage_exposed(ddp_ctx *d)
 {
     const ddp_profile *f = ddp_profile_get(d);
-    double compute = 0;
+    double compute;
 
     if (!(d->stats.predicted_step_s > 0) || !f) return 0;
+    compute = f->between_s;
     for (int l = 0; l < f->layers; l++) compute += f->forward_s[l] + f->backward_s[l];
     return fmax(0, d->stats.predicted_step_s - compute);
 }

@@ -122,9 +122,10 @@ static const double *ddp__row_other(const double *row, int stage) { return row +
 static double ddp__stage_exposed(ddp_ctx *d)
 {
     const ddp_profile *f = ddp_profile_get(d);
-    double compute = 0;
+    double compute;
 
     if (!(d->stats.predicted_step_s > 0) || !f) return 0;
+    compute = f->between_s;
     for (int l = 0; l < f->layers; l++) compute += f->forward_s[l] + f->backward_s[l];
     return fmax(0, d->stats.predicted_step_s - compute);
 }

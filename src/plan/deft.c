@@ -110,6 +110,7 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     d->work = &s->work;
     d->alpha = o->alpha_s + ddp__startup(p);
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
+    d->forward = p->between_s;
     for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
         d->forward += p->forward_s ? p->forward_s[i] : 0;

@@ -6,7 +6,7 @@
 typedef struct ddp__steps {
     const ddp_profile *p;
     const ddp_plan    *plan;
-    double             forward, step, period; /* of all layers; of a step, waits included; H of them */
+    double             forward, step, period; /* before a step's last backward; of a step, waits included; H of them */
 } ddp__steps;
 
 /* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
@@ -54,7 +54,7 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* all of it makes sense */
     s.p = p;
     s.plan = &checked;
-    s.forward = 0;
+    s.forward = p->between_s;
     for (int l = 0; l < p->layers; l++) {
         s.forward += p->forward_s ? p->forward_s[l] : 0;
         compute += p->backward_s[l];

@@ -52,6 +52,8 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0", p->alpha_s);
     if (!(p->gap_s >= 0 && p->gap_s <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "gap_s is %g; it must be finite and at least 0", p->gap_s);
+    if (!(p->between_s >= 0 && p->between_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "between_s is %g; it must be finite and at least 0", p->between_s);
     for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
@@ -125,6 +127,7 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
     }
     q.alpha_s = p->alpha_s;
     q.gap_s = p->gap_s;
+    q.between_s = p->between_s;
     *out = q;
     if (layer_of) *layer_of = of;
     else DDP_FREE(of);

@@ -34,7 +34,7 @@ DDP_API double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, 
 
 /* ---- measured costs of one model on one cluster ---- */
 
-/* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0.
+/* Layer 0 is next to the input; forward visits 0..layers-1, backward layers-1 down to 0: once, in one micro-batch.
  * All times in seconds. Arrays are borrowed by planners and owned by ddp_profile_free when they came from
  * ddp_profile_read. NULL stands for zeros where it says so. */
 typedef struct ddp_profile {
@@ -46,6 +46,8 @@ typedef struct ddp_profile {
     double      *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
     double       alpha_s;    /* what each message arrives after its occupancy ends; 0 = in comm_s */
     double       gap_s;      /* how long each message occupies the link beside comm_s; 0 = in comm_s */
+    double       between_s;  /* computing between forward and backward: a step's other micro-batches. What must arrive
+                              * before the layer's forward cannot use it; what may land a step later can */
 } ddp_profile;
 
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any order,

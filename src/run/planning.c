@@ -194,6 +194,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__profile_start(d, &p, err));
         ddp__profile_nominal(d, &p);
     }
+    ddp__profile_between(d, &p);
     if (ddp_links(d) == 2) d->second_link = ddp__link_nominal(d, &d->second_links);
     if (d->cfg.plan_path) {
         s = ddp__plan_from_file(d, &p, err);

@@ -160,6 +160,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     d->link.alpha_s = profile[2 * L];
     d->link.beta_s = profile[2 * L + 1];
     d->gap_s[0] = profile[2 * L + 2];
+    ddp__profile_between(d, &d->profile);
     return DDP_OK;
 }
 

@@ -60,7 +60,16 @@ static void ddp__scale_to(double *x, int n, double total)
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
-/* What this rank measured; times that no hook told apart are split by FLOPs. */
+/* The step's micro-batches but one; updates come once. */
+void ddp__profile_between(const ddp_ctx *d, ddp_profile *p)
+{
+    double pass = -ddp__timer_median(&d->timer, DDP__T_UPDATE, -1);
+
+    for (int l = 0; l < p->layers; l++) pass += p->forward_s[l] + p->backward_s[l];
+    p->between_s = (d->cfg.micro_batches - 1) * fmax(pass, 0);
+}
+
+/* What one micro-batch took on this rank; times that no hook told apart are split by FLOPs. */
 static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
@@ -83,7 +92,10 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++) {
+        p->forward_s[l] /= d->cfg.micro_batches;
+        p->backward_s[l] = p->backward_s[l] / d->cfg.micro_batches + ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    }
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -139,5 +151,6 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         DDP__TRY(ddp__profile_agree(d, p, err));
     }
     ddp__profile_link(d, p);
+    ddp__profile_between(d, p);
     return DDP_OK;
 }

@@ -120,7 +120,7 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     if (t) DDP_FREE(t);
     d->plan_steps = steps;
     if (!d->ops.transfers) return DDP_OK; /* nobody knows */
-    d->stats.predicted_step_s = forward + backward + exposed / steps;
+    d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
     d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
     return DDP_OK;
 }

@@ -182,6 +182,7 @@ ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *
 {
     DDP__TRY(ddp_profile_new(p->layers, own, err));
     own->gap_s = p->gap_s;
+    own->between_s = p->between_s;
     for (int l = 0; l < p->layers; l++) {
         const size_t n = ddp__gradient_count(d, l);
         own->params[l] = (double)n;

@@ -193,6 +193,7 @@ static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob 
     int bad;
 
     memset(&made, 0, sizeof made);
+    if (!ddp_settings(d)->deterministic) later.alpha_s += DDP__LANDING_SLACK * p->between_s;
     for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
         later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
     bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
