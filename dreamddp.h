@@ -14360,7 +14360,8 @@ typedef enum ddp__refusal {
     DDP__WELCOME, DDP__REFUSE_VERSION, DDP__REFUSE_RUN, DDP__REFUSE_WORLD, DDP__REFUSE_RANK, DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE, DDP__REFUSE_LOST,
     DDP__REFUSE_NAME,  /* the certificate is another rank's */
-    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
+    DDP__REFUSE_RESUME, /* links outlive their connections on one side only */
+    DDP__REFUSE_MUTE   /* never sent: without a word */
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
@@ -14390,7 +14391,7 @@ DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__
                             int detail);
 DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got); /* 1 if the first `got` bytes may begin a frame */
 DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the 64 bytes are not a frame of ours */
-/* Whether a peer's frame fits ours. */
+/* Whether a peer's frame fits ours; who asks to join knows neither world nor rank. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */
 DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
@@ -14493,9 +14494,6 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 /* ==== wire/door.h ==== [wire] */
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
 
-/* Decides about 64 bytes that begin as a hello. 1: the socket and its session are the decider's; 0: it is closed. */
-typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
-
 typedef struct ddp__caller {
     int fd;                   /* -1: free */
     double since;
@@ -14505,9 +14503,14 @@ typedef struct ddp__caller {
     ddp__addr from;
 } ddp__caller;
 
+/* Decides about a hello that fits ours. WELCOME: the socket and its session are the decider's; else it is closed, and
+ * told why unless MUTE. With REFUSE_NAME why[DDP__STREAM_TEXT] is the end of a sentence about the caller. */
+typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+
 typedef struct ddp__door {
     int listen_fd;            /* -1: nobody comes; may be set later, and is closed with the door */
     ddp__tls *tls;            /* NULL = plain; borrowed */
+    const ddp__hello *self;   /* borrowed */
     ddp__door_fn decide;
     void *user;               /* of decide */
     ddp_logger log;
@@ -14525,18 +14528,13 @@ typedef struct ddp__door {
  * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
  * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
  * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. 0 if memory is short. */
-DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
-                            void *user);
+DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
+                            ddp__door_fn decide, void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
 DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
-/* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
-DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
-/* The same for a hello that does not fit ours, and a frame that tells the caller. */
-DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
-                              const ddp__hello *other);
 
 /* ==== wire/tcp.h ==== [wire] */
 /* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
@@ -14674,7 +14672,6 @@ typedef struct ddp__way {
 typedef struct ddp__resume_wire {
     ddp__wire base;
     ddp__tcp_config cfg;
-    ddp__hello self;
     uint32_t number;            /* of this wire, never 0 */
     char    *congestion;
     double   quiet_s;           /* silence, with bytes unacknowledged, that breaks a connection */
@@ -14708,7 +14705,8 @@ DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the sock
 DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
 /* reconnect_link.c */
-DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from); /* the ddp__door_fn */
+/* The ddp__door_fn. */
+DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 /* The connection is of no use any more: another one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
@@ -14840,7 +14838,7 @@ DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uin
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
-DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
+DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
 /* mesh.c: pairs without rank 0 */
 /* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
@@ -15712,6 +15710,7 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 {
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
+    if (other->kind == DDP__JOIN_ASK) return DDP__WELCOME;
     if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
     if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
@@ -16761,7 +16760,8 @@ static const double ddp__hello_grace = 1;  /* of them nobody else is preferred *
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide, void *user)
+int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
+                   ddp__door_fn decide, void *user)
 {
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
@@ -16769,6 +16769,7 @@ int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     if (!d->caller) return 0;
     d->tls = tls;
+    d->self = self;
     d->log = *log;
     d->decide = decide;
     d->user = user;
@@ -16817,23 +16818,33 @@ static int ddp__door_may_log(ddp__door *d)
     return d->lines++ < DDP__LINES_MOST;
 }
 
-void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why)
+/* "ADDRESS why", also in d->refused. */
+static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
 {
     char name[DDP__ADDR_TEXT];
 
-    snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(from, name),
+    snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(&c->from, name),
              (int)(sizeof d->refused - sizeof name - 2), why);
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
-                      const ddp__hello *other)
+/* A whole hello: 1 if its caller is let in, else it has been told why not. */
+static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
-    char name[DDP__ADDR_TEXT];
+    char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
+    ddp__hello h;
+    ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(d->self, &h) : DDP__REFUSE_MUTE;
 
-    ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused, sizeof d->refused);
-    if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
-    (void)ddp__hello_send(d->tls, fd, self, DDP__REFUSED, why, 0);
+    if (!why) why = d->decide(d->user, c, &h, text);
+    if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
+    if (why == DDP__REFUSE_NAME) {
+        ddp__door_note(d, c, text);
+    } else {
+        ddp__hello_dispute(d->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
+        if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
+    }
+    (void)ddp__hello_send(d->tls, c->fd, d->self, DDP__REFUSED, why, 0);
+    return 0;
 }
 
 static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
@@ -16876,18 +16887,18 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     if (n > 0) c->got += (size_t)n;
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
-        if (d->decide(d->user, c->fd, c->bytes, &c->from)) {
+        if (ddp__door_hello(d, c)) {
             c->fd = -1;
             d->inside--;
             return;
         }
     } else if (why) {
-        ddp__door_note(d, &c->from, why);
+        ddp__door_note(d, c, why);
     } else if (n > 0 && !d->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, &c->from, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
+        ddp__door_note(d, c, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
-        ddp__door_note(d, &c->from, "is not a dreamddp rank");
+        ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
         ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
@@ -17463,12 +17474,11 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->base.table = &ddp__resume_table;
     t->base.rank = c->rank;
     t->base.world = c->world;
-    t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
-    if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
+    if (!ddp__door_open(&t->door, c->world, c->tls, &t->cfg.self, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
@@ -17479,7 +17489,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->cfg.congestion = t->congestion;
     t->pairs.relay = c->relay;
     t->pairs.tls = c->tls;
-    t->pairs.self = &t->self;
+    t->pairs.self = &t->cfg.self;
     t->pairs.peer_timeout_s = c->peer_timeout_s;
     t->pairs.congestion = t->congestion;
     t->pairs.log = &t->cfg.log;
@@ -17540,7 +17550,7 @@ typedef struct ddp__resume_hello {
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
-    ddp__hello_pack(&t->self, DDP__RESUME, DDP__WELCOME, 0, b);
+    ddp__hello_pack(&t->cfg.self, DDP__RESUME, DDP__WELCOME, 0, b);
     ddp__hello_put(b + 44, t->number, 4);
     ddp__hello_put(b + 48, p->received, 8);
     ddp__hello_put(b + 56, p->peer_number, 4);
@@ -17646,52 +17656,33 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
 /* ---- newcomers ---- */
 
 /* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
-static int ddp__knock_ask(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
 {
-    char name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
-    ddp__hello claim = *h;
-    ddp__refusal why;
+    char name[DDP__STREAM_NAME];
     int only;
 
-    claim.world = t->self.world; /* knows neither world nor rank */
-    claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
-    why = ddp__hello_check(&t->self, &claim);
-    if (!why && !t->visit) why = DDP__REFUSE_RANK;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    if (ddp__stream_may_join(t->cfg.tls, fd, &only, name, text)) return t->visit(t->visit_user, t->cfg.tls, fd, only);
-    ddp__door_note(&t->door, from, text);
-    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
-    return 0;
+    if (!t->visit) return DDP__REFUSE_RANK;
+    if (!ddp__stream_may_join(t->cfg.tls, fd, &only, name, why)) return DDP__REFUSE_NAME;
+    return t->visit(t->visit_user, t->cfg.tls, fd, only) ? DDP__WELCOME : DDP__REFUSE_MUTE;
 }
 
-static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, const ddp__hello *h, char *why)
 {
-    char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
-    ddp__refusal why;
-    ddp__way *p;
+    ddp__way *p = &t->way[h->rank];
+    char name[DDP__STREAM_NAME];
     int id;
 
-    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, h, from);
-    why = ddp__hello_check(&t->self, h);
-    if (!why && !t->visit) why = DDP__REFUSE_RANK;
-    if (!why && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
-        !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
-        why = DDP__REFUSE_NAME;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    p = &t->way[h->rank];
+    if (!t->visit) return DDP__REFUSE_RANK;
+    if (p->state != DDP__LINK_ENDED) return DDP__REFUSE_TWICE;
+    if (!ddp__stream_may_be(t->cfg.tls, c->fd, (int)h->rank, why) &&
+        !(ddp__stream_may_join(t->cfg.tls, c->fd, &id, name, why) && name[0]))
+        return DDP__REFUSE_NAME;
     ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-    p->newcomer_fd = fd;
-    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
+    p->newcomer_fd = c->fd;
+    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = c->from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
-    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__JOIN_MESH, DDP__WELCOME, 0);
-    return 1;
+    (void)ddp__hello_send(t->cfg.tls, c->fd, &t->cfg.self, DDP__JOIN_MESH, DDP__WELCOME, 0);
+    return DDP__WELCOME;
 }
 
 void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
@@ -17742,58 +17733,43 @@ void ddp__wire_resume_attach(ddp__wire *w, int id)
 /* ---- the lower rank: it is sought ---- */
 
 /* Rank 0: who asks to be joined to another rank waits for that one. */
-static int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
-    ddp__refusal why = ddp__hello_check(&t->self, h);
-    char who[DDP__STREAM_TEXT];
     ddp_error err;
     int other;
 
-    if (!why && (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
-                 h->detail == h->rank))
-        why = DDP__REFUSE_RANK;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, who)) why = DDP__REFUSE_NAME;
-    if (why) ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-    else if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
-    return !why;
+    if (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
+        h->detail == h->rank)
+        return DDP__REFUSE_RANK;
+    if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
+    if (ddp__pairs_take(&t->pairs, h, fd, &other, &err)) ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
+    return DDP__WELCOME;
 }
 
-int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)user;
     unsigned char b[DDP__HELLO_BYTES];
-    char who[DDP__STREAM_TEXT];
     ddp__resume_hello r;
-    ddp__hello h;
-    ddp__refusal why;
     ddp__way *p;
 
-    if (!ddp__hello_parse(bytes, &h)) return 0;
-    if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH) return ddp__knock_join(t, fd, &h, from);
-    why = ddp__hello_check(&t->self, &h);
-    if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
-    if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, &h);
-        return 0;
-    }
-    p = &t->way[h.rank];
-    ddp__resume_parse(bytes, &r);
-    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, DDP__REFUSE_TWICE, &h);
-        return 0;
-    }
-    if (r.attempt <= p->attempt) return 0; /* it has given that one up itself */
+    if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
+    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
+    if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
+    if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
+    p = &t->way[h->rank];
+    if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
+    ddp__resume_parse(c->bytes, &r);
+    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) return DDP__REFUSE_TWICE;
+    if (r.attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
     p->attempt = r.attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
     ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
-    if (ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()) < 0) return 0;
-    ddp__way_return(t, p, fd, &r);
-    return 1;
+    if (ddp__stream_send_all(t->cfg.tls, c->fd, b, sizeof b, ddp_now()) < 0) return DDP__REFUSE_MUTE;
+    ddp__way_return(t, p, c->fd, &r);
+    return DDP__WELCOME;
 }
 
 /* ---- dialling ---- */
@@ -17878,7 +17854,7 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         p->attempt += !p->relayed;
         ddp__resume_pack(t, p, b);
     } else {
-        ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, p->peer, b);
+        ddp__hello_pack(&t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer, b);
         p->dial_until = ddp__dial_limit(p, now, 4, ddp__rejoin_limit);
     }
     if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
@@ -17897,7 +17873,7 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
     int fd = p->fd;
 
     ddp__resume_parse(p->answer, &r);
-    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
         h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
         ddp__way_end(t, p, EPROTO);
     } else if (!p->joined) {
@@ -18443,43 +18419,29 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     }
 }
 
-int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    char who[DDP__STREAM_TEXT];
-    int rank = m->r->rank;
+    int rank = m->r->rank, other;
     ddp__tls *tls = m->r->tls;
-    ddp__hello h;
-    ddp__refusal why;
 
-    if (!ddp__hello_parse(bytes, &h)) return 0;
-    why = ddp__hello_check(&m->self, &h);
-    if (!why && !ddp__stream_may_be(tls, fd, (int)h.rank, who)) {
-        ddp__door_note(&m->door, from, who);
-        (void)ddp__hello_send(tls, fd, &m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
-        return 0;
+    if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
+    if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
+        h->detail != h->rank) {
+        if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other)
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is ready */
+        return DDP__WELCOME;
     }
-    if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
-        h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
-        int other;
-        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other)
-            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
-        return 1;
-    }
-    if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
-    if (!why && rank && m->leg[h.rank].relay) return 0; /* it has given that attempt up */
-    if (!why && m->fd[h.rank] >= 0) {
+    if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
+    if (rank && m->leg[h->rank].relay) return DDP__REFUSE_MUTE; /* it has given that attempt up */
+    if (m->fd[h->rank] >= 0) {
         /* a rank that was started again, or dials again; rank 0 has told all where it was */
-        if ((rank || !m->meshing) && ddp__stream_gone(tls, m->fd[h.rank])) {
-            ddp__stream_close(tls, m->fd[h.rank]);
-            m->fd[h.rank] = -1;
-        } else {
-            why = DDP__REFUSE_TWICE;
-        }
+        if ((!rank && m->meshing) || !ddp__stream_gone(tls, m->fd[h->rank])) return DDP__REFUSE_TWICE;
+        ddp__stream_close(tls, m->fd[h->rank]);
+        m->fd[h->rank] = -1;
     }
-    if (why) ddp__door_refuse(&m->door, fd, from, &m->self, why, &h);
-    else ddp__peer_take(m, fd, &h, from);
-    return !why;
+    ddp__peer_take(m, c->fd, h, &c->from);
+    return DDP__WELCOME;
 }
 
 ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
@@ -19500,7 +19462,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     size_t world = (size_t)m->ids;
 
     int listen_fd = m->door.listen_fd;
-    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->r->log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->self, &m->r->log, ddp__meeting_decide, m);
 
     m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);

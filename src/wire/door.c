@@ -6,7 +6,8 @@ static const double ddp__hello_grace = 1;  /* of them nobody else is preferred *
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide, void *user)
+int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
+                   ddp__door_fn decide, void *user)
 {
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
@@ -14,6 +15,7 @@ int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     if (!d->caller) return 0;
     d->tls = tls;
+    d->self = self;
     d->log = *log;
     d->decide = decide;
     d->user = user;
@@ -62,23 +64,33 @@ static int ddp__door_may_log(ddp__door *d)
     return d->lines++ < DDP__LINES_MOST;
 }
 
-void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why)
+/* "ADDRESS why", also in d->refused. */
+static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
 {
     char name[DDP__ADDR_TEXT];
 
-    snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(from, name),
+    snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(&c->from, name),
              (int)(sizeof d->refused - sizeof name - 2), why);
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
-                      const ddp__hello *other)
+/* A whole hello: 1 if its caller is let in, else it has been told why not. */
+static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
-    char name[DDP__ADDR_TEXT];
+    char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
+    ddp__hello h;
+    ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(d->self, &h) : DDP__REFUSE_MUTE;
 
-    ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused, sizeof d->refused);
-    if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
-    (void)ddp__hello_send(d->tls, fd, self, DDP__REFUSED, why, 0);
+    if (!why) why = d->decide(d->user, c, &h, text);
+    if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
+    if (why == DDP__REFUSE_NAME) {
+        ddp__door_note(d, c, text);
+    } else {
+        ddp__hello_dispute(d->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
+        if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
+    }
+    (void)ddp__hello_send(d->tls, c->fd, d->self, DDP__REFUSED, why, 0);
+    return 0;
 }
 
 static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
@@ -121,18 +133,18 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     if (n > 0) c->got += (size_t)n;
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
-        if (d->decide(d->user, c->fd, c->bytes, &c->from)) {
+        if (ddp__door_hello(d, c)) {
             c->fd = -1;
             d->inside--;
             return;
         }
     } else if (why) {
-        ddp__door_note(d, &c->from, why);
+        ddp__door_note(d, c, why);
     } else if (n > 0 && !d->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, &c->from, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
+        ddp__door_note(d, c, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
-        ddp__door_note(d, &c->from, "is not a dreamddp rank");
+        ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
         ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }

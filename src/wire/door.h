@@ -5,9 +5,6 @@
 #include "wire/hello.h"
 #include "wire/socket.h"
 
-/* Decides about 64 bytes that begin as a hello. 1: the socket and its session are the decider's; 0: it is closed. */
-typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
-
 typedef struct ddp__caller {
     int fd;                   /* -1: free */
     double since;
@@ -17,9 +14,14 @@ typedef struct ddp__caller {
     ddp__addr from;
 } ddp__caller;
 
+/* Decides about a hello that fits ours. WELCOME: the socket and its session are the decider's; else it is closed, and
+ * told why unless MUTE. With REFUSE_NAME why[DDP__STREAM_TEXT] is the end of a sentence about the caller. */
+typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+
 typedef struct ddp__door {
     int listen_fd;            /* -1: nobody comes; may be set later, and is closed with the door */
     ddp__tls *tls;            /* NULL = plain; borrowed */
+    const ddp__hello *self;   /* borrowed */
     ddp__door_fn decide;
     void *user;               /* of decide */
     ddp_logger log;
@@ -37,17 +39,12 @@ typedef struct ddp__door {
  * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
  * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
  * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. 0 if memory is short. */
-DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
-                            void *user);
+DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
+                            ddp__door_fn decide, void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
 DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
-/* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
-DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
-/* The same for a hello that does not fit ours, and a frame that tells the caller. */
-DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
-                              const ddp__hello *other);
 
 #endif /* DDP_WIRE_DOOR_H */

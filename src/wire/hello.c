@@ -62,6 +62,7 @@ ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 {
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
+    if (other->kind == DDP__JOIN_ASK) return DDP__WELCOME;
     if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
     if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;

@@ -24,7 +24,8 @@ typedef enum ddp__refusal {
     DDP__WELCOME, DDP__REFUSE_VERSION, DDP__REFUSE_RUN, DDP__REFUSE_WORLD, DDP__REFUSE_RANK, DDP__REFUSE_TWICE,
     DDP__REFUSE_LATE, DDP__REFUSE_LOST,
     DDP__REFUSE_NAME,  /* the certificate is another rank's */
-    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
+    DDP__REFUSE_RESUME, /* links outlive their connections on one side only */
+    DDP__REFUSE_MUTE   /* never sent: without a word */
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
@@ -54,7 +55,7 @@ DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__
                             int detail);
 DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got); /* 1 if the first `got` bytes may begin a frame */
 DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the 64 bytes are not a frame of ours */
-/* Whether a peer's frame fits ours. */
+/* Whether a peer's frame fits ours; who asks to join knows neither world nor rank. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */
 DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,

@@ -210,43 +210,29 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     }
 }
 
-int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    char who[DDP__STREAM_TEXT];
-    int rank = m->r->rank;
+    int rank = m->r->rank, other;
     ddp__tls *tls = m->r->tls;
-    ddp__hello h;
-    ddp__refusal why;
 
-    if (!ddp__hello_parse(bytes, &h)) return 0;
-    why = ddp__hello_check(&m->self, &h);
-    if (!why && !ddp__stream_may_be(tls, fd, (int)h.rank, who)) {
-        ddp__door_note(&m->door, from, who);
-        (void)ddp__hello_send(tls, fd, &m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
-        return 0;
+    if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
+    if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
+        h->detail != h->rank) {
+        if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other)
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is ready */
+        return DDP__WELCOME;
     }
-    if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
-        h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
-        int other;
-        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other)
-            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
-        return 1;
-    }
-    if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
-    if (!why && rank && m->leg[h.rank].relay) return 0; /* it has given that attempt up */
-    if (!why && m->fd[h.rank] >= 0) {
+    if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
+    if (rank && m->leg[h->rank].relay) return DDP__REFUSE_MUTE; /* it has given that attempt up */
+    if (m->fd[h->rank] >= 0) {
         /* a rank that was started again, or dials again; rank 0 has told all where it was */
-        if ((rank || !m->meshing) && ddp__stream_gone(tls, m->fd[h.rank])) {
-            ddp__stream_close(tls, m->fd[h.rank]);
-            m->fd[h.rank] = -1;
-        } else {
-            why = DDP__REFUSE_TWICE;
-        }
+        if ((!rank && m->meshing) || !ddp__stream_gone(tls, m->fd[h->rank])) return DDP__REFUSE_TWICE;
+        ddp__stream_close(tls, m->fd[h->rank]);
+        m->fd[h->rank] = -1;
     }
-    if (why) ddp__door_refuse(&m->door, fd, from, &m->self, why, &h);
-    else ddp__peer_take(m, fd, &h, from);
-    return !why;
+    ddp__peer_take(m, c->fd, h, &c->from);
+    return DDP__WELCOME;
 }
 
 ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)

@@ -437,12 +437,11 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->base.table = &ddp__resume_table;
     t->base.rank = c->rank;
     t->base.world = c->world;
-    t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
-    if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
+    if (!ddp__door_open(&t->door, c->world, c->tls, &t->cfg.self, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
@@ -453,7 +452,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->cfg.congestion = t->congestion;
     t->pairs.relay = c->relay;
     t->pairs.tls = c->tls;
-    t->pairs.self = &t->self;
+    t->pairs.self = &t->cfg.self;
     t->pairs.peer_timeout_s = c->peer_timeout_s;
     t->pairs.congestion = t->congestion;
     t->pairs.log = &t->cfg.log;

@@ -75,7 +75,6 @@ typedef struct ddp__way {
 typedef struct ddp__resume_wire {
     ddp__wire base;
     ddp__tcp_config cfg;
-    ddp__hello self;
     uint32_t number;            /* of this wire, never 0 */
     char    *congestion;
     double   quiet_s;           /* silence, with bytes unacknowledged, that breaks a connection */
@@ -109,7 +108,8 @@ DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the sock
 DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
 /* reconnect_link.c */
-DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from); /* the ddp__door_fn */
+/* The ddp__door_fn. */
+DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 /* The connection is of no use any more: another one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */

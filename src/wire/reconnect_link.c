@@ -22,7 +22,7 @@ typedef struct ddp__resume_hello {
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
-    ddp__hello_pack(&t->self, DDP__RESUME, DDP__WELCOME, 0, b);
+    ddp__hello_pack(&t->cfg.self, DDP__RESUME, DDP__WELCOME, 0, b);
     ddp__hello_put(b + 44, t->number, 4);
     ddp__hello_put(b + 48, p->received, 8);
     ddp__hello_put(b + 56, p->peer_number, 4);
@@ -128,52 +128,33 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
 /* ---- newcomers ---- */
 
 /* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
-static int ddp__knock_ask(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static ddp__refusal ddp__knock_ask(ddp__resume_wire *t, int fd, char *why)
 {
-    char name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
-    ddp__hello claim = *h;
-    ddp__refusal why;
+    char name[DDP__STREAM_NAME];
     int only;
 
-    claim.world = t->self.world; /* knows neither world nor rank */
-    claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
-    why = ddp__hello_check(&t->self, &claim);
-    if (!why && !t->visit) why = DDP__REFUSE_RANK;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    if (ddp__stream_may_join(t->cfg.tls, fd, &only, name, text)) return t->visit(t->visit_user, t->cfg.tls, fd, only);
-    ddp__door_note(&t->door, from, text);
-    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
-    return 0;
+    if (!t->visit) return DDP__REFUSE_RANK;
+    if (!ddp__stream_may_join(t->cfg.tls, fd, &only, name, why)) return DDP__REFUSE_NAME;
+    return t->visit(t->visit_user, t->cfg.tls, fd, only) ? DDP__WELCOME : DDP__REFUSE_MUTE;
 }
 
-static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, const ddp__hello *h, char *why)
 {
-    char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
-    ddp__refusal why;
-    ddp__way *p;
+    ddp__way *p = &t->way[h->rank];
+    char name[DDP__STREAM_NAME];
     int id;
 
-    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, h, from);
-    why = ddp__hello_check(&t->self, h);
-    if (!why && !t->visit) why = DDP__REFUSE_RANK;
-    if (!why && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
-        !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
-        why = DDP__REFUSE_NAME;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    p = &t->way[h->rank];
+    if (!t->visit) return DDP__REFUSE_RANK;
+    if (p->state != DDP__LINK_ENDED) return DDP__REFUSE_TWICE;
+    if (!ddp__stream_may_be(t->cfg.tls, c->fd, (int)h->rank, why) &&
+        !(ddp__stream_may_join(t->cfg.tls, c->fd, &id, name, why) && name[0]))
+        return DDP__REFUSE_NAME;
     ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-    p->newcomer_fd = fd;
-    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
+    p->newcomer_fd = c->fd;
+    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = c->from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
-    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__JOIN_MESH, DDP__WELCOME, 0);
-    return 1;
+    (void)ddp__hello_send(t->cfg.tls, c->fd, &t->cfg.self, DDP__JOIN_MESH, DDP__WELCOME, 0);
+    return DDP__WELCOME;
 }
 
 void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
@@ -224,58 +205,43 @@ void ddp__wire_resume_attach(ddp__wire *w, int id)
 /* ---- the lower rank: it is sought ---- */
 
 /* Rank 0: who asks to be joined to another rank waits for that one. */
-static int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
-    ddp__refusal why = ddp__hello_check(&t->self, h);
-    char who[DDP__STREAM_TEXT];
     ddp_error err;
     int other;
 
-    if (!why && (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
-                 h->detail == h->rank))
-        why = DDP__REFUSE_RANK;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, who)) why = DDP__REFUSE_NAME;
-    if (why) ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-    else if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
-    return !why;
+    if (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
+        h->detail == h->rank)
+        return DDP__REFUSE_RANK;
+    if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
+    if (ddp__pairs_take(&t->pairs, h, fd, &other, &err)) ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
+    return DDP__WELCOME;
 }
 
-int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
+ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)user;
     unsigned char b[DDP__HELLO_BYTES];
-    char who[DDP__STREAM_TEXT];
     ddp__resume_hello r;
-    ddp__hello h;
-    ddp__refusal why;
     ddp__way *p;
 
-    if (!ddp__hello_parse(bytes, &h)) return 0;
-    if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH) return ddp__knock_join(t, fd, &h, from);
-    why = ddp__hello_check(&t->self, &h);
-    if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
-    if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, &h);
-        return 0;
-    }
-    p = &t->way[h.rank];
-    ddp__resume_parse(bytes, &r);
-    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, DDP__REFUSE_TWICE, &h);
-        return 0;
-    }
-    if (r.attempt <= p->attempt) return 0; /* it has given that one up itself */
+    if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
+    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
+    if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
+    if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
+    p = &t->way[h->rank];
+    if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
+    ddp__resume_parse(c->bytes, &r);
+    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) return DDP__REFUSE_TWICE;
+    if (r.attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
     p->attempt = r.attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
     ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
-    if (ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()) < 0) return 0;
-    ddp__way_return(t, p, fd, &r);
-    return 1;
+    if (ddp__stream_send_all(t->cfg.tls, c->fd, b, sizeof b, ddp_now()) < 0) return DDP__REFUSE_MUTE;
+    ddp__way_return(t, p, c->fd, &r);
+    return DDP__WELCOME;
 }
 
 /* ---- dialling ---- */
@@ -360,7 +326,7 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         p->attempt += !p->relayed;
         ddp__resume_pack(t, p, b);
     } else {
-        ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, p->peer, b);
+        ddp__hello_pack(&t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer, b);
         p->dial_until = ddp__dial_limit(p, now, 4, ddp__rejoin_limit);
     }
     if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
@@ -379,7 +345,7 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
     int fd = p->fd;
 
     ddp__resume_parse(p->answer, &r);
-    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
         h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
         ddp__way_end(t, p, EPROTO);
     } else if (!p->joined) {

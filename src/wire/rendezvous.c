@@ -321,7 +321,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     size_t world = (size_t)m->ids;
 
     int listen_fd = m->door.listen_fd;
-    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->r->log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->self, &m->r->log, ddp__meeting_decide, m);
 
     m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
