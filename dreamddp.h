@@ -14450,47 +14450,6 @@ DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF
 
 #endif /* DDP_USE_OPENSSL */
 
-/* ==== wire/relay.h ==== [wire] */
-/* Connections of two other ranks, joined at rank 0 because they cannot reach each other. */
-
-typedef struct ddp__relay ddp__relay;
-
-DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
-/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
- * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
- * other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any thread. Errors: DDP_MEMORY. */
-DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
-DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
-DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
-/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
-DDP_LIB void ddp__relay_close(ddp__relay *relay);
-
-/* Two ranks, of which one has asked rank 0 to be joined to the other. */
-typedef struct ddp__pair {
-    int low, high;
-    int fd[2];            /* of low, of high; -1: not here yet */
-} ddp__pair;
-
-/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
-typedef struct ddp__pairs {
-    ddp__pair *pair;
-    int count, room;
-    ddp__relay *relay;    /* NULL until one is needed */
-    ddp__tls *tls;
-    const ddp__hello *self;
-    double peer_timeout_s;
-    const char *congestion;
-    const ddp_logger *log;
-} ddp__pairs;
-
-/* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked too both
- * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
- * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
-DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
-/* "Join me to rank `about`", or from rank 0 "ask for that", or "you are joined". 0, or -1 and errno. */
-DDP_LIB int  ddp__pairs_tell(ddp__pairs *x, int fd, int about);
-DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
-
 /* ==== wire/door.h ==== [wire] */
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
 
@@ -14508,7 +14467,7 @@ typedef struct ddp__caller {
 typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
 typedef struct ddp__door {
-    int listen_fd;            /* -1: nobody comes; may be set later, and is closed with the door */
+    int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
     ddp__tls *tls;            /* NULL = plain; borrowed */
     const ddp__hello *self;   /* borrowed */
     ddp__door_fn decide;
@@ -14527,10 +14486,11 @@ typedef struct ddp__door {
  * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
  * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
  * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
- * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. 0 if memory is short. */
+ * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. All else of d is zero.
+ * 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
                             ddp__door_fn decide, void *user);
-DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
+DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
 DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
@@ -14539,6 +14499,8 @@ DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and
 /* ==== wire/tcp.h ==== [wire] */
 /* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
  * then a stream goes on over a new connection at the very byte where the old one left it. */
+
+typedef struct ddp__relay ddp__relay;
 
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
@@ -14598,6 +14560,78 @@ DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *us
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+
+/* ---- relay.c: connections of two other ranks, joined at rank 0 because they cannot reach each other ---- */
+
+DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
+/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
+ * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
+ * other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any thread. Errors: DDP_MEMORY. */
+DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
+DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
+DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
+/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
+DDP_LIB void ddp__relay_close(ddp__relay *relay);
+
+/* Two ranks, of which one has asked rank 0 to be joined to the other. */
+typedef struct ddp__pair {
+    int low, high;
+    int fd[2];            /* of low, of high; -1: not here yet */
+} ddp__pair;
+
+/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
+typedef struct ddp__pairs {
+    ddp__pair *pair;
+    int count, room;
+    ddp__tcp_config *c;   /* whose relay is made when one is needed */
+} ddp__pairs;
+
+/* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked too both
+ * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
+ * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
+DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
+/* "Join me to rank `about`", or from rank 0 "ask for that", or "you are joined". 0, or -1 and errno. */
+DDP_LIB int  ddp__pairs_tell(ddp__pairs *x, int fd, int about);
+DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
+
+/* ---- rendezvous.c: how the ranks of a run find each other: rank 0 listens, everybody else dials ---- */
+
+typedef struct ddp__rendezvous {
+    int rank, world;
+    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
+    const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
+    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
+    uint64_t run_id;         /* ranks of unlike runs refuse each other */
+    const char *run_name;    /* what the user calls it, for sentences; or NULL */
+    double timeout_s;        /* for rank 0 to answer; 0 = 30 */
+    double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
+    const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
+    double peer_timeout_s;   /* given to the wire; 0 = none */
+    int insecure;            /* 1: addresses beyond this machine are allowed without tls */
+    ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
+    const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
+    const char *congestion;  /* TCP_CONGESTION, or NULL */
+    int resume;              /* 1: links may break and come back, on all ranks */
+    size_t replay_bytes;     /* as above */
+    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who is relayed */
+    int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
+} ddp__rendezvous;
+
+/* Connects every pair of ranks and returns when all pairs of all ranks stand.
+ *
+ * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
+ * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
+ * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
+ * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
+ * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
+ * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
+ * for it, passing over one that another run has left.
+ * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
+ * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
+ * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
+ * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 /* ==== wire/reconnect.h ==== [wire] */
 /* What reconnect.c (streams) and reconnect_link.c (connections) share. One thread uses it.
@@ -14713,46 +14747,6 @@ DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the lin
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
-/* ==== wire/rendezvous.h ==== [wire] */
-/* How the ranks of a run find each other: rank 0 listens, everybody else dials. */
-
-typedef struct ddp__rendezvous {
-    int rank, world;
-    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
-    const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
-    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
-    uint64_t run_id;         /* ranks of unlike runs refuse each other */
-    const char *run_name;    /* what the user calls it, for sentences; or NULL */
-    double timeout_s;        /* for rank 0 to answer; 0 = 30 */
-    double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
-    const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
-    double peer_timeout_s;   /* given to the wire; 0 = none */
-    int insecure;            /* 1: addresses beyond this machine are allowed without tls */
-    ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
-    const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
-    const char *congestion;  /* TCP_CONGESTION, or NULL */
-    int resume;              /* 1: links may break and come back (wire/reconnect.h), on all ranks */
-    size_t replay_bytes;     /* as there */
-    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who is relayed */
-    int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
-} ddp__rendezvous;
-
-/* Connects every pair of ranks and returns when all pairs of all ranks stand.
- *
- * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
- * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
- * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
- * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
- * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
- * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
- * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
- * for it, passing over one that another run has left.
- * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
- * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
- * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
- * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
-DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
-
 /* ==== wire/meeting.h ==== [wire] */
 /* What the files of the meeting share, in the order of the wire:
  *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
@@ -14793,14 +14787,13 @@ typedef struct ddp__leg {
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
-    int ids;                   /* of the wire: as many as meet, or more */
+    ddp__tcp_config c;         /* of the wire; self is what this rank says of itself, its address included */
     double begin, until, next_note;
     double join_s;             /* until all have to be there, from begin */
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
     const char *path;          /* file that says where rank 0 is, or NULL */
-    char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
-    ddp__hello self;           /* what this rank says of itself, its address included */
+    char named[DDP__MEETFILE_TEXT]; /* there, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
@@ -16763,8 +16756,6 @@ enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
                    ddp__door_fn decide, void *user)
 {
-    memset(d, 0, sizeof *d);
-    d->listen_fd = -1;
     d->room = 2 * world > DDP__CALLERS ? 2 * world : DDP__CALLERS;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     if (!d->caller) return 0;
@@ -16793,7 +16784,7 @@ void ddp__door_empty(ddp__door *d)
 void ddp__door_close(ddp__door *d)
 {
     ddp__door_empty(d);
-    if (d->room && d->listen_fd >= 0) close(d->listen_fd);
+    if (d->listen_fd >= 0) close(d->listen_fd);
     DDP_FREE(d->caller);
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
@@ -17487,12 +17478,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     t->cfg.congestion = t->congestion;
-    t->pairs.relay = c->relay;
-    t->pairs.tls = c->tls;
-    t->pairs.self = &t->cfg.self;
-    t->pairs.peer_timeout_s = c->peer_timeout_s;
-    t->pairs.congestion = t->congestion;
-    t->pairs.log = &t->cfg.log;
+    t->pairs.c = &t->cfg;
     t->stats.replay_bytes = (world - 1) * room;
     DDP__TRY(ddp__waker_open(&t->bell, err));
     ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
@@ -17506,7 +17492,6 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     }
     if (c->listen_fd >= 0 && ddp__fd_prepare(c->listen_fd) < 0)
         return ddp__fail(err, DDP_NET, "cannot prepare the listening socket: %s", strerror(errno));
-    t->door.listen_fd = c->listen_fd;
     return DDP_OK;
 }
 
@@ -17517,6 +17502,7 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
+    t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
     if (bad) t->door.listen_fd = -1; /* still the caller's */
     if (bad) ddp__resume_free(t);
@@ -17738,7 +17724,7 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     ddp_error err;
     int other;
 
-    if (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
+    if (t->base.rank != 0 || !t->cfg.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
         h->detail == h->rank)
         return DDP__REFUSE_RANK;
     if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
@@ -18157,7 +18143,7 @@ static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 
 int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
 {
-    return ddp__hello_send(x->tls, fd, x->self, DDP__RELAY, DDP__WELCOME, about);
+    return ddp__hello_send(x->c->tls, fd, &x->c->self, DDP__RELAY, DDP__WELCOME, about);
 }
 
 /* Both ends are here: tells them, and joins their connections. */
@@ -18167,16 +18153,16 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
     ddp_status bad = DDP_OK;
 
     *p = x->pair[--x->count];
-    if (!x->relay) bad = ddp__relay_open(&x->relay, err);
-    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
+    if (!x->c->relay) bad = ddp__relay_open(&x->c->relay, err);
+    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
-        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, v.fd[k]); /* its end sees that, and asks once more */
         return bad;
     }
-    for (int k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
-    ddp__log(x->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
+    for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
+    ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
              v.high);
-    return ddp__relay_add(x->relay, v.fd[0], v.fd[1], name, err);
+    return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
 }
 
 ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err)
@@ -18187,12 +18173,12 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
 
     *waits_for = 0;
     if (!p) {
-        ddp__stream_close(x->tls, fd);
+        ddp__stream_close(x->c->tls, fd);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
-    if (x->relay) ddp__relay_cut(x->relay, name); /* so that the other end hears of it, and asks too */
-    ddp__stream_close(x->tls, p->fd[high]);       /* an earlier attempt of the same rank */
+    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
+    ddp__stream_close(x->c->tls, p->fd[high]);       /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);
     *waits_for = other;
@@ -18202,7 +18188,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
 void ddp__pairs_close(ddp__pairs *x)
 {
     for (int i = 0; i < x->count; i++)
-        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, x->pair[i].fd[k]);
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, x->pair[i].fd[k]);
     if (x->pair) DDP_FREE(x->pair);
     memset(x, 0, sizeof *x);
 }
@@ -18260,7 +18246,7 @@ static int ddp__root_moved(const ddp__meeting *m)
     uint64_t run;
 
     return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
-           (run != m->self.run_id || strcmp(addr, m->named));
+           (run != m->c.self.run_id || strcmp(addr, m->named));
 }
 
 ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
@@ -18276,7 +18262,7 @@ int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
 {
     unsigned char b[DDP__HELLO_BYTES];
 
-    ddp__hello_pack(&m->self, kind, DDP__WELCOME, 0, b);
+    ddp__hello_pack(&m->c.self, kind, DDP__WELCOME, 0, b);
     return ddp__frame_send(m, peer, b, sizeof b);
 }
 
@@ -18314,7 +18300,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
     if (!ddp__hello_parse(b, h))
         return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
                          "choose another with --addr or DREAMDDP_ADDR", name);
-    why = ddp__hello_check(&m->self, h);
+    why = ddp__hello_check(&m->c.self, h);
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
         why = DDP__REFUSE_RANK;
@@ -18333,7 +18319,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
         return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
     }
     if (why) {
-        ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
+        ddp__hello_dispute(&m->c.self, why, h, name, text, sizeof text);
         return ddp__fail(err, DDP_MISMATCH, "%s", text);
     }
     return DDP_OK;
@@ -18605,7 +18591,7 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
                         l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
@@ -18617,7 +18603,7 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
     ddp__hello h;
-    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->self, &h);
+    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
 
     if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
@@ -19158,13 +19144,18 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     return DDP_OK;
 }
 
-static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char *why)
+/* Opens the door there, unless it is open already, and says so; *a gets the port. */
+static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
+    if (m->door.listen_fd < 0) DDP__TRY(ddp__tcp_listen(a, &m->door.listen_fd, a, err));
+    m->c.self.port = (uint32_t)ddp__addr_port(a);
+    m->c.self.family = ddp__ip_pack(a, m->c.self.ip);
     ddp__iface_name(a, name);
     ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
              name[0] ? " (" : "", name, name[0] ? ")" : "", why);
+    return DDP_OK;
 }
 
 static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
@@ -19187,11 +19178,7 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
         why = ", as DREAMDDP_SOCKET_IFNAME says";
     }
     ddp__addr_set_port(&own, 0);
-    DDP__TRY(ddp__tcp_listen(&own, &m->door.listen_fd, &own, err));
-    ddp__say_where(m, &own, why);
-    m->self.port = (uint32_t)ddp__addr_port(&own);
-    m->self.family = ddp__ip_pack(&own, m->self.ip);
-    return DDP_OK;
+    return ddp__listen(m, &own, why, err);
 }
 
 /* What the file says now: 1 and the addresses, or 0 and why not. */
@@ -19215,7 +19202,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         snprintf(why, room, "%.200s: %.200s", m->path, e.msg);
         return 0;
     }
-    m->self.run_id = run;
+    m->c.self.run_id = run;
     snprintf(m->named, sizeof m->named, "%s", addr);
     ddp__set_root(m, &list[0]);
     return 1;
@@ -19274,7 +19261,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     /* an earlier run that is just ending, or a full house: try again */
     if (bad == DDP_PEER_LOST) snprintf(why, room, "%s", strerror(ECONNRESET));
     else snprintf(why, room, "%.200s", local.msg);
-    if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->self.run_id)))
+    if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
         ddp__stream_close(m->r->tls, fd);
@@ -19319,7 +19306,7 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
 /* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
-    ddp__hello_pack(&m->self, DDP__TABLE, DDP__WELCOME, 0, b);
+    ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, b);
     for (int p = 1; p < m->r->world; p++) {
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
@@ -19344,7 +19331,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->self, DDP__REFUSED, reason, detail);
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
@@ -19372,14 +19359,11 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 }
 
 /* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback. */
-static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
+static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
 
-    if (m->r->ifname) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
-        return ddp__check_reach(m, a, err);
-    }
+    if (m->r->ifname) return ddp__iface_pick(m->r->ifname, AF_INET, a, err);
     if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
     ddp__iface_default(a);
     return DDP_OK;
@@ -19393,8 +19377,7 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
-    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
-    else ddp__iface_default(a);
+    DDP__TRY(ddp__choose_address(m, a, err));
     ddp__addr_set_port(a, port);
     return DDP_OK;
 }
@@ -19440,39 +19423,31 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
     if (m->r->rank) return ddp__meet_as_worker(m, list, count, err);
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->door.listen_fd, &list[0], err));
+    DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
-    m->self.port = (uint32_t)ddp__addr_port(&list[0]);
-    m->self.family = ddp__ip_pack(&list[0], m->self.ip);
-    if (!m->path) {
-        ddp__say_where(m, &list[0], "");
-        return ddp__meet_as_root(m, err);
-    }
-    if (!m->self.run_id) m->self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
-    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
-    ddp__say_where(m, &list[0], ", as the file of the run tells the others");
+    if (!m->path) return ddp__meet_as_root(m, err);
+    if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
+    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->c.self.run_id, err));
     bad = ddp__meet_as_root(m, err);
-    ddp__meetfile_remove(m->path, m->addr, m->self.run_id);
+    ddp__meetfile_remove(m->path, m->addr, m->c.self.run_id);
     return bad;
 }
 
 /* The memory of a meeting; 0 when it is short. */
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
-    size_t world = (size_t)m->ids;
+    size_t world = (size_t)m->c.world;
 
-    int listen_fd = m->door.listen_fd;
-    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->self, &m->r->log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->c.self, &m->r->log, ddp__meeting_decide, m);
 
-    m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
-    for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
-    for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    for (int i = 0; m->fd && i < m->c.world; i++) m->fd[i] = -1;
+    for (int i = 0; m->leg && i < m->c.world; i++) m->leg[i].fd = -1;
     return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
@@ -19481,7 +19456,7 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
     for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
     for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
-    if (failed) ddp__relay_close(m->pairs.relay);
+    if (failed) ddp__relay_close(m->c.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
@@ -19496,72 +19471,57 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__tcp_config c;
-    ddp_status bad;
 
     for (int p = 0; p < r->world; p++) {
         if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
         else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
-    memset(&c, 0, sizeof c);
-    c.rank = r->rank;
-    c.world = m->ids;
-    c.fds = m->fd;
-    c.listen_fd = m->door.listen_fd;
-    c.where = m->where;
-    c.relayed = m->relayed;
-    c.relay = m->pairs.relay;
-    c.tls = r->tls;
-    c.self = m->self;
-    c.self.world = (uint32_t)m->ids;
-    c.peer_timeout_s = r->peer_timeout_s;
-    c.replay_bytes = r->replay_bytes;
-    c.congestion = r->congestion;
-    c.log = r->log;
-    if (!r->resume) return ddp__wire_tcp(&c, out, err);
-    bad = ddp__wire_resume(&c, out, err);
-    if (!bad) m->door.listen_fd = -1; /* it is the wire's */
-    return bad;
+    m->c.fds = m->fd;
+    m->c.where = m->where;
+    m->c.relayed = m->relayed;
+    m->c.listen_fd = m->door.listen_fd;
+    m->c.self.world = (uint32_t)m->c.world;
+    if (!r->resume) return ddp__wire_tcp(&m->c, out, err);
+    DDP__TRY(ddp__wire_resume(&m->c, out, err));
+    m->door.listen_fd = -1; /* it is the wire's */
+    return DDP_OK;
 }
 
 ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err)
 {
     ddp__meeting m;
-    ddp_status bad;
+    ddp_status bad = DDP_OK;
+    int ids = r->resume && r->ids > r->world ? r->ids : r->world;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
-        if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
-                         r->rank, r->world);
-    }
     m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
-    m.self.version = DDP__PROTOCOL;
-    m.self.run_id = r->run_id;
-    m.self.run_name = r->run_name;
-    m.self.rank = (uint32_t)r->rank;
-    m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
-    m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
-    m.pairs.tls = r->tls;
-    m.pairs.self = &m.self;
-    m.pairs.peer_timeout_s = r->peer_timeout_s;
-    m.pairs.congestion = r->congestion;
-    m.pairs.log = &r->log;
+    m.c.rank = r->rank;
+    m.c.world = ids;
+    m.c.tls = r->tls;
+    m.c.peer_timeout_s = r->peer_timeout_s;
+    m.c.replay_bytes = r->replay_bytes;
+    m.c.congestion = r->congestion;
+    m.c.log = r->log;
+    m.c.self.version = DDP__PROTOCOL;
+    m.c.self.run_id = r->run_id;
+    m.c.self.run_name = r->run_name;
+    m.c.self.rank = (uint32_t)r->rank;
+    m.c.self.world = ddp__hello_world(r->world, ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
+    m.pairs.c = &m.c;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
     if (r->rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
-    bad = m.ids > 1 ? ddp__fd_room(3 * m.ids + 80, m.ids + 16, err) : DDP_OK; /* with the door's callers */
-    if (bad) {
-        if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return bad;
-    }
-    if (!ddp__meeting_alloc(&m))
+    if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world)
+        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+                        r->rank, r->world);
+    else if (ids > 1) bad = ddp__fd_room(3 * ids + 80, ids + 16, err); /* with the door's callers */
+    if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
-    else bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
         ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);

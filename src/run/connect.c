@@ -2,7 +2,7 @@
 #include "member/elastic.h"
 #include "run/device.h"
 #include "wire/wire.h"
-#include "wire/rendezvous.h"
+#include "wire/tcp.h"
 #include "wire/socket.h"
 #include "wire/stream.h"
 

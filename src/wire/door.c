@@ -9,8 +9,6 @@ enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
                    ddp__door_fn decide, void *user)
 {
-    memset(d, 0, sizeof *d);
-    d->listen_fd = -1;
     d->room = 2 * world > DDP__CALLERS ? 2 * world : DDP__CALLERS;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     if (!d->caller) return 0;
@@ -39,7 +37,7 @@ void ddp__door_empty(ddp__door *d)
 void ddp__door_close(ddp__door *d)
 {
     ddp__door_empty(d);
-    if (d->room && d->listen_fd >= 0) close(d->listen_fd);
+    if (d->listen_fd >= 0) close(d->listen_fd);
     DDP_FREE(d->caller);
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;

@@ -19,7 +19,7 @@ typedef struct ddp__caller {
 typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
 typedef struct ddp__door {
-    int listen_fd;            /* -1: nobody comes; may be set later, and is closed with the door */
+    int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
     ddp__tls *tls;            /* NULL = plain; borrowed */
     const ddp__hello *self;   /* borrowed */
     ddp__door_fn decide;
@@ -38,10 +38,11 @@ typedef struct ddp__door {
  * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
  * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
  * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
- * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. 0 if memory is short. */
+ * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. All else of d is zero.
+ * 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
                             ddp__door_fn decide, void *user);
-DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
+DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
 DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);

@@ -51,7 +51,7 @@ static int ddp__root_moved(const ddp__meeting *m)
     uint64_t run;
 
     return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
-           (run != m->self.run_id || strcmp(addr, m->named));
+           (run != m->c.self.run_id || strcmp(addr, m->named));
 }
 
 ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
@@ -67,7 +67,7 @@ int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
 {
     unsigned char b[DDP__HELLO_BYTES];
 
-    ddp__hello_pack(&m->self, kind, DDP__WELCOME, 0, b);
+    ddp__hello_pack(&m->c.self, kind, DDP__WELCOME, 0, b);
     return ddp__frame_send(m, peer, b, sizeof b);
 }
 
@@ -105,7 +105,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
     if (!ddp__hello_parse(b, h))
         return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
                          "choose another with --addr or DREAMDDP_ADDR", name);
-    why = ddp__hello_check(&m->self, h);
+    why = ddp__hello_check(&m->c.self, h);
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
         why = DDP__REFUSE_RANK;
@@ -124,7 +124,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
         return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
     }
     if (why) {
-        ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
+        ddp__hello_dispute(&m->c.self, why, h, name, text, sizeof text);
         return ddp__fail(err, DDP_MISMATCH, "%s", text);
     }
     return DDP_OK;

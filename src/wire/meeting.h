@@ -11,8 +11,7 @@
 #define DDP_WIRE_MEETING_H
 
 #include "wire/door.h"
-#include "wire/relay.h"
-#include "wire/rendezvous.h"
+#include "wire/tcp.h"
 
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
@@ -43,14 +42,13 @@ typedef struct ddp__leg {
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
-    int ids;                   /* of the wire: as many as meet, or more */
+    ddp__tcp_config c;         /* of the wire; self is what this rank says of itself, its address included */
     double begin, until, next_note;
     double join_s;             /* until all have to be there, from begin */
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
     const char *path;          /* file that says where rank 0 is, or NULL */
-    char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
-    ddp__hello self;           /* what this rank says of itself, its address included */
+    char named[DDP__MEETFILE_TEXT]; /* there, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */

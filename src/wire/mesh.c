@@ -99,7 +99,7 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
                         l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
@@ -111,7 +111,7 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
     ddp__hello h;
-    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->self, &h);
+    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
 
     if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;

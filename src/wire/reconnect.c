@@ -450,12 +450,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     t->cfg.congestion = t->congestion;
-    t->pairs.relay = c->relay;
-    t->pairs.tls = c->tls;
-    t->pairs.self = &t->cfg.self;
-    t->pairs.peer_timeout_s = c->peer_timeout_s;
-    t->pairs.congestion = t->congestion;
-    t->pairs.log = &t->cfg.log;
+    t->pairs.c = &t->cfg;
     t->stats.replay_bytes = (world - 1) * room;
     DDP__TRY(ddp__waker_open(&t->bell, err));
     ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
@@ -469,7 +464,6 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     }
     if (c->listen_fd >= 0 && ddp__fd_prepare(c->listen_fd) < 0)
         return ddp__fail(err, DDP_NET, "cannot prepare the listening socket: %s", strerror(errno));
-    t->door.listen_fd = c->listen_fd;
     return DDP_OK;
 }
 
@@ -480,6 +474,7 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
+    t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
     if (bad) t->door.listen_fd = -1; /* still the caller's */
     if (bad) ddp__resume_free(t);

@@ -210,7 +210,7 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     ddp_error err;
     int other;
 
-    if (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
+    if (t->base.rank != 0 || !t->cfg.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
         h->detail == h->rank)
         return DDP__REFUSE_RANK;
     if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;

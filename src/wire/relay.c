@@ -1,6 +1,5 @@
 /* Rank 0 passes on what two others say to each other: a thread for each direction. */
-#include "wire/relay.h"
-#include "wire/socket.h"
+#include "wire/tcp.h"
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
@@ -176,7 +175,7 @@ static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 
 int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
 {
-    return ddp__hello_send(x->tls, fd, x->self, DDP__RELAY, DDP__WELCOME, about);
+    return ddp__hello_send(x->c->tls, fd, &x->c->self, DDP__RELAY, DDP__WELCOME, about);
 }
 
 /* Both ends are here: tells them, and joins their connections. */
@@ -186,16 +185,16 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
     ddp_status bad = DDP_OK;
 
     *p = x->pair[--x->count];
-    if (!x->relay) bad = ddp__relay_open(&x->relay, err);
-    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
+    if (!x->c->relay) bad = ddp__relay_open(&x->c->relay, err);
+    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->c->peer_timeout_s, x->c->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
-        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, v.fd[k]); /* its end sees that, and asks once more */
         return bad;
     }
-    for (int k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
-    ddp__log(x->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
+    for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
+    ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
              v.high);
-    return ddp__relay_add(x->relay, v.fd[0], v.fd[1], name, err);
+    return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
 }
 
 ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err)
@@ -206,12 +205,12 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
 
     *waits_for = 0;
     if (!p) {
-        ddp__stream_close(x->tls, fd);
+        ddp__stream_close(x->c->tls, fd);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
-    if (x->relay) ddp__relay_cut(x->relay, name); /* so that the other end hears of it, and asks too */
-    ddp__stream_close(x->tls, p->fd[high]);       /* an earlier attempt of the same rank */
+    if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
+    ddp__stream_close(x->c->tls, p->fd[high]);       /* an earlier attempt of the same rank */
     p->fd[high] = fd;
     if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);
     *waits_for = other;
@@ -221,7 +220,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
 void ddp__pairs_close(ddp__pairs *x)
 {
     for (int i = 0; i < x->count; i++)
-        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, x->pair[i].fd[k]);
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, x->pair[i].fd[k]);
     if (x->pair) DDP_FREE(x->pair);
     memset(x, 0, sizeof *x);
 }

@@ -1,6 +1,5 @@
 /* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
 #include "wire/meeting.h"
-#include "wire/tcp.h"
 
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
@@ -17,13 +16,18 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     return DDP_OK;
 }
 
-static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char *why)
+/* Opens the door there, unless it is open already, and says so; *a gets the port. */
+static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
+    if (m->door.listen_fd < 0) DDP__TRY(ddp__tcp_listen(a, &m->door.listen_fd, a, err));
+    m->c.self.port = (uint32_t)ddp__addr_port(a);
+    m->c.self.family = ddp__ip_pack(a, m->c.self.ip);
     ddp__iface_name(a, name);
     ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
              name[0] ? " (" : "", name, name[0] ? ")" : "", why);
+    return DDP_OK;
 }
 
 static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
@@ -46,11 +50,7 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
         why = ", as DREAMDDP_SOCKET_IFNAME says";
     }
     ddp__addr_set_port(&own, 0);
-    DDP__TRY(ddp__tcp_listen(&own, &m->door.listen_fd, &own, err));
-    ddp__say_where(m, &own, why);
-    m->self.port = (uint32_t)ddp__addr_port(&own);
-    m->self.family = ddp__ip_pack(&own, m->self.ip);
-    return DDP_OK;
+    return ddp__listen(m, &own, why, err);
 }
 
 /* What the file says now: 1 and the addresses, or 0 and why not. */
@@ -74,7 +74,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         snprintf(why, room, "%.200s: %.200s", m->path, e.msg);
         return 0;
     }
-    m->self.run_id = run;
+    m->c.self.run_id = run;
     snprintf(m->named, sizeof m->named, "%s", addr);
     ddp__set_root(m, &list[0]);
     return 1;
@@ -133,7 +133,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     /* an earlier run that is just ending, or a full house: try again */
     if (bad == DDP_PEER_LOST) snprintf(why, room, "%s", strerror(ECONNRESET));
     else snprintf(why, room, "%.200s", local.msg);
-    if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->self.run_id)))
+    if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
         ddp__stream_close(m->r->tls, fd);
@@ -178,7 +178,7 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
 /* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
-    ddp__hello_pack(&m->self, DDP__TABLE, DDP__WELCOME, 0, b);
+    ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, b);
     for (int p = 1; p < m->r->world; p++) {
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
@@ -203,7 +203,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->self, DDP__REFUSED, reason, detail);
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
@@ -231,14 +231,11 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 }
 
 /* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback. */
-static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
+static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
 
-    if (m->r->ifname) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
-        return ddp__check_reach(m, a, err);
-    }
+    if (m->r->ifname) return ddp__iface_pick(m->r->ifname, AF_INET, a, err);
     if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
     ddp__iface_default(a);
     return DDP_OK;
@@ -252,8 +249,7 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
-    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
-    else ddp__iface_default(a);
+    DDP__TRY(ddp__choose_address(m, a, err));
     ddp__addr_set_port(a, port);
     return DDP_OK;
 }
@@ -299,39 +295,31 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
     if (m->r->rank) return ddp__meet_as_worker(m, list, count, err);
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__tcp_listen(&list[0], &m->door.listen_fd, &list[0], err));
+    DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
-    m->self.port = (uint32_t)ddp__addr_port(&list[0]);
-    m->self.family = ddp__ip_pack(&list[0], m->self.ip);
-    if (!m->path) {
-        ddp__say_where(m, &list[0], "");
-        return ddp__meet_as_root(m, err);
-    }
-    if (!m->self.run_id) m->self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
-    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
-    ddp__say_where(m, &list[0], ", as the file of the run tells the others");
+    if (!m->path) return ddp__meet_as_root(m, err);
+    if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
+    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->c.self.run_id, err));
     bad = ddp__meet_as_root(m, err);
-    ddp__meetfile_remove(m->path, m->addr, m->self.run_id);
+    ddp__meetfile_remove(m->path, m->addr, m->c.self.run_id);
     return bad;
 }
 
 /* The memory of a meeting; 0 when it is short. */
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
-    size_t world = (size_t)m->ids;
+    size_t world = (size_t)m->c.world;
 
-    int listen_fd = m->door.listen_fd;
-    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->self, &m->r->log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->c.self, &m->r->log, ddp__meeting_decide, m);
 
-    m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
-    for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
-    for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    for (int i = 0; m->fd && i < m->c.world; i++) m->fd[i] = -1;
+    for (int i = 0; m->leg && i < m->c.world; i++) m->leg[i].fd = -1;
     return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
@@ -340,7 +328,7 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
     for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
     for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
-    if (failed) ddp__relay_close(m->pairs.relay);
+    if (failed) ddp__relay_close(m->c.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
@@ -355,72 +343,57 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__tcp_config c;
-    ddp_status bad;
 
     for (int p = 0; p < r->world; p++) {
         if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
         else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
-    memset(&c, 0, sizeof c);
-    c.rank = r->rank;
-    c.world = m->ids;
-    c.fds = m->fd;
-    c.listen_fd = m->door.listen_fd;
-    c.where = m->where;
-    c.relayed = m->relayed;
-    c.relay = m->pairs.relay;
-    c.tls = r->tls;
-    c.self = m->self;
-    c.self.world = (uint32_t)m->ids;
-    c.peer_timeout_s = r->peer_timeout_s;
-    c.replay_bytes = r->replay_bytes;
-    c.congestion = r->congestion;
-    c.log = r->log;
-    if (!r->resume) return ddp__wire_tcp(&c, out, err);
-    bad = ddp__wire_resume(&c, out, err);
-    if (!bad) m->door.listen_fd = -1; /* it is the wire's */
-    return bad;
+    m->c.fds = m->fd;
+    m->c.where = m->where;
+    m->c.relayed = m->relayed;
+    m->c.listen_fd = m->door.listen_fd;
+    m->c.self.world = (uint32_t)m->c.world;
+    if (!r->resume) return ddp__wire_tcp(&m->c, out, err);
+    DDP__TRY(ddp__wire_resume(&m->c, out, err));
+    m->door.listen_fd = -1; /* it is the wire's */
+    return DDP_OK;
 }
 
 ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err)
 {
     ddp__meeting m;
-    ddp_status bad;
+    ddp_status bad = DDP_OK;
+    int ids = r->resume && r->ids > r->world ? r->ids : r->world;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
-        if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
-                         r->rank, r->world);
-    }
     m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
-    m.self.version = DDP__PROTOCOL;
-    m.self.run_id = r->run_id;
-    m.self.run_name = r->run_name;
-    m.self.rank = (uint32_t)r->rank;
-    m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
-    m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
-    m.pairs.tls = r->tls;
-    m.pairs.self = &m.self;
-    m.pairs.peer_timeout_s = r->peer_timeout_s;
-    m.pairs.congestion = r->congestion;
-    m.pairs.log = &r->log;
+    m.c.rank = r->rank;
+    m.c.world = ids;
+    m.c.tls = r->tls;
+    m.c.peer_timeout_s = r->peer_timeout_s;
+    m.c.replay_bytes = r->replay_bytes;
+    m.c.congestion = r->congestion;
+    m.c.log = r->log;
+    m.c.self.version = DDP__PROTOCOL;
+    m.c.self.run_id = r->run_id;
+    m.c.self.run_name = r->run_name;
+    m.c.self.rank = (uint32_t)r->rank;
+    m.c.self.world = ddp__hello_world(r->world, ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
+    m.pairs.c = &m.c;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
     if (r->rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
-    bad = m.ids > 1 ? ddp__fd_room(3 * m.ids + 80, m.ids + 16, err) : DDP_OK; /* with the door's callers */
-    if (bad) {
-        if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return bad;
-    }
-    if (!ddp__meeting_alloc(&m))
+    if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world)
+        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+                        r->rank, r->world);
+    else if (ids > 1) bad = ddp__fd_room(3 * ids + 80, ids + 16, err); /* with the door's callers */
+    if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
-    else bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
         ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);

@@ -3,9 +3,11 @@
 #ifndef DDP_WIRE_TCP_H
 #define DDP_WIRE_TCP_H
 
-#include "wire/relay.h"
+#include "wire/hello.h"
 #include "wire/socket.h"
 #include "wire/wire.h"
+
+typedef struct ddp__relay ddp__relay;
 
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
@@ -65,5 +67,77 @@ DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *us
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+
+/* ---- relay.c: connections of two other ranks, joined at rank 0 because they cannot reach each other ---- */
+
+DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
+/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
+ * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
+ * other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any thread. Errors: DDP_MEMORY. */
+DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
+DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
+DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
+/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
+DDP_LIB void ddp__relay_close(ddp__relay *relay);
+
+/* Two ranks, of which one has asked rank 0 to be joined to the other. */
+typedef struct ddp__pair {
+    int low, high;
+    int fd[2];            /* of low, of high; -1: not here yet */
+} ddp__pair;
+
+/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
+typedef struct ddp__pairs {
+    ddp__pair *pair;
+    int count, room;
+    ddp__tcp_config *c;   /* whose relay is made when one is needed */
+} ddp__pairs;
+
+/* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked too both
+ * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
+ * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
+DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
+/* "Join me to rank `about`", or from rank 0 "ask for that", or "you are joined". 0, or -1 and errno. */
+DDP_LIB int  ddp__pairs_tell(ddp__pairs *x, int fd, int about);
+DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
+
+/* ---- rendezvous.c: how the ranks of a run find each other: rank 0 listens, everybody else dials ---- */
+
+typedef struct ddp__rendezvous {
+    int rank, world;
+    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
+    const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
+    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
+    uint64_t run_id;         /* ranks of unlike runs refuse each other */
+    const char *run_name;    /* what the user calls it, for sentences; or NULL */
+    double timeout_s;        /* for rank 0 to answer; 0 = 30 */
+    double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
+    const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
+    double peer_timeout_s;   /* given to the wire; 0 = none */
+    int insecure;            /* 1: addresses beyond this machine are allowed without tls */
+    ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
+    const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
+    const char *congestion;  /* TCP_CONGESTION, or NULL */
+    int resume;              /* 1: links may break and come back, on all ranks */
+    size_t replay_bytes;     /* as above */
+    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who is relayed */
+    int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
+} ddp__rendezvous;
+
+/* Connects every pair of ranks and returns when all pairs of all ranks stand.
+ *
+ * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
+ * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
+ * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
+ * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
+ * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
+ * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
+ * for it, passing over one that another run has left.
+ * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
+ * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
+ * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
+ * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 #endif /* DDP_WIRE_TCP_H */

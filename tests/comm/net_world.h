@@ -2,7 +2,6 @@
 #ifndef NET_WORLD_H
 #define NET_WORLD_H
 
-#include "wire/rendezvous.h"
 #include "wire/tcp.h"
 #include "wire/meet.h"
 
