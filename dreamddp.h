@@ -14491,7 +14491,6 @@ typedef struct ddp__door {
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
                             ddp__door_fn decide, void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
-DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
@@ -14775,13 +14774,12 @@ typedef enum ddp__leg_state {
 /* A worker's connection to another while it is made. */
 typedef struct ddp__leg {
     ddp__leg_state state;
-    int relay, joined;        /* by way of rank 0; which has joined the two */
+    int joined;               /* relayed: rank 0 has joined the two */
     int ready;                /* rank 0: it is connected with all */
     int fd;
-    double begin, until;
+    double until, limit;      /* of this attempt; of all direct ones, or of the relayed ones */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
-    ddp__addr to;
     char why[64];             /* why the direct attempt failed */
 } ddp__leg;
 
@@ -14793,42 +14791,37 @@ typedef struct ddp__meeting {
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
     const char *path;          /* file that says where rank 0 is, or NULL */
+    char why[420];             /* rank 0 has not yet answered */
     char named[DDP__MEETFILE_TEXT]; /* there, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
     int *fd;                   /* [world] */
-    ddp__addr *where;          /* [world] where a rank listens */
+    ddp__addr *where;          /* [world] where a rank listens; while others mesh, of rank 0 where it is reached */
     unsigned char *table;      /* frame and entries */
     /* once all have met rank 0 */
     int meshing;
     ddp__leg *leg;             /* [world] */
-    unsigned char *relayed;    /* [world] */
+    unsigned char *relayed;    /* [world] by way of rank 0 */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
 /* meeting.c */
-/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
-DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 /* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
 DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
-/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first: rank 0 has said
- * nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
-DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
-                                  ddp_error *err);
-/* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
-DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
-DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; any kind but the two (0: none) is an error. `name` says who it is. */
-DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
-                                   ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door and, of the mesh, legs and peers. */
-DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
+/* Waits for bytes from rank 0, for a slice of time; writes the line that is due. kind: of the frame that shall come.
+ * DDP_PEER_LOST without a sentence: it has not said anything yet, and the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err);
+/* The next frame of a connected peer, checked; any other kind, but for RELAY instead of GO, is an error. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h, ddp_error *err);
+/* Writes the line that is due about waiting "for WHAT MORE" and polls once, until something happens, time is over, or
+ * the next line is due: serves the door and, of the mesh, legs and peers. */
+DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
@@ -14844,8 +14837,6 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* A file that says where rank 0 listens, for ranks that share a folder but know no address */
-/* The path in "file://PATH", or NULL: the address is not one of these. */
-DDP_LIB const char *ddp__meetfile_path(const char *addr);
 /* Puts "host:port run-id" there, whole or not at all, over what was left. Errors: DDP_ARG (no path), DDP_IO. */
 DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
@@ -16775,15 +16766,10 @@ static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
     d->inside--;
 }
 
-void ddp__door_empty(ddp__door *d)
+void ddp__door_close(ddp__door *d)
 {
     for (int i = 0; d->caller && i < d->room; i++)
         if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
-}
-
-void ddp__door_close(ddp__door *d)
-{
-    ddp__door_empty(d);
     if (d->listen_fd >= 0) close(d->listen_fd);
     DDP_FREE(d->caller);
     memset(d, 0, sizeof *d);
@@ -16989,11 +16975,10 @@ static int ddp__door_accept(ddp__door *d, double now)
         d->turned++;
         return 1;
     }
+    memset(c, 0, sizeof *c);
     c->fd = fd;
     c->from = from;
     c->since = now;
-    c->spoken = 0;
-    c->got = 0;
     d->inside++;
     ddp__caller_hear(d, c);
     return 1;
@@ -18196,12 +18181,13 @@ void ddp__pairs_close(ddp__pairs *x)
 /* ==== wire/meeting.c ==== [wire] */
 /* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
 
-double ddp__slice(const ddp__meeting *m, double until)
+/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+static double ddp__slice(const ddp__meeting *m)
 {
     double slice = ddp_now() + 0.2, next = m->next_note;
 
     if ((m->r->cancel || m->path) && slice < next) next = slice;
-    return until < next ? until : next;
+    return m->until < next ? m->until : next;
 }
 
 ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
@@ -18210,7 +18196,6 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
     return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
 }
 
-/* Lines about waiting come after 5, 10, 20, ... seconds. */
 void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
 {
     double now = ddp_now();
@@ -18249,41 +18234,27 @@ static int ddp__root_moved(const ddp__meeting *m)
            (run != m->c.self.run_id || strcmp(addr, m->named));
 }
 
-ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
+ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
-    if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
+    if (ddp__stream_wait(m->r->tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
-    if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
-    ddp__wait_note(m, name, more);
+    if (kind == DDP__HELLO && ddp__root_moved(m)) return DDP_PEER_LOST;
+    ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
     return DDP_OK;
 }
 
-int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__hello_pack(&m->c.self, kind, DDP__WELCOME, 0, b);
-    return ddp__frame_send(m, peer, b, sizeof b);
-}
-
-int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
-{
-    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
-    return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
-}
-
-ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name, ddp__hello *h,
-                           ddp_error *err)
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
     unsigned char b[DDP__HELLO_BYTES];
-    char text[256];
+    char text[256], name[sizeof m->root];
     ddp__refusal why;
     size_t got = 0;
 
-    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp_now()) && ddp_now() < m->until)
-        DDP__TRY(ddp__wait_word(m, peer, kind == DDP__HELLO, name,
-                                kind == DDP__TABLE ? ", which waits for other ranks" : "", err));
+    if (peer) snprintf(name, sizeof name, "rank %d", peer);
+    else memcpy(name, m->root, sizeof name);
+    while (!peer && !ddp__stream_wait(r->tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
+        DDP__TRY(ddp__wait_word(m, kind, err));
     if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
         const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
@@ -18302,7 +18273,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
                          "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->c.self, h);
     if (!why && h->kind != DDP__REFUSED &&
-        (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
+        (h->rank != (uint32_t)peer || (h->kind != kind && (kind != DDP__GO || h->kind != DDP__RELAY))))
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
@@ -18328,18 +18299,16 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
 /* What rank 0 says to a worker, or a worker to rank 0, while the mesh is made. */
 static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
-    char name[32];
     ddp__hello h;
 
     if (m->r->rank == 0) {
-        snprintf(name, sizeof name, "rank %d", peer);
         m->lost = peer;
-        DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, 0, name, &h, err));
+        DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, &h, err));
         m->lost = 0;
         m->leg[peer].ready = 1;
         return DDP_OK;
     }
-    DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, DDP__RELAY, m->root, &h, err));
+    DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, &h, err));
     if (h.kind == DDP__GO) m->go = 1;
     else if (h.detail > 0 && h.detail < (uint32_t)m->r->world && h.detail != h.rank)
         return ddp__leg_relay(m, (int)h.detail, err);
@@ -18363,12 +18332,15 @@ static int ddp__poll_list(ddp__meeting *m, double now, double *next)
     return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
 }
 
-ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
+ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
-    double now = ddp_now(), next = ddp__slice(m, until);
+    double now, next;
     int i, got;
 
+    ddp__wait_note(m, what, more);
+    now = ddp_now();
+    next = ddp__slice(m);
     DDP__TRY(ddp__cancelled(m, err));
     got = ddp__poll_list(m, now, &next);
     got = poll(m->polls, (nfds_t)got, next > now ? (int)((next - now) * 1000) + 1 : 0);
@@ -18397,7 +18369,7 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->fd[h->rank] = fd;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
+    if (ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {
@@ -18419,7 +18391,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
-    if (rank && m->leg[h->rank].relay) return DDP__REFUSE_MUTE; /* it has given that attempt up */
+    if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
     if (m->fd[h->rank] >= 0) {
         /* a rank that was started again, or dials again; rank 0 has told all where it was */
         if ((!rank && m->meshing) || !ddp__stream_gone(tls, m->fd[h->rank])) return DDP__REFUSE_TWICE;
@@ -18440,16 +18412,12 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
                              "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
                              : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
-        ddp__wait_note(m, text, "");
-        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+        DDP__TRY(ddp__meeting_poll(m, text, "", err));
     }
-    ddp__door_empty(&m->door);
     return DDP_OK;
 }
 
 /* ---- the file that says where rank 0 listens ---- */
-
-const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
 
 ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
 {
@@ -18512,21 +18480,18 @@ static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
 
     ddp__leg_drop(m, l);
     l->state = DDP__LEG_CONNECT;
-    l->until = l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT;
-    l->fd = ddp__tcp_dial_begin(&l->to);
+    l->until = l->limit;
+    l->fd = ddp__tcp_dial_begin(&m->where[m->relayed[peer] ? 0 : peer]);
     return l->fd < 0 ? ddp__leg_failed(m, peer, errno, err) : DDP_OK;
 }
 
 ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
 {
-    ddp__leg *l = &m->leg[peer];
-
-    if (l->relay && l->state != DDP__LEG_NONE) return DDP_OK;
+    if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
     ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
-    l->relay = 1;
-    if (ddp__addr_peer(m->fd[0], &l->to) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+    m->relayed[peer] = 1;
+    m->leg[peer].limit = m->until;
     return ddp__leg_dial(m, peer, err);
 }
 
@@ -18553,12 +18518,12 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     if (why == EMFILE || why == ENFILE)
         return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->r->rank,
                          peer, strerror(why));
-    if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
+    if (again && now + DDP__AGAIN < l->limit) {
         l->state = DDP__LEG_PAUSE;
         l->until = now + DDP__AGAIN;
         return DDP_OK;
     }
-    if (!l->relay) return ddp__leg_turn(m, peer, strerror(why), err);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
                      "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->r->rank, peer,
                      l->why[0] ? l->why : "it did not try", m->root, strerror(why));
@@ -18569,7 +18534,6 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     ddp__leg *l = &m->leg[peer];
 
     m->fd[peer] = l->fd;
-    m->relayed[peer] = (unsigned char)l->relay;
     l->fd = -1;
     ddp__leg_drop(m, l);
     return DDP_OK;
@@ -18579,7 +18543,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -18587,12 +18551,12 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
     if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
     if (why) snprintf(text, sizeof text, "%s", why);
     if (why || !ddp__stream_may_be(m->r->tls, l->fd, with, text)) {
-        if (!l->relay) return ddp__leg_turn(m, peer, text, err);
+        if (!m->relayed[peer]) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
-                        l->relay ? peer : 0) < 0)
+    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+                        m->relayed[peer] ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
     return DDP_OK;
@@ -18605,9 +18569,9 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     ddp__hello h;
     int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
 
-    if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
+    if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
-    if (ok && l->relay && m->r->tls) {
+    if (ok && m->relayed[peer] && m->r->tls) {
         if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
@@ -18615,7 +18579,7 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     }
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
-    if (!l->relay) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
     return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->r->rank, peer);
 }
 
@@ -18644,17 +18608,16 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
     ddp__addr own;
 
     (void)ddp__addr_own(m->fd[0], &own);
+    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
     for (int p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
-        ddp__leg *l = &m->leg[p];
         ddp__addr *a = &m->where[p];
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
         if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
             a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
-        l->begin = ddp_now();
-        l->to = *a;
+        m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;
@@ -18669,16 +18632,15 @@ ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready && ddp__frame_say(m, 0, DDP__READY) < 0)
+        if (!missing && !ready &&
+            ddp__hello_send(m->r->tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         ready |= !missing;
         if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
                              missing ? text : "rank 0, which waits for others to be ready");
-        ddp__wait_note(m, missing ? text : m->root, "");
-        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+        DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }
-    ddp__door_empty(&m->door);
     return DDP_OK;
 }
 
@@ -18699,10 +18661,8 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
                              m->until - m->begin, name);
         }
-        ddp__wait_note(m, name, " to be connected with all others");
-        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
     }
-    ddp__door_empty(&m->door);
     return DDP_OK;
 }
 
@@ -19181,8 +19141,8 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     return ddp__listen(m, &own, why, err);
 }
 
-/* What the file says now: 1 and the addresses, or 0 and why not. */
-static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why, size_t room)
+/* What the file says now: 1 and the addresses, or 0 and m->why not. */
+static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
 {
     char addr[DDP__MEETFILE_TEXT];
     uint64_t run = 0;
@@ -19190,16 +19150,16 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
 
     *count = 0;
     if (!ddp__meetfile_read(m->path, addr, &run)) {
-        snprintf(why, room, "rank 0 has not yet written %.200s", m->path);
+        snprintf(m->why, sizeof m->why, "rank 0 has not yet written %.200s", m->path);
         return 0;
     }
     if (m->r->run_id && m->r->run_id != run) {
-        snprintf(why, room, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
-                 m->r->rank, m->r->run_id);
+        snprintf(m->why, sizeof m->why, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
+                 m->path, run, m->r->rank, m->r->run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
-        snprintf(why, room, "%.200s: %.200s", m->path, e.msg);
+        snprintf(m->why, sizeof m->why, "%.200s: %.200s", m->path, e.msg);
         return 0;
     }
     m->c.self.run_id = run;
@@ -19222,18 +19182,15 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
-        DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
+        DDP__TRY(ddp__wait_word(m, DDP__HELLO, err));
     }
-    if (done < 0) {
-        why = ddp__stream_why(tls, m->fd[0]);
-        return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
-    }
-    if (!ddp__stream_may_be(tls, m->fd[0], 0, text)) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
-    return DDP_OK;
+    why = done < 0 ? ddp__stream_why(tls, m->fd[0]) : ddp__stream_may_be(tls, m->fd[0], 0, text) ? NULL : text;
+    if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
+    return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why another one is worth it. */
-static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is worth it. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
@@ -19243,9 +19200,9 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
     if (fd < 0) {
-        snprintf(why, room, "%s", strerror(errno));
-        if (m->path) /* which may be left over */
-            snprintf(why, room, "%.200s names %s: %s", m->path, m->addr, strerror(errno));
+        const char *broke = strerror(errno);
+        if (m->path) snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
+        else snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
     }
     m->fd[0] = fd;
@@ -19253,14 +19210,11 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad) {
-        bad = DDP_PEER_LOST;
-        if (ddp__frame_say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
-    }
+    if (!bad && ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
-    if (bad == DDP_PEER_LOST) snprintf(why, room, "%s", strerror(ECONNRESET));
-    else snprintf(why, room, "%.200s", local.msg);
+    snprintf(m->why, sizeof m->why, "%.200s", bad == DDP_PEER_LOST ? strerror(ECONNRESET) : local.msg);
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
@@ -19276,23 +19230,22 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
-    char why[420] = "", note[424];
+    char note[424];
     int i = 0;
 
     for (;;) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, m->path ? "%s did not answer within %.3g s: %s; is it running, and does "
-                             "it write the same file? (DREAMDDP_CONNECT_TIMEOUT waits longer)" : "%s did not answer "
-                             "within %.3g s: %s; is it running, and is the address right? (DREAMDDP_CONNECT_TIMEOUT "
-                             "waits longer)", m->root, m->until - m->begin, why);
-        snprintf(note, sizeof note, ": %s", why);
+            return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and %s? "
+                             "(DREAMDDP_CONNECT_TIMEOUT waits longer)", m->root, m->until - m->begin, m->why,
+                             m->path ? "does it write the same file" : "is the address right");
+        snprintf(note, sizeof note, ": %s", m->why);
         ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
-        if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
+        if (!m->path || i || ddp__look_up(m, list, &count)) {
             ddp_status bad;
             if (m->path) DDP__TRY(ddp__check_reach(m, &list[i], err));
-            bad = ddp__dial_once(m, &list[i], why, sizeof why, err);
+            bad = ddp__dial_once(m, &list[i], err);
             if (bad != DDP_PEER_LOST) return bad;
         }
         i = count ? (i + 1) % count : 0;
@@ -19321,7 +19274,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
-    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
+    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
     if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
@@ -19346,14 +19299,15 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     ddp__table_pack(m, m->table);
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
-        ddp__frame_send(m, p, m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES);
+        ddp__stream_send_all(m->r->tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
+                             ddp_now() + DDP__MESH_LIMIT);
     bad = ddp__mesh_root(m, err);
     if (bad) {
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
         return bad;
     }
     for (p = 1; p < world; p++)
-        if (ddp__frame_say(m, p, DDP__GO) < 0)
+        if (ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
@@ -19496,7 +19450,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
+    if (m.door.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
     m.c.rank = r->rank;
     m.c.world = ids;
     m.c.tls = r->tls;

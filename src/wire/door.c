@@ -28,15 +28,10 @@ static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
     d->inside--;
 }
 
-void ddp__door_empty(ddp__door *d)
+void ddp__door_close(ddp__door *d)
 {
     for (int i = 0; d->caller && i < d->room; i++)
         if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
-}
-
-void ddp__door_close(ddp__door *d)
-{
-    ddp__door_empty(d);
     if (d->listen_fd >= 0) close(d->listen_fd);
     DDP_FREE(d->caller);
     memset(d, 0, sizeof *d);
@@ -242,11 +237,10 @@ static int ddp__door_accept(ddp__door *d, double now)
         d->turned++;
         return 1;
     }
+    memset(c, 0, sizeof *c);
     c->fd = fd;
     c->from = from;
     c->since = now;
-    c->spoken = 0;
-    c->got = 0;
     d->inside++;
     ddp__caller_hear(d, c);
     return 1;

@@ -43,7 +43,6 @@ typedef struct ddp__door {
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
                             ddp__door_fn decide, void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
-DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */

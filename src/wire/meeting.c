@@ -1,12 +1,13 @@
 /* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
 #include "wire/meeting.h"
 
-double ddp__slice(const ddp__meeting *m, double until)
+/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+static double ddp__slice(const ddp__meeting *m)
 {
     double slice = ddp_now() + 0.2, next = m->next_note;
 
     if ((m->r->cancel || m->path) && slice < next) next = slice;
-    return until < next ? until : next;
+    return m->until < next ? m->until : next;
 }
 
 ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
@@ -15,7 +16,6 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
     return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
 }
 
-/* Lines about waiting come after 5, 10, 20, ... seconds. */
 void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
 {
     double now = ddp_now();
@@ -54,41 +54,27 @@ static int ddp__root_moved(const ddp__meeting *m)
            (run != m->c.self.run_id || strcmp(addr, m->named));
 }
 
-ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
+ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
-    if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
+    if (ddp__stream_wait(m->r->tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
-    if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
-    ddp__wait_note(m, name, more);
+    if (kind == DDP__HELLO && ddp__root_moved(m)) return DDP_PEER_LOST;
+    ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
     return DDP_OK;
 }
 
-int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__hello_pack(&m->c.self, kind, DDP__WELCOME, 0, b);
-    return ddp__frame_send(m, peer, b, sizeof b);
-}
-
-int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
-{
-    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
-    return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
-}
-
-ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name, ddp__hello *h,
-                           ddp_error *err)
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
     unsigned char b[DDP__HELLO_BYTES];
-    char text[256];
+    char text[256], name[sizeof m->root];
     ddp__refusal why;
     size_t got = 0;
 
-    while (!ddp__stream_wait(r->tls, m->fd[peer], ddp_now()) && ddp_now() < m->until)
-        DDP__TRY(ddp__wait_word(m, peer, kind == DDP__HELLO, name,
-                                kind == DDP__TABLE ? ", which waits for other ranks" : "", err));
+    if (peer) snprintf(name, sizeof name, "rank %d", peer);
+    else memcpy(name, m->root, sizeof name);
+    while (!peer && !ddp__stream_wait(r->tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
+        DDP__TRY(ddp__wait_word(m, kind, err));
     if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
         const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
@@ -107,7 +93,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
                          "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->c.self, h);
     if (!why && h->kind != DDP__REFUSED &&
-        (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
+        (h->rank != (uint32_t)peer || (h->kind != kind && (kind != DDP__GO || h->kind != DDP__RELAY))))
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
@@ -133,18 +119,16 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
 /* What rank 0 says to a worker, or a worker to rank 0, while the mesh is made. */
 static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
-    char name[32];
     ddp__hello h;
 
     if (m->r->rank == 0) {
-        snprintf(name, sizeof name, "rank %d", peer);
         m->lost = peer;
-        DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, 0, name, &h, err));
+        DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, &h, err));
         m->lost = 0;
         m->leg[peer].ready = 1;
         return DDP_OK;
     }
-    DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, DDP__RELAY, m->root, &h, err));
+    DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, &h, err));
     if (h.kind == DDP__GO) m->go = 1;
     else if (h.detail > 0 && h.detail < (uint32_t)m->r->world && h.detail != h.rank)
         return ddp__leg_relay(m, (int)h.detail, err);
@@ -168,12 +152,15 @@ static int ddp__poll_list(ddp__meeting *m, double now, double *next)
     return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
 }
 
-ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
+ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
-    double now = ddp_now(), next = ddp__slice(m, until);
+    double now, next;
     int i, got;
 
+    ddp__wait_note(m, what, more);
+    now = ddp_now();
+    next = ddp__slice(m);
     DDP__TRY(ddp__cancelled(m, err));
     got = ddp__poll_list(m, now, &next);
     got = poll(m->polls, (nfds_t)got, next > now ? (int)((next - now) * 1000) + 1 : 0);
@@ -202,7 +189,7 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->fd[h->rank] = fd;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
+    if (ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {
@@ -224,7 +211,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
-    if (rank && m->leg[h->rank].relay) return DDP__REFUSE_MUTE; /* it has given that attempt up */
+    if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
     if (m->fd[h->rank] >= 0) {
         /* a rank that was started again, or dials again; rank 0 has told all where it was */
         if ((!rank && m->meshing) || !ddp__stream_gone(tls, m->fd[h->rank])) return DDP__REFUSE_TWICE;
@@ -245,16 +232,12 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
                              "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
                              : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
-        ddp__wait_note(m, text, "");
-        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+        DDP__TRY(ddp__meeting_poll(m, text, "", err));
     }
-    ddp__door_empty(&m->door);
     return DDP_OK;
 }
 
 /* ---- the file that says where rank 0 listens ---- */
-
-const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
 
 ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
 {

@@ -30,13 +30,12 @@ typedef enum ddp__leg_state {
 /* A worker's connection to another while it is made. */
 typedef struct ddp__leg {
     ddp__leg_state state;
-    int relay, joined;        /* by way of rank 0; which has joined the two */
+    int joined;               /* relayed: rank 0 has joined the two */
     int ready;                /* rank 0: it is connected with all */
     int fd;
-    double begin, until;
+    double until, limit;      /* of this attempt; of all direct ones, or of the relayed ones */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
-    ddp__addr to;
     char why[64];             /* why the direct attempt failed */
 } ddp__leg;
 
@@ -48,42 +47,37 @@ typedef struct ddp__meeting {
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
     const char *path;          /* file that says where rank 0 is, or NULL */
+    char why[420];             /* rank 0 has not yet answered */
     char named[DDP__MEETFILE_TEXT]; /* there, of run c.self.run_id */
     ddp__door door;
     struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
     int *fd;                   /* [world] */
-    ddp__addr *where;          /* [world] where a rank listens */
+    ddp__addr *where;          /* [world] where a rank listens; while others mesh, of rank 0 where it is reached */
     unsigned char *table;      /* frame and entries */
     /* once all have met rank 0 */
     int meshing;
     ddp__leg *leg;             /* [world] */
-    unsigned char *relayed;    /* [world] */
+    unsigned char *relayed;    /* [world] by way of rank 0 */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
 /* meeting.c */
-/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
-DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 /* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
 DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
-/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first: rank 0 has said
- * nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
-DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
-                                  ddp_error *err);
-/* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
-DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
-DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; any kind but the two (0: none) is an error. `name` says who it is. */
-DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
-                                   ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door and, of the mesh, legs and peers. */
-DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
+/* Waits for bytes from rank 0, for a slice of time; writes the line that is due. kind: of the frame that shall come.
+ * DDP_PEER_LOST without a sentence: it has not said anything yet, and the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err);
+/* The next frame of a connected peer, checked; any other kind, but for RELAY instead of GO, is an error. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp__hello *h, ddp_error *err);
+/* Writes the line that is due about waiting "for WHAT MORE" and polls once, until something happens, time is over, or
+ * the next line is due: serves the door and, of the mesh, legs and peers. */
+DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
@@ -99,8 +93,6 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* A file that says where rank 0 listens, for ranks that share a folder but know no address */
-/* The path in "file://PATH", or NULL: the address is not one of these. */
-DDP_LIB const char *ddp__meetfile_path(const char *addr);
 /* Puts "host:port run-id" there, whole or not at all, over what was left. Errors: DDP_ARG (no path), DDP_IO. */
 DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */

@@ -20,21 +20,18 @@ static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
 
     ddp__leg_drop(m, l);
     l->state = DDP__LEG_CONNECT;
-    l->until = l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT;
-    l->fd = ddp__tcp_dial_begin(&l->to);
+    l->until = l->limit;
+    l->fd = ddp__tcp_dial_begin(&m->where[m->relayed[peer] ? 0 : peer]);
     return l->fd < 0 ? ddp__leg_failed(m, peer, errno, err) : DDP_OK;
 }
 
 ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
 {
-    ddp__leg *l = &m->leg[peer];
-
-    if (l->relay && l->state != DDP__LEG_NONE) return DDP_OK;
+    if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
     ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
-    l->relay = 1;
-    if (ddp__addr_peer(m->fd[0], &l->to) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+    m->relayed[peer] = 1;
+    m->leg[peer].limit = m->until;
     return ddp__leg_dial(m, peer, err);
 }
 
@@ -61,12 +58,12 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     if (why == EMFILE || why == ENFILE)
         return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->r->rank,
                          peer, strerror(why));
-    if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
+    if (again && now + DDP__AGAIN < l->limit) {
         l->state = DDP__LEG_PAUSE;
         l->until = now + DDP__AGAIN;
         return DDP_OK;
     }
-    if (!l->relay) return ddp__leg_turn(m, peer, strerror(why), err);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
                      "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->r->rank, peer,
                      l->why[0] ? l->why : "it did not try", m->root, strerror(why));
@@ -77,7 +74,6 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     ddp__leg *l = &m->leg[peer];
 
     m->fd[peer] = l->fd;
-    m->relayed[peer] = (unsigned char)l->relay;
     l->fd = -1;
     ddp__leg_drop(m, l);
     return DDP_OK;
@@ -87,7 +83,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -95,12 +91,12 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
     if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
     if (why) snprintf(text, sizeof text, "%s", why);
     if (why || !ddp__stream_may_be(m->r->tls, l->fd, with, text)) {
-        if (!l->relay) return ddp__leg_turn(m, peer, text, err);
+        if (!m->relayed[peer]) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
-                        l->relay ? peer : 0) < 0)
+    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+                        m->relayed[peer] ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
     return DDP_OK;
@@ -113,9 +109,9 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     ddp__hello h;
     int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
 
-    if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
+    if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
-    if (ok && l->relay && m->r->tls) {
+    if (ok && m->relayed[peer] && m->r->tls) {
         if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
@@ -123,7 +119,7 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     }
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
-    if (!l->relay) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
     return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->r->rank, peer);
 }
 
@@ -152,17 +148,16 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
     ddp__addr own;
 
     (void)ddp__addr_own(m->fd[0], &own);
+    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
     for (int p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
-        ddp__leg *l = &m->leg[p];
         ddp__addr *a = &m->where[p];
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
         if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
             a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
-        l->begin = ddp_now();
-        l->to = *a;
+        m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;
@@ -177,16 +172,15 @@ ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready && ddp__frame_say(m, 0, DDP__READY) < 0)
+        if (!missing && !ready &&
+            ddp__hello_send(m->r->tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         ready |= !missing;
         if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
                              missing ? text : "rank 0, which waits for others to be ready");
-        ddp__wait_note(m, missing ? text : m->root, "");
-        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+        DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }
-    ddp__door_empty(&m->door);
     return DDP_OK;
 }
 
@@ -207,9 +201,7 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
                              m->until - m->begin, name);
         }
-        ddp__wait_note(m, name, " to be connected with all others");
-        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
     }
-    ddp__door_empty(&m->door);
     return DDP_OK;
 }

@@ -53,8 +53,8 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     return ddp__listen(m, &own, why, err);
 }
 
-/* What the file says now: 1 and the addresses, or 0 and why not. */
-static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why, size_t room)
+/* What the file says now: 1 and the addresses, or 0 and m->why not. */
+static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
 {
     char addr[DDP__MEETFILE_TEXT];
     uint64_t run = 0;
@@ -62,16 +62,16 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
 
     *count = 0;
     if (!ddp__meetfile_read(m->path, addr, &run)) {
-        snprintf(why, room, "rank 0 has not yet written %.200s", m->path);
+        snprintf(m->why, sizeof m->why, "rank 0 has not yet written %.200s", m->path);
         return 0;
     }
     if (m->r->run_id && m->r->run_id != run) {
-        snprintf(why, room, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
-                 m->r->rank, m->r->run_id);
+        snprintf(m->why, sizeof m->why, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
+                 m->path, run, m->r->rank, m->r->run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
-        snprintf(why, room, "%.200s: %.200s", m->path, e.msg);
+        snprintf(m->why, sizeof m->why, "%.200s: %.200s", m->path, e.msg);
         return 0;
     }
     m->c.self.run_id = run;
@@ -94,18 +94,15 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
-        DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
+        DDP__TRY(ddp__wait_word(m, DDP__HELLO, err));
     }
-    if (done < 0) {
-        why = ddp__stream_why(tls, m->fd[0]);
-        return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
-    }
-    if (!ddp__stream_may_be(tls, m->fd[0], 0, text)) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
-    return DDP_OK;
+    why = done < 0 ? ddp__stream_why(tls, m->fd[0]) : ddp__stream_may_be(tls, m->fd[0], 0, text) ? NULL : text;
+    if (why) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why);
+    return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why another one is worth it. */
-static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is worth it. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
@@ -115,9 +112,9 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
     if (fd < 0) {
-        snprintf(why, room, "%s", strerror(errno));
-        if (m->path) /* which may be left over */
-            snprintf(why, room, "%.200s names %s: %s", m->path, m->addr, strerror(errno));
+        const char *broke = strerror(errno);
+        if (m->path) snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
+        else snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
     }
     m->fd[0] = fd;
@@ -125,14 +122,11 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad) {
-        bad = DDP_PEER_LOST;
-        if (ddp__frame_say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
-    }
+    if (!bad && ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
-    if (bad == DDP_PEER_LOST) snprintf(why, room, "%s", strerror(ECONNRESET));
-    else snprintf(why, room, "%.200s", local.msg);
+    snprintf(m->why, sizeof m->why, "%.200s", bad == DDP_PEER_LOST ? strerror(ECONNRESET) : local.msg);
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
@@ -148,23 +142,22 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
-    char why[420] = "", note[424];
+    char note[424];
     int i = 0;
 
     for (;;) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, m->path ? "%s did not answer within %.3g s: %s; is it running, and does "
-                             "it write the same file? (DREAMDDP_CONNECT_TIMEOUT waits longer)" : "%s did not answer "
-                             "within %.3g s: %s; is it running, and is the address right? (DREAMDDP_CONNECT_TIMEOUT "
-                             "waits longer)", m->root, m->until - m->begin, why);
-        snprintf(note, sizeof note, ": %s", why);
+            return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and %s? "
+                             "(DREAMDDP_CONNECT_TIMEOUT waits longer)", m->root, m->until - m->begin, m->why,
+                             m->path ? "does it write the same file" : "is the address right");
+        snprintf(note, sizeof note, ": %s", m->why);
         ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
-        if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
+        if (!m->path || i || ddp__look_up(m, list, &count)) {
             ddp_status bad;
             if (m->path) DDP__TRY(ddp__check_reach(m, &list[i], err));
-            bad = ddp__dial_once(m, &list[i], why, sizeof why, err);
+            bad = ddp__dial_once(m, &list[i], err);
             if (bad != DDP_PEER_LOST) return bad;
         }
         i = count ? (i + 1) % count : 0;
@@ -193,7 +186,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
-    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
+    DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
     if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
@@ -218,14 +211,15 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     ddp__table_pack(m, m->table);
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
-        ddp__frame_send(m, p, m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES);
+        ddp__stream_send_all(m->r->tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
+                             ddp_now() + DDP__MESH_LIMIT);
     bad = ddp__mesh_root(m, err);
     if (bad) {
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
         return bad;
     }
     for (p = 1; p < world; p++)
-        if (ddp__frame_say(m, p, DDP__GO) < 0)
+        if (ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
@@ -368,7 +362,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
+    if (m.door.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
     m.c.rank = r->rank;
     m.c.world = ids;
     m.c.tls = r->tls;
