@@ -14087,15 +14087,17 @@ typedef struct ddp__wire_table {
     /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
-    const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
     /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
     void (*cut)(ddp__wire *w, int peer);
 } ddp__wire_table;
 
+#define DDP__WIRE_NAME 96
+
 struct ddp__wire {
     const ddp__wire_table *table;
     int    rank, world;
+    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
     size_t pair_bytes; /* memory of its own that it takes per peer */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
@@ -14103,6 +14105,9 @@ struct ddp__wire {
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
 };
+
+/* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
+DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
 
 /* ---- threads of one process ---- */
 
@@ -14522,19 +14527,12 @@ typedef struct ddp__tcp_config {
 
 /* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
-DDP_LIB int        ddp__wire_tcp_relayed(ddp__wire *w, int peer);
+/* Tunes a connected socket for that, and names its peer in name[DDP__WIRE_NAME]. Errors: DDP_NET. */
+DDP_LIB ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err);
 /* For tests and counters of the kernel: the socket to a peer. */
 DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
 
 /* ---- reconnect.c: links that come back ---- */
-
-/* What happened to the links of one rank so far. */
-typedef struct ddp__resume_stats {
-    long   breaks, returns;    /* connections that broke; links that came back */
-    int64_t bytes_again;       /* bytes of streams sent twice */
-    double longest_s;          /* longest time a link was away and came back */
-    size_t replay_bytes;       /* memory of all rings */
-} ddp__resume_stats;
 
 /* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
  *
@@ -14545,8 +14543,6 @@ typedef struct ddp__resume_stats {
  * gone), or when the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
-/* Only from the thread that uses the wire, or while none does. */
-DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 
 /* ---- newcomers ---- */
 
@@ -14620,7 +14616,7 @@ typedef struct ddp__rendezvous {
  *
  * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
  * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
- * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * the peer's name tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
  * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
  * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
  * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
@@ -14672,7 +14668,6 @@ typedef struct ddp__way {
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
     ddp__addr where;
-    char      name[DDP__ADDR_TEXT + 24];
     /* outgoing */
     ddp__replay ring;
     uint64_t  next;             /* first byte of the stream not yet given to this connection */
@@ -14706,7 +14701,7 @@ typedef struct ddp__resume_wire {
     ddp__wire base;
     ddp__tcp_config cfg;
     uint32_t number;            /* of this wire, never 0 */
-    char    *congestion;
+    char     congestion[32];    /* cfg's */
     double   quiet_s;           /* silence, with bytes unacknowledged, that breaks a connection */
     size_t   ack_bytes;         /* received bytes that are acknowledged at once */
     ddp__way *way;              /* [world] */
@@ -14720,7 +14715,8 @@ typedef struct ddp__resume_wire {
     void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
-    ddp__resume_stats stats;
+    long     returns;           /* links that came back so far */
+    int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 
 /* reconnect.c */
@@ -14733,9 +14729,6 @@ DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, str
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the socket what it takes */
-
-/* Makes a connected socket the stream to a peer, from its first byte on. */
-DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
 /* reconnect_link.c */
 /* The ddp__door_fn. */
@@ -14886,9 +14879,17 @@ struct ddp__hub {
 typedef struct ddp__thread_wire {
     ddp__wire base;
     ddp__hub *hub;
-    char (*names)[24];   /* [world] */
     unsigned char *told; /* [world] bit 0: recv has reported the end, bit 1: send has */
 } ddp__thread_wire;
+
+int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world)
+{
+    w->table = table;
+    w->rank = rank;
+    w->world = world;
+    w->names = (char(*)[DDP__WIRE_NAME])ddp__calloc((size_t)world, sizeof *w->names);
+    return w->names != NULL;
+}
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
@@ -15048,11 +15049,6 @@ static void ddp__threads_wake(ddp__wire *w)
     ddp__bell_ring(b);
 }
 
-static const char *ddp__threads_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__thread_wire *)(void *)w)->names[peer];
-}
-
 /* One direction: from will send no more, to will read no more. */
 static void ddp__hub_end(ddp__hub *hub, int from, int to)
 {
@@ -15077,47 +15073,43 @@ static void ddp__threads_cut(ddp__wire *w, int peer)
     ddp__hub_end(hub, peer, w->rank);
 }
 
+static void ddp__threads_free(ddp__thread_wire *t)
+{
+    DDP_FREE(t->told);
+    DDP_FREE(t->base.names);
+    DDP_FREE(t);
+}
+
 static void ddp__threads_close(ddp__wire *w)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
 
     ddp__hub_leave(t->hub, w->rank);
     ddp__hub_free(t->hub);
-    DDP_FREE(t->told);
-    DDP_FREE(t->names);
-    DDP_FREE(t);
+    ddp__threads_free(t);
 }
 
-static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,      ddp__threads_wait,
-                                                   ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close,
-                                                   ddp__threads_cut};
+static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,  ddp__threads_wait,
+                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
 {
     ddp__thread_wire *t;
-    int p, taken = 0;
 
     if (!hub || !out) return ddp__fail(err, DDP_ARG, "a wire between threads needs a hub");
     if (rank < 0 || rank >= hub->world)
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
     t = (ddp__thread_wire *)ddp__calloc(1, sizeof *t);
-    if (t) {
-        t->names = (char(*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
-        t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
-    }
-    if (!t || !t->names || !t->told || (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
-        if (t) {
-            DDP_FREE(t->told);
-            DDP_FREE(t->names);
-        }
-        DDP_FREE(t);
-        if (taken) return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+    if (t) t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
+    if (!t || !t->told || !ddp__wire_init(&t->base, &ddp__threads_table, rank, hub->world)) {
+        if (t) ddp__threads_free(t);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
-    for (p = 0; p < hub->world; p++) snprintf(t->names[p], sizeof t->names[p], "thread %d", p);
-    t->base.table = &ddp__threads_table;
-    t->base.rank = rank;
-    t->base.world = hub->world;
+    if (ddp__atomic_swap(&hub->bells[rank].taken, 1)) {
+        ddp__threads_free(t);
+        return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+    }
+    for (int p = 0; p < hub->world; p++) snprintf(t->base.names[p], DDP__WIRE_NAME, "thread %d", p);
     t->base.pair_bytes = DDP__RING_BYTES;
     t->base.offers = hub->offers;
     t->base.intact = 1;
@@ -16614,8 +16606,6 @@ void ddp__tls_free(ddp__tls *t) { if (t) t->table->free(t); }
 typedef struct ddp__tcp_peer {
     int fd;   /* -1: own rank */
     int told; /* bit 0: recv has reported the end, bit 1: send has */
-    int relayed;
-    char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
@@ -16667,13 +16657,12 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
 
 static void ddp__tcp_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__tcp_wire *)(void *)w)->bell); }
 
-static const char *ddp__tcp_peer_name(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].name; }
-
 static void ddp__tcp_free(ddp__tcp_wire *t)
 {
     ddp__waker_close(&t->bell);
     DDP_FREE(t->polls);
     DDP_FREE(t->peers);
+    DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
 
@@ -16688,21 +16677,18 @@ static void ddp__tcp_close(ddp__wire *w)
 
 static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR); }
 
-static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send,      ddp__tcp_recv,  ddp__tcp_wait, ddp__tcp_wake,
-                                               ddp__tcp_peer_name, ddp__tcp_close, ddp__tcp_cut};
+static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send, ddp__tcp_recv,  ddp__tcp_wait,
+                                               ddp__tcp_wake, ddp__tcp_close, ddp__tcp_cut};
 
-static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tcp_peer *p, ddp_error *err)
+ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err)
 {
     char at[DDP__ADDR_TEXT];
     ddp__addr a;
 
-    p->fd = peer == c->rank ? -1 : c->fds[peer];
-    if (peer == c->rank) return DDP_OK;
-    p->relayed = c->relayed && c->relayed[peer];
-    if (ddp__addr_peer(p->fd, &a) < 0)
+    if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
-    snprintf(p->name, sizeof p->name, "%s%.71s", p->relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
-    return ddp__tcp_tune(p->fd, c->peer_timeout_s, c->congestion, err);
+    snprintf(name, DDP__WIRE_NAME, "%s%.71s", relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
+    return ddp__tcp_tune(fd, c->peer_timeout_s, c->congestion, err);
 }
 
 ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err)
@@ -16714,17 +16700,18 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
         t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
         t->polls = (struct pollfd *)ddp__calloc((size_t)c->world + 1, sizeof *t->polls);
     }
-    if (!t || !t->peers || !t->polls)
+    if (!t || !t->peers || !t->polls || !ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     if (!bad) bad = ddp__waker_open(&t->bell, err);
-    for (int i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
+    for (int i = 0; i < c->world && !bad; i++) {
+        t->peers[i].fd = i == c->rank ? -1 : c->fds[i];
+        if (i != c->rank)
+            bad = ddp__tcp_adopt(c, i, c->fds[i], c->relayed && c->relayed[i], t->base.names[i], err);
+    }
     if (bad) {
         if (t) ddp__tcp_free(t);
         return bad;
     }
-    t->base.table = &ddp__tcp_table;
-    t->base.rank = c->rank;
-    t->base.world = c->world;
     t->tls = c->tls;
     t->relay = c->relay;
     ddp__poll_set(&t->polls[c->world], t->bell.fd[0], POLLIN);
@@ -16733,8 +16720,6 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
 }
 
 int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
-
-int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }
 
 /* ==== wire/door.c ==== [wire] */
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
@@ -17335,11 +17320,6 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
 
 static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire *)(void *)w)->bell); }
 
-static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__resume_wire *)(void *)w)->way[peer].name;
-}
-
 /* ---- opening and closing ---- */
 
 static void ddp__resume_free(ddp__resume_wire *t)
@@ -17347,10 +17327,10 @@ static void ddp__resume_free(ddp__resume_wire *t)
     ddp__waker_close(&t->bell);
     ddp__door_close(&t->door);
     ddp__pairs_close(&t->pairs);
-    DDP_FREE(t->congestion);
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
     DDP_FREE(t->way);
+    DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
 
@@ -17389,46 +17369,58 @@ static void ddp__resume_cut(ddp__wire *w, int peer)
     if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
 }
 
-static const ddp__wire_table ddp__resume_table = {
-    ddp__resume_send,      ddp__resume_recv,  ddp__resume_wait, ddp__resume_wake,
-    ddp__resume_peer_name, ddp__resume_close, ddp__resume_cut,
-};
+static const ddp__wire_table ddp__resume_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
+                                                  ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
 
-ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
+/* A link to nobody, whose ring is empty. */
+static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
+{
+    ddp__way *p = &t->way[peer];
+    size_t room = t->cfg.replay_bytes;
+
+    memset(p, 0, sizeof *p);
+    p->peer = peer;
+    p->fd = p->newcomer_fd = -1;
+    p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
+    p->why = ECONNRESET;
+    p->ack_due = -1;
+    p->ring.data = t->rings + (size_t)(peer - (peer > t->base.rank)) * room;
+    p->ring.room = room;
+    if (where) p->where = *where;
+}
+
+/* Makes a connected socket the stream to a peer, from its first byte on. */
+static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
     char why[DDP__STREAM_TEXT];
-    ddp__addr a;
     int id;
 
-    if (ddp__addr_peer(fd, &a) < 0)
-        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
-    DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
-    ddp__addr_text(&a, p->name);
+    DDP__TRY(ddp__tcp_adopt(&t->cfg, p->peer, fd, p->relayed, t->base.names[p->peer], err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
-    p->ack_due = -1;
     ddp__way_record(p, DDP__RECORD_HI, t->number);
     return DDP_OK;
 }
 
-static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *err)
+void ddp__wire_resume_attach(ddp__wire *w, int id)
 {
-    const ddp__tcp_config *c = &t->cfg;
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[id];
+    ddp__addr where = p->newcomer_where;
+    ddp_error err;
+    int fd = p->newcomer_fd;
 
-    if (c->where) p->where = c->where[p->peer];
-    if (p->peer == c->rank) return DDP_OK;
-    if (c->fds[p->peer] < 0) { /* it is not there */
-        p->state = DDP__LINK_ENDED;
-        p->why = ECONNRESET;
-        snprintf(p->name, sizeof p->name, "nobody");
-        return DDP_OK;
+    ddp__way_end(t, p, ECONNRESET);
+    ddp__way_reset(t, id, &where);
+    if (fd < 0) return;
+    if (ddp__way_open(t, p, fd, &err)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
+        ddp__stream_close(t->cfg.tls, fd);
+        return;
     }
-    DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
-    p->relayed = c->relayed && c->relayed[p->peer];
-    if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
-    return DDP_OK;
+    ddp__way_flush(t, p);
 }
 
 /* How much each ring may hold. */
@@ -17443,40 +17435,33 @@ static size_t ddp__replay_room(const ddp__tcp_config *c)
 
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
-    const ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = ddp__replay_room(c);
+    ddp__tcp_config *c = &t->cfg;
+    size_t world = (size_t)c->world, room = c->replay_bytes = ddp__replay_room(c);
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
 
-    t->base.table = &ddp__resume_table;
-    t->base.rank = c->rank;
-    t->base.world = c->world;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
-    if (!ddp__door_open(&t->door, c->world, c->tls, &t->cfg.self, &c->log, ddp__knock, t))
+    if (!ddp__wire_init(&t->base, &ddp__resume_table, c->rank, c->world) ||
+        !ddp__door_open(&t->door, c->world, c->tls, &c->self, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
-    t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
-    if (!t->way || !t->polls || !t->rings || !t->congestion)
+    if (!t->way || !t->polls || !t->rings)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
-    t->cfg.congestion = t->congestion;
-    t->pairs.c = &t->cfg;
-    t->stats.replay_bytes = (world - 1) * room;
+    snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
+    c->congestion = t->congestion;
+    t->pairs.c = c;
     DDP__TRY(ddp__waker_open(&t->bell, err));
     ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
     for (int i = 0; i < c->world; i++) {
-        ddp__way *p = &t->way[i];
-        p->peer = i;
-        p->fd = p->newcomer_fd = -1;
-        p->ring.data = t->rings + (size_t)(i - (i > c->rank)) * room;
-        p->ring.room = room;
-        DDP__TRY(ddp__way_first(t, p, err));
+        ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
+        t->way[i].relayed = c->relayed && c->relayed[i];
+        snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
+        if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }
-    if (c->listen_fd >= 0 && ddp__fd_prepare(c->listen_fd) < 0)
-        return ddp__fail(err, DDP_NET, "cannot prepare the listening socket: %s", strerror(errno));
     return DDP_OK;
 }
 
@@ -17494,8 +17479,6 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     else *out = &t->base;
     return bad;
 }
-
-void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out) { *out = ((ddp__resume_wire *)(void *)w)->stats; }
 
 /* ==== wire/reconnect_link.c ==== [wire] */
 /* Connections of the wire that comes back: who notices that one is broken, who dials, what both
@@ -17575,7 +17558,6 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->state = DDP__LINK_DOWN;
     p->why = why;
     t->away++;
-    t->stats.breaks++;
     p->down_at = now;
     p->pause = ddp__dial_first;
     /* the lower rank only asks whether the other lives, and leaves it the first word */
@@ -17583,7 +17565,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->refused_since = -1;
     t->ticked = 0;
     ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
-             p->peer, p->name, strerror(why));
+             p->peer, t->base.names[p->peer], strerror(why));
 }
 
 void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
@@ -17607,12 +17589,11 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
     p->peer_number = h->number;
     (void)ddp__replay_forget(&p->ring, h->received);
-    t->stats.returns++;
-    t->stats.bytes_again += (int64_t)(p->next - h->received);
-    if (away > t->stats.longest_s) t->stats.longest_s = away;
+    t->returns++;
+    t->bytes_again += (int64_t)(p->next - h->received);
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
              "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
-             p->peer, p->name, away, strerror(p->why), (unsigned long)(p->next - h->received));
+             p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
@@ -17671,34 +17652,6 @@ int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
     *out = t->way[rank].where;
     if (rank != w->rank) return out->size != 0;
     return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
-}
-
-void ddp__wire_resume_attach(ddp__wire *w, int id)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ddp__way *p = &t->way[id], fresh;
-    ddp_error err;
-    int fd = p->newcomer_fd;
-
-    ddp__way_end(t, p, ECONNRESET);
-    memset(&fresh, 0, sizeof fresh);
-    fresh.peer = id;
-    fresh.fd = fresh.newcomer_fd = -1;
-    fresh.ring.data = p->ring.data;
-    fresh.ring.room = p->ring.room;
-    fresh.state = DDP__LINK_ENDED;
-    fresh.why = ECONNRESET;
-    fresh.where = p->newcomer_where;
-    fresh.ack_due = -1;
-    memcpy(fresh.name, p->name, sizeof fresh.name);
-    *p = fresh;
-    if (fd < 0) return;
-    if (ddp__way_open(t, p, fd, &err)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
-        ddp__stream_close(t->cfg.tls, fd);
-        return;
-    }
-    ddp__way_flush(t, p);
 }
 
 /* ---- the lower rank: it is sought ---- */
@@ -17773,53 +17726,44 @@ static double ddp__dial_limit(const ddp__way *p, double now, double round_trips,
     return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
 }
 
-static void ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
+/* Each of these is a step of an attempt: 0, or the errno with which it fails. */
+static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
+    if (now < p->dial_at || !ddp__way_where(t, p)->size) return 0;
     p->joined = !p->relayed;
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
-    if (p->fd < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
+    if (p->fd < 0) return errno;
     p->state = DDP__LINK_DIALLING;
     /* a lost first packet is repeated by us, not by TCP after 1, 3, 7 s */
     p->dial_until = ddp__dial_limit(p, now, 2.5, ddp__dial_most);
+    return 0;
 }
 
-static void ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
+static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    int ready = ddp__fd_wait(p->fd, POLLOUT, now);
-
-    if (!ready && now < p->dial_until) return;
-    if (!ready || ddp__tcp_dial_end(p->fd) < 0) {
-        ddp__dial_failed(t, p, ready ? errno : ETIMEDOUT, now);
-    } else if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+    if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
+    if (ddp__tcp_dial_end(p->fd) < 0) return errno;
+    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
         p->pause = ddp__dial_most;
-        ddp__dial_failed(t, p, 0, now);
-    } else if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
-        ddp__dial_failed(t, p, ENOMEM, now);
-    } else {
-        p->state = DDP__LINK_SHAKING;
-        p->dial_until = ddp__dial_limit(p, now, 4, ddp__answer_limit);
+        return EAGAIN;
     }
+    if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) return ENOMEM;
+    p->state = DDP__LINK_SHAKING;
+    p->dial_until = ddp__dial_limit(p, now, 4, ddp__answer_limit);
+    return 0;
 }
 
 /* The handshake; after it the peer hears what this end has, or rank 0 whom to join it to. */
-static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
+static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char who[DDP__STREAM_TEXT];
     int done = ddp__stream_shake(t->cfg.tls, p->fd);
 
-    if (done == 0 && now < p->dial_until) return;
-    if (done <= 0) {
-        ddp__dial_failed(t, p, done ? errno : ETIMEDOUT, now);
-        return;
-    }
+    if (done <= 0) return done ? errno : 0;
     if (!ddp__way_is(t, p->joined ? p : &t->way[0], p->fd, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name, who);
-        ddp__dial_failed(t, p, EPROTO, now);
-        return;
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, t->base.names[p->peer], who);
+        return EPROTO;
     }
     if (p->joined) {
         p->attempt += !p->relayed;
@@ -17828,21 +17772,23 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         ddp__hello_pack(&t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer, b);
         p->dial_until = ddp__dial_limit(p, now, 4, ddp__rejoin_limit);
     }
-    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
+    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) return errno;
     p->state = DDP__LINK_ASKING;
     p->answer_got = 0;
+    return 0;
 }
 
-/* The answer is there: the link is back, or rank 0 has joined the two, who go on with each other. */
-static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
+/* The answer: with it the link is back, or rank 0 has joined the two, who go on with each other. */
+static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
     ddp__resume_hello r;
     ddp__hello h;
     int fd = p->fd;
 
+    if (n < 0) return errno; /* also where another program has the port now, or nobody after a kill */
+    p->answer_got += (size_t)n;
+    if (p->answer_got < sizeof p->answer) return 0;
     ddp__resume_parse(p->answer, &r);
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
         h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
@@ -17851,26 +17797,14 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
-        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
+        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
     } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
         ddp__way_return(t, p, fd, &r);
     }
-}
-
-static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
-{
-    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
-
-    if (n == 0 && now < p->dial_until) return;
-    if (n <= 0) { /* also where another program has the port now, or nobody after a kill */
-        ddp__dial_failed(t, p, n ? errno : ETIMEDOUT, now);
-        return;
-    }
-    p->answer_got += (size_t)n;
-    if (p->answer_got == sizeof p->answer) ddp__dial_answered(t, p, now);
+    return 0;
 }
 
 /* As far as it goes: what came with the end of a handshake is not announced again. */
@@ -17879,10 +17813,14 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
     ddp__link_state was;
 
     do {
+        int why;
         was = p->state;
-        if (was == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
-        else if (was == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
-        else if (was == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+        if (was == DDP__LINK_DOWN) why = ddp__dial_start(t, p, now);
+        else if (was == DDP__LINK_DIALLING) why = ddp__dial_look(t, p, now);
+        else if (was == DDP__LINK_SHAKING) why = ddp__dial_shake(t, p, now);
+        else why = ddp__dial_hear(t, p);
+        if (!why && p->state == was && was != DDP__LINK_DOWN && now >= p->dial_until) why = ETIMEDOUT;
+        if (why) ddp__dial_failed(t, p, why, now);
     } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
 }
 
@@ -17908,8 +17846,7 @@ static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double 
 
 static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    double due = now + 3600, limit = t->cfg.peer_timeout_s;
-    socklen_t where;
+    double due = now + 3600, limit = t->cfg.peer_timeout_s, next;
 
     if (p->state == DDP__LINK_NONE || p->state == DDP__LINK_ENDED) return due;
     if (p->state == DDP__LINK_LIVE) {
@@ -17925,13 +17862,11 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
         return now;
     }
     if (limit > 0) due = p->down_at + limit;
-    where = ddp__way_where(t, p)->size;
-    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at) ddp__dial_start(t, p, now);
     ddp__dial_go(t, p, now);
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
-    if (p->state == DDP__LINK_DOWN && !where) return due;
-    if (p->state == DDP__LINK_DOWN) return p->dial_at < due ? p->dial_at : due;
-    return p->dial_until < due ? p->dial_until : due;
+    if (p->state == DDP__LINK_DOWN && !ddp__way_where(t, p)->size) return due;
+    next = p->state == DDP__LINK_DOWN ? p->dial_at : p->dial_until;
+    return next < due ? next : due;
 }
 
 double ddp__resume_tick(ddp__resume_wire *t, double now)
@@ -18693,12 +18628,11 @@ enum {
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
-    unsigned char *in, *out;   /* DDP__MPI_BUFFERS buffers each */
+    unsigned char in[DDP__MPI_BUFFERS][DDP__MPI_BYTES], out[DDP__MPI_BUFFERS][DDP__MPI_BYTES];
     int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
     int next_in, next_out;     /* the buffers go in turn */
     size_t read;               /* of got[next_in] */
     int lost;                  /* MPI reported an error */
-    char name[24];
 } ddp__mpi_peer;
 
 typedef struct ddp__mpi_wire {
@@ -18707,7 +18641,6 @@ typedef struct ddp__mpi_wire {
     int joined;           /* comm is ours */
     int owner;            /* this wire has initialised MPI */
     ddp__mpi_peer *peers; /* [world] */
-    unsigned char *data;  /* all buffers */
     MPI_Request *request; /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
     MPI_Status *status;   /* as many, for MPI_Testsome */
     int *index;
@@ -18727,7 +18660,7 @@ static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
     ddp__mpi_peer *p = &t->peers[peer];
 
     p->got[buffer] = -1;
-    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
+    if (MPI_Irecv(p->in[buffer], DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
                   ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
         p->lost = 1;
 }
@@ -18770,7 +18703,7 @@ static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int c
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
     ddp__mpi_peer *p = &t->peers[peer];
     MPI_Request *request = ddp__mpi_request(t, peer, 1, p->next_out);
-    unsigned char *buffer = p->out + p->next_out * DDP__MPI_BYTES;
+    unsigned char *buffer = p->out[p->next_out];
     size_t used = 0;
 
     if (!p->lost && !ddp__mpi_test(t, (int)(request - t->request))) return 0;
@@ -18804,7 +18737,7 @@ static long ddp__mpi_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     }
     n = (size_t)p->got[buffer] - p->read;
     if (n > bytes) n = bytes;
-    memcpy(buf, p->in + buffer * DDP__MPI_BYTES + p->read, n);
+    memcpy(buf, p->in[buffer] + p->read, n);
     p->read += n;
     if (p->read == (size_t)p->got[buffer]) {
         p->read = 0;
@@ -18868,15 +18801,13 @@ static void ddp__mpi_wake(ddp__wire *w)
     pthread_mutex_unlock(&t->lock);
 }
 
-static const char *ddp__mpi_peer_name(ddp__wire *w, int peer) { return ((ddp__mpi_wire *)(void *)w)->peers[peer].name; }
-
 static void ddp__mpi_free(ddp__mpi_wire *t)
 {
     DDP_FREE(t->peers);
-    DDP_FREE(t->data);
     DDP_FREE(t->request);
     DDP_FREE(t->status);
     DDP_FREE(t->index);
+    DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
 
@@ -18889,8 +18820,8 @@ static void ddp__mpi_close(ddp__wire *w)
     ddp__mpi_free(t);
 }
 
-static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,      ddp__mpi_recv,  ddp__mpi_wait, ddp__mpi_wake,
-                                               ddp__mpi_peer_name, ddp__mpi_close, NULL};
+static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send, ddp__mpi_recv,  ddp__mpi_wait,
+                                               ddp__mpi_wake, ddp__mpi_close, NULL};
 
 /* ---- MPI's own beginning and end ---- */
 
@@ -19015,11 +18946,11 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
 
     if (t) {
         t->peers = (ddp__mpi_peer *)ddp__calloc(ranks, sizeof *t->peers);
-        t->data = (unsigned char *)ddp__calloc(requests, DDP__MPI_BYTES);
         t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
         t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
         t->index = (int *)ddp__calloc(requests, sizeof *t->index);
-        ready = t->peers && t->data && t->request && t->status && t->index && ddp__cond_init(&t->bell) == 0;
+        ready = t->peers && t->request && t->status && t->index &&
+                ddp__wire_init(&t->base, &ddp__mpi_table, rank, world) && ddp__cond_init(&t->bell) == 0;
     }
     if (!ready) {
         if (t) ddp__mpi_free(t);
@@ -19027,17 +18958,9 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
     }
     pthread_mutex_init(&t->lock, NULL);
     for (size_t i = 0; i < requests; i++) t->request[i] = MPI_REQUEST_NULL;
-    for (int i = 0; i < world; i++) {
-        ddp__mpi_peer *p = &t->peers[i];
-        p->in = t->data + (size_t)(2 * i) * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
-        p->out = p->in + DDP__MPI_BUFFERS * DDP__MPI_BYTES;
-        snprintf(p->name, sizeof p->name, "MPI rank %d", i);
-    }
-    t->base.table = &ddp__mpi_table;
+    for (int i = 0; i < world; i++) snprintf(t->base.names[i], DDP__WIRE_NAME, "MPI rank %d", i);
     t->base.begin = ddp__mpi_begin;
     t->base.end = ddp__mpi_end;
-    t->base.rank = rank;
-    t->base.world = world;
     t->base.pair_bytes = 2 * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
     *out = &t->base;
     return DDP_OK;
@@ -22780,7 +22703,7 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
     if (e->membership) e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
-                   ddp__rank_text(e, peer, who, sizeof who), e->wire->table->peer_name(e->wire, peer),
+                   ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
                    ddp__when_text(e, peer, when, sizeof when), why);
 }
 
@@ -23278,7 +23201,7 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
                       "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
                       "layer); restart the job from its last checkpoint", (unsigned long)f->length,
-                      (unsigned long)f->seq, peer, e->wire->table->peer_name(e->wire, peer));
+                      (unsigned long)f->seq, peer, e->wire->names[peer]);
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
@@ -23349,7 +23272,7 @@ static int ddp__head_read(ddp__engine *e, int peer)
         if (p->out_of_world) p->closed = 1;
         else
             ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that do not begin a frame: its stream is damaged or it "
-                       "runs another version of this library", peer, e->wire->table->peer_name(e->wire, peer));
+                       "runs another version of this library", peer, e->wire->names[peer]);
         return 0;
     }
     if (e->membership && e->membership->drops(e, peer, &p->in)) {
@@ -24032,7 +23955,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
         int own = p == e->rank;
-        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
+        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->names[p]);
         r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
         r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
         r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
@@ -48485,12 +48408,10 @@ static int ddp__opponent(int rank, int round, int even)
     return (2 * round - rank + 2 * seats) % seats;
 }
 
-/* The wire names such a peer by its way: wire_tcp.c. */
+/* The wire names such a peer by its way: wire/tcp.c. */
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
-    ddp__wire *w = d->engine->wire;
-
-    return !strncmp(w->table->peer_name(w, peer), "via ", 4);
+    return !strncmp(d->engine->wire->names[peer], "via ", 4);
 }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)

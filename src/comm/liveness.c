@@ -125,7 +125,7 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
     if (e->membership) e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
-                   ddp__rank_text(e, peer, who, sizeof who), e->wire->table->peer_name(e->wire, peer),
+                   ddp__rank_text(e, peer, who, sizeof who), e->wire->names[peer],
                    ddp__when_text(e, peer, when, sizeof when), why);
 }
 

@@ -275,7 +275,7 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
                       "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
                       "layer); restart the job from its last checkpoint", (unsigned long)f->length,
-                      (unsigned long)f->seq, peer, e->wire->table->peer_name(e->wire, peer));
+                      (unsigned long)f->seq, peer, e->wire->names[peer]);
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
@@ -346,7 +346,7 @@ static int ddp__head_read(ddp__engine *e, int peer)
         if (p->out_of_world) p->closed = 1;
         else
             ddp__fault(e, DDP_NET, "rank %d (%s) sent bytes that do not begin a frame: its stream is damaged or it "
-                       "runs another version of this library", peer, e->wire->table->peer_name(e->wire, peer));
+                       "runs another version of this library", peer, e->wire->names[peer]);
         return 0;
     }
     if (e->membership && e->membership->drops(e, peer, &p->in)) {

@@ -111,7 +111,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
         int own = p == e->rank;
-        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
+        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->names[p]);
         r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
         r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
         r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;

@@ -230,12 +230,10 @@ static int ddp__opponent(int rank, int round, int even)
     return (2 * round - rank + 2 * seats) % seats;
 }
 
-/* The wire names such a peer by its way: wire_tcp.c. */
+/* The wire names such a peer by its way: wire/tcp.c. */
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
-    ddp__wire *w = d->engine->wire;
-
-    return !strncmp(w->table->peer_name(w, peer), "via ", 4);
+    return !strncmp(d->engine->wire->names[peer], "via ", 4);
 }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)

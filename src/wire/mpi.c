@@ -25,12 +25,11 @@ enum {
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
-    unsigned char *in, *out;   /* DDP__MPI_BUFFERS buffers each */
+    unsigned char in[DDP__MPI_BUFFERS][DDP__MPI_BYTES], out[DDP__MPI_BUFFERS][DDP__MPI_BYTES];
     int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
     int next_in, next_out;     /* the buffers go in turn */
     size_t read;               /* of got[next_in] */
     int lost;                  /* MPI reported an error */
-    char name[24];
 } ddp__mpi_peer;
 
 typedef struct ddp__mpi_wire {
@@ -39,7 +38,6 @@ typedef struct ddp__mpi_wire {
     int joined;           /* comm is ours */
     int owner;            /* this wire has initialised MPI */
     ddp__mpi_peer *peers; /* [world] */
-    unsigned char *data;  /* all buffers */
     MPI_Request *request; /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
     MPI_Status *status;   /* as many, for MPI_Testsome */
     int *index;
@@ -59,7 +57,7 @@ static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
     ddp__mpi_peer *p = &t->peers[peer];
 
     p->got[buffer] = -1;
-    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
+    if (MPI_Irecv(p->in[buffer], DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
                   ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
         p->lost = 1;
 }
@@ -102,7 +100,7 @@ static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int c
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
     ddp__mpi_peer *p = &t->peers[peer];
     MPI_Request *request = ddp__mpi_request(t, peer, 1, p->next_out);
-    unsigned char *buffer = p->out + p->next_out * DDP__MPI_BYTES;
+    unsigned char *buffer = p->out[p->next_out];
     size_t used = 0;
 
     if (!p->lost && !ddp__mpi_test(t, (int)(request - t->request))) return 0;
@@ -136,7 +134,7 @@ static long ddp__mpi_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     }
     n = (size_t)p->got[buffer] - p->read;
     if (n > bytes) n = bytes;
-    memcpy(buf, p->in + buffer * DDP__MPI_BYTES + p->read, n);
+    memcpy(buf, p->in[buffer] + p->read, n);
     p->read += n;
     if (p->read == (size_t)p->got[buffer]) {
         p->read = 0;
@@ -200,15 +198,13 @@ static void ddp__mpi_wake(ddp__wire *w)
     pthread_mutex_unlock(&t->lock);
 }
 
-static const char *ddp__mpi_peer_name(ddp__wire *w, int peer) { return ((ddp__mpi_wire *)(void *)w)->peers[peer].name; }
-
 static void ddp__mpi_free(ddp__mpi_wire *t)
 {
     DDP_FREE(t->peers);
-    DDP_FREE(t->data);
     DDP_FREE(t->request);
     DDP_FREE(t->status);
     DDP_FREE(t->index);
+    DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
 
@@ -221,8 +217,8 @@ static void ddp__mpi_close(ddp__wire *w)
     ddp__mpi_free(t);
 }
 
-static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,      ddp__mpi_recv,  ddp__mpi_wait, ddp__mpi_wake,
-                                               ddp__mpi_peer_name, ddp__mpi_close, NULL};
+static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send, ddp__mpi_recv,  ddp__mpi_wait,
+                                               ddp__mpi_wake, ddp__mpi_close, NULL};
 
 /* ---- MPI's own beginning and end ---- */
 
@@ -347,11 +343,11 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
 
     if (t) {
         t->peers = (ddp__mpi_peer *)ddp__calloc(ranks, sizeof *t->peers);
-        t->data = (unsigned char *)ddp__calloc(requests, DDP__MPI_BYTES);
         t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
         t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
         t->index = (int *)ddp__calloc(requests, sizeof *t->index);
-        ready = t->peers && t->data && t->request && t->status && t->index && ddp__cond_init(&t->bell) == 0;
+        ready = t->peers && t->request && t->status && t->index &&
+                ddp__wire_init(&t->base, &ddp__mpi_table, rank, world) && ddp__cond_init(&t->bell) == 0;
     }
     if (!ready) {
         if (t) ddp__mpi_free(t);
@@ -359,17 +355,9 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
     }
     pthread_mutex_init(&t->lock, NULL);
     for (size_t i = 0; i < requests; i++) t->request[i] = MPI_REQUEST_NULL;
-    for (int i = 0; i < world; i++) {
-        ddp__mpi_peer *p = &t->peers[i];
-        p->in = t->data + (size_t)(2 * i) * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
-        p->out = p->in + DDP__MPI_BUFFERS * DDP__MPI_BYTES;
-        snprintf(p->name, sizeof p->name, "MPI rank %d", i);
-    }
-    t->base.table = &ddp__mpi_table;
+    for (int i = 0; i < world; i++) snprintf(t->base.names[i], DDP__WIRE_NAME, "MPI rank %d", i);
     t->base.begin = ddp__mpi_begin;
     t->base.end = ddp__mpi_end;
-    t->base.rank = rank;
-    t->base.world = world;
     t->base.pair_bytes = 2 * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
     *out = &t->base;
     return DDP_OK;

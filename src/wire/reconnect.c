@@ -322,11 +322,6 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
 
 static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire *)(void *)w)->bell); }
 
-static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__resume_wire *)(void *)w)->way[peer].name;
-}
-
 /* ---- opening and closing ---- */
 
 static void ddp__resume_free(ddp__resume_wire *t)
@@ -334,10 +329,10 @@ static void ddp__resume_free(ddp__resume_wire *t)
     ddp__waker_close(&t->bell);
     ddp__door_close(&t->door);
     ddp__pairs_close(&t->pairs);
-    DDP_FREE(t->congestion);
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
     DDP_FREE(t->way);
+    DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
 
@@ -376,46 +371,58 @@ static void ddp__resume_cut(ddp__wire *w, int peer)
     if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
 }
 
-static const ddp__wire_table ddp__resume_table = {
-    ddp__resume_send,      ddp__resume_recv,  ddp__resume_wait, ddp__resume_wake,
-    ddp__resume_peer_name, ddp__resume_close, ddp__resume_cut,
-};
+static const ddp__wire_table ddp__resume_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
+                                                  ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
 
-ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
+/* A link to nobody, whose ring is empty. */
+static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
+{
+    ddp__way *p = &t->way[peer];
+    size_t room = t->cfg.replay_bytes;
+
+    memset(p, 0, sizeof *p);
+    p->peer = peer;
+    p->fd = p->newcomer_fd = -1;
+    p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
+    p->why = ECONNRESET;
+    p->ack_due = -1;
+    p->ring.data = t->rings + (size_t)(peer - (peer > t->base.rank)) * room;
+    p->ring.room = room;
+    if (where) p->where = *where;
+}
+
+/* Makes a connected socket the stream to a peer, from its first byte on. */
+static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
     char why[DDP__STREAM_TEXT];
-    ddp__addr a;
     int id;
 
-    if (ddp__addr_peer(fd, &a) < 0)
-        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
-    DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
-    ddp__addr_text(&a, p->name);
+    DDP__TRY(ddp__tcp_adopt(&t->cfg, p->peer, fd, p->relayed, t->base.names[p->peer], err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
-    p->ack_due = -1;
     ddp__way_record(p, DDP__RECORD_HI, t->number);
     return DDP_OK;
 }
 
-static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *err)
+void ddp__wire_resume_attach(ddp__wire *w, int id)
 {
-    const ddp__tcp_config *c = &t->cfg;
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[id];
+    ddp__addr where = p->newcomer_where;
+    ddp_error err;
+    int fd = p->newcomer_fd;
 
-    if (c->where) p->where = c->where[p->peer];
-    if (p->peer == c->rank) return DDP_OK;
-    if (c->fds[p->peer] < 0) { /* it is not there */
-        p->state = DDP__LINK_ENDED;
-        p->why = ECONNRESET;
-        snprintf(p->name, sizeof p->name, "nobody");
-        return DDP_OK;
+    ddp__way_end(t, p, ECONNRESET);
+    ddp__way_reset(t, id, &where);
+    if (fd < 0) return;
+    if (ddp__way_open(t, p, fd, &err)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
+        ddp__stream_close(t->cfg.tls, fd);
+        return;
     }
-    DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
-    p->relayed = c->relayed && c->relayed[p->peer];
-    if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
-    return DDP_OK;
+    ddp__way_flush(t, p);
 }
 
 /* How much each ring may hold. */
@@ -430,40 +437,33 @@ static size_t ddp__replay_room(const ddp__tcp_config *c)
 
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
-    const ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = ddp__replay_room(c);
+    ddp__tcp_config *c = &t->cfg;
+    size_t world = (size_t)c->world, room = c->replay_bytes = ddp__replay_room(c);
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
 
-    t->base.table = &ddp__resume_table;
-    t->base.rank = c->rank;
-    t->base.world = c->world;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
-    if (!ddp__door_open(&t->door, c->world, c->tls, &t->cfg.self, &c->log, ddp__knock, t))
+    if (!ddp__wire_init(&t->base, &ddp__resume_table, c->rank, c->world) ||
+        !ddp__door_open(&t->door, c->world, c->tls, &c->self, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
-    t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
-    if (!t->way || !t->polls || !t->rings || !t->congestion)
+    if (!t->way || !t->polls || !t->rings)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
-    t->cfg.congestion = t->congestion;
-    t->pairs.c = &t->cfg;
-    t->stats.replay_bytes = (world - 1) * room;
+    snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
+    c->congestion = t->congestion;
+    t->pairs.c = c;
     DDP__TRY(ddp__waker_open(&t->bell, err));
     ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
     for (int i = 0; i < c->world; i++) {
-        ddp__way *p = &t->way[i];
-        p->peer = i;
-        p->fd = p->newcomer_fd = -1;
-        p->ring.data = t->rings + (size_t)(i - (i > c->rank)) * room;
-        p->ring.room = room;
-        DDP__TRY(ddp__way_first(t, p, err));
+        ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
+        t->way[i].relayed = c->relayed && c->relayed[i];
+        snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
+        if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }
-    if (c->listen_fd >= 0 && ddp__fd_prepare(c->listen_fd) < 0)
-        return ddp__fail(err, DDP_NET, "cannot prepare the listening socket: %s", strerror(errno));
     return DDP_OK;
 }
 
@@ -481,5 +481,3 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     else *out = &t->base;
     return bad;
 }
-
-void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out) { *out = ((ddp__resume_wire *)(void *)w)->stats; }

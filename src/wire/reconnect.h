@@ -42,7 +42,6 @@ typedef struct ddp__way {
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
     ddp__addr where;
-    char      name[DDP__ADDR_TEXT + 24];
     /* outgoing */
     ddp__replay ring;
     uint64_t  next;             /* first byte of the stream not yet given to this connection */
@@ -76,7 +75,7 @@ typedef struct ddp__resume_wire {
     ddp__wire base;
     ddp__tcp_config cfg;
     uint32_t number;            /* of this wire, never 0 */
-    char    *congestion;
+    char     congestion[32];    /* cfg's */
     double   quiet_s;           /* silence, with bytes unacknowledged, that breaks a connection */
     size_t   ack_bytes;         /* received bytes that are acknowledged at once */
     ddp__way *way;              /* [world] */
@@ -90,7 +89,8 @@ typedef struct ddp__resume_wire {
     void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
-    ddp__resume_stats stats;
+    long     returns;           /* links that came back so far */
+    int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 
 /* reconnect.c */
@@ -103,9 +103,6 @@ DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, str
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the socket what it takes */
-
-/* Makes a connected socket the stream to a peer, from its first byte on. */
-DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
 /* reconnect_link.c */
 /* The ddp__door_fn. */

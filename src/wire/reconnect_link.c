@@ -76,7 +76,6 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->state = DDP__LINK_DOWN;
     p->why = why;
     t->away++;
-    t->stats.breaks++;
     p->down_at = now;
     p->pause = ddp__dial_first;
     /* the lower rank only asks whether the other lives, and leaves it the first word */
@@ -84,7 +83,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->refused_since = -1;
     t->ticked = 0;
     ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
-             p->peer, p->name, strerror(why));
+             p->peer, t->base.names[p->peer], strerror(why));
 }
 
 void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
@@ -108,12 +107,11 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
     p->peer_number = h->number;
     (void)ddp__replay_forget(&p->ring, h->received);
-    t->stats.returns++;
-    t->stats.bytes_again += (int64_t)(p->next - h->received);
-    if (away > t->stats.longest_s) t->stats.longest_s = away;
+    t->returns++;
+    t->bytes_again += (int64_t)(p->next - h->received);
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
              "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
-             p->peer, p->name, away, strerror(p->why), (unsigned long)(p->next - h->received));
+             p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
@@ -172,34 +170,6 @@ int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
     *out = t->way[rank].where;
     if (rank != w->rank) return out->size != 0;
     return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
-}
-
-void ddp__wire_resume_attach(ddp__wire *w, int id)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ddp__way *p = &t->way[id], fresh;
-    ddp_error err;
-    int fd = p->newcomer_fd;
-
-    ddp__way_end(t, p, ECONNRESET);
-    memset(&fresh, 0, sizeof fresh);
-    fresh.peer = id;
-    fresh.fd = fresh.newcomer_fd = -1;
-    fresh.ring.data = p->ring.data;
-    fresh.ring.room = p->ring.room;
-    fresh.state = DDP__LINK_ENDED;
-    fresh.why = ECONNRESET;
-    fresh.where = p->newcomer_where;
-    fresh.ack_due = -1;
-    memcpy(fresh.name, p->name, sizeof fresh.name);
-    *p = fresh;
-    if (fd < 0) return;
-    if (ddp__way_open(t, p, fd, &err)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
-        ddp__stream_close(t->cfg.tls, fd);
-        return;
-    }
-    ddp__way_flush(t, p);
 }
 
 /* ---- the lower rank: it is sought ---- */
@@ -274,53 +244,44 @@ static double ddp__dial_limit(const ddp__way *p, double now, double round_trips,
     return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
 }
 
-static void ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
+/* Each of these is a step of an attempt: 0, or the errno with which it fails. */
+static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
+    if (now < p->dial_at || !ddp__way_where(t, p)->size) return 0;
     p->joined = !p->relayed;
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
-    if (p->fd < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
+    if (p->fd < 0) return errno;
     p->state = DDP__LINK_DIALLING;
     /* a lost first packet is repeated by us, not by TCP after 1, 3, 7 s */
     p->dial_until = ddp__dial_limit(p, now, 2.5, ddp__dial_most);
+    return 0;
 }
 
-static void ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
+static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    int ready = ddp__fd_wait(p->fd, POLLOUT, now);
-
-    if (!ready && now < p->dial_until) return;
-    if (!ready || ddp__tcp_dial_end(p->fd) < 0) {
-        ddp__dial_failed(t, p, ready ? errno : ETIMEDOUT, now);
-    } else if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+    if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
+    if (ddp__tcp_dial_end(p->fd) < 0) return errno;
+    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
         p->pause = ddp__dial_most;
-        ddp__dial_failed(t, p, 0, now);
-    } else if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
-        ddp__dial_failed(t, p, ENOMEM, now);
-    } else {
-        p->state = DDP__LINK_SHAKING;
-        p->dial_until = ddp__dial_limit(p, now, 4, ddp__answer_limit);
+        return EAGAIN;
     }
+    if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) return ENOMEM;
+    p->state = DDP__LINK_SHAKING;
+    p->dial_until = ddp__dial_limit(p, now, 4, ddp__answer_limit);
+    return 0;
 }
 
 /* The handshake; after it the peer hears what this end has, or rank 0 whom to join it to. */
-static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
+static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char who[DDP__STREAM_TEXT];
     int done = ddp__stream_shake(t->cfg.tls, p->fd);
 
-    if (done == 0 && now < p->dial_until) return;
-    if (done <= 0) {
-        ddp__dial_failed(t, p, done ? errno : ETIMEDOUT, now);
-        return;
-    }
+    if (done <= 0) return done ? errno : 0;
     if (!ddp__way_is(t, p->joined ? p : &t->way[0], p->fd, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name, who);
-        ddp__dial_failed(t, p, EPROTO, now);
-        return;
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, t->base.names[p->peer], who);
+        return EPROTO;
     }
     if (p->joined) {
         p->attempt += !p->relayed;
@@ -329,21 +290,23 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         ddp__hello_pack(&t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer, b);
         p->dial_until = ddp__dial_limit(p, now, 4, ddp__rejoin_limit);
     }
-    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
+    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) return errno;
     p->state = DDP__LINK_ASKING;
     p->answer_got = 0;
+    return 0;
 }
 
-/* The answer is there: the link is back, or rank 0 has joined the two, who go on with each other. */
-static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
+/* The answer: with it the link is back, or rank 0 has joined the two, who go on with each other. */
+static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
     ddp__resume_hello r;
     ddp__hello h;
     int fd = p->fd;
 
+    if (n < 0) return errno; /* also where another program has the port now, or nobody after a kill */
+    p->answer_got += (size_t)n;
+    if (p->answer_got < sizeof p->answer) return 0;
     ddp__resume_parse(p->answer, &r);
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
         h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
@@ -352,26 +315,14 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
-        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
+        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
     } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
         ddp__way_return(t, p, fd, &r);
     }
-}
-
-static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
-{
-    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
-
-    if (n == 0 && now < p->dial_until) return;
-    if (n <= 0) { /* also where another program has the port now, or nobody after a kill */
-        ddp__dial_failed(t, p, n ? errno : ETIMEDOUT, now);
-        return;
-    }
-    p->answer_got += (size_t)n;
-    if (p->answer_got == sizeof p->answer) ddp__dial_answered(t, p, now);
+    return 0;
 }
 
 /* As far as it goes: what came with the end of a handshake is not announced again. */
@@ -380,10 +331,14 @@ static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
     ddp__link_state was;
 
     do {
+        int why;
         was = p->state;
-        if (was == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
-        else if (was == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
-        else if (was == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+        if (was == DDP__LINK_DOWN) why = ddp__dial_start(t, p, now);
+        else if (was == DDP__LINK_DIALLING) why = ddp__dial_look(t, p, now);
+        else if (was == DDP__LINK_SHAKING) why = ddp__dial_shake(t, p, now);
+        else why = ddp__dial_hear(t, p);
+        if (!why && p->state == was && was != DDP__LINK_DOWN && now >= p->dial_until) why = ETIMEDOUT;
+        if (why) ddp__dial_failed(t, p, why, now);
     } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
 }
 
@@ -409,8 +364,7 @@ static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double 
 
 static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    double due = now + 3600, limit = t->cfg.peer_timeout_s;
-    socklen_t where;
+    double due = now + 3600, limit = t->cfg.peer_timeout_s, next;
 
     if (p->state == DDP__LINK_NONE || p->state == DDP__LINK_ENDED) return due;
     if (p->state == DDP__LINK_LIVE) {
@@ -426,13 +380,11 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
         return now;
     }
     if (limit > 0) due = p->down_at + limit;
-    where = ddp__way_where(t, p)->size;
-    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at) ddp__dial_start(t, p, now);
     ddp__dial_go(t, p, now);
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
-    if (p->state == DDP__LINK_DOWN && !where) return due;
-    if (p->state == DDP__LINK_DOWN) return p->dial_at < due ? p->dial_at : due;
-    return p->dial_until < due ? p->dial_until : due;
+    if (p->state == DDP__LINK_DOWN && !ddp__way_where(t, p)->size) return due;
+    next = p->state == DDP__LINK_DOWN ? p->dial_at : p->dial_until;
+    return next < due ? next : due;
 }
 
 double ddp__resume_tick(ddp__resume_wire *t, double now)

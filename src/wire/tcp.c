@@ -4,8 +4,6 @@
 typedef struct ddp__tcp_peer {
     int fd;   /* -1: own rank */
     int told; /* bit 0: recv has reported the end, bit 1: send has */
-    int relayed;
-    char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
@@ -57,13 +55,12 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
 
 static void ddp__tcp_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__tcp_wire *)(void *)w)->bell); }
 
-static const char *ddp__tcp_peer_name(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].name; }
-
 static void ddp__tcp_free(ddp__tcp_wire *t)
 {
     ddp__waker_close(&t->bell);
     DDP_FREE(t->polls);
     DDP_FREE(t->peers);
+    DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
 
@@ -78,21 +75,18 @@ static void ddp__tcp_close(ddp__wire *w)
 
 static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR); }
 
-static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send,      ddp__tcp_recv,  ddp__tcp_wait, ddp__tcp_wake,
-                                               ddp__tcp_peer_name, ddp__tcp_close, ddp__tcp_cut};
+static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send, ddp__tcp_recv,  ddp__tcp_wait,
+                                               ddp__tcp_wake, ddp__tcp_close, ddp__tcp_cut};
 
-static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tcp_peer *p, ddp_error *err)
+ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err)
 {
     char at[DDP__ADDR_TEXT];
     ddp__addr a;
 
-    p->fd = peer == c->rank ? -1 : c->fds[peer];
-    if (peer == c->rank) return DDP_OK;
-    p->relayed = c->relayed && c->relayed[peer];
-    if (ddp__addr_peer(p->fd, &a) < 0)
+    if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
-    snprintf(p->name, sizeof p->name, "%s%.71s", p->relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
-    return ddp__tcp_tune(p->fd, c->peer_timeout_s, c->congestion, err);
+    snprintf(name, DDP__WIRE_NAME, "%s%.71s", relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
+    return ddp__tcp_tune(fd, c->peer_timeout_s, c->congestion, err);
 }
 
 ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err)
@@ -104,17 +98,18 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
         t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
         t->polls = (struct pollfd *)ddp__calloc((size_t)c->world + 1, sizeof *t->polls);
     }
-    if (!t || !t->peers || !t->polls)
+    if (!t || !t->peers || !t->polls || !ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     if (!bad) bad = ddp__waker_open(&t->bell, err);
-    for (int i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
+    for (int i = 0; i < c->world && !bad; i++) {
+        t->peers[i].fd = i == c->rank ? -1 : c->fds[i];
+        if (i != c->rank)
+            bad = ddp__tcp_adopt(c, i, c->fds[i], c->relayed && c->relayed[i], t->base.names[i], err);
+    }
     if (bad) {
         if (t) ddp__tcp_free(t);
         return bad;
     }
-    t->base.table = &ddp__tcp_table;
-    t->base.rank = c->rank;
-    t->base.world = c->world;
     t->tls = c->tls;
     t->relay = c->relay;
     ddp__poll_set(&t->polls[c->world], t->bell.fd[0], POLLIN);
@@ -123,5 +118,3 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
 }
 
 int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
-
-int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }

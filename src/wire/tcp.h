@@ -30,19 +30,12 @@ typedef struct ddp__tcp_config {
 
 /* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
-DDP_LIB int        ddp__wire_tcp_relayed(ddp__wire *w, int peer);
+/* Tunes a connected socket for that, and names its peer in name[DDP__WIRE_NAME]. Errors: DDP_NET. */
+DDP_LIB ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err);
 /* For tests and counters of the kernel: the socket to a peer. */
 DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
 
 /* ---- reconnect.c: links that come back ---- */
-
-/* What happened to the links of one rank so far. */
-typedef struct ddp__resume_stats {
-    long   breaks, returns;    /* connections that broke; links that came back */
-    int64_t bytes_again;       /* bytes of streams sent twice */
-    double longest_s;          /* longest time a link was away and came back */
-    size_t replay_bytes;       /* memory of all rings */
-} ddp__resume_stats;
 
 /* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
  *
@@ -53,8 +46,6 @@ typedef struct ddp__resume_stats {
  * gone), or when the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
-/* Only from the thread that uses the wire, or while none does. */
-DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 
 /* ---- newcomers ---- */
 
@@ -128,7 +119,7 @@ typedef struct ddp__rendezvous {
  *
  * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
  * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
- * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * the peer's name tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
  * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
  * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
  * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.

@@ -40,9 +40,17 @@ struct ddp__hub {
 typedef struct ddp__thread_wire {
     ddp__wire base;
     ddp__hub *hub;
-    char (*names)[24];   /* [world] */
     unsigned char *told; /* [world] bit 0: recv has reported the end, bit 1: send has */
 } ddp__thread_wire;
+
+int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world)
+{
+    w->table = table;
+    w->rank = rank;
+    w->world = world;
+    w->names = (char(*)[DDP__WIRE_NAME])ddp__calloc((size_t)world, sizeof *w->names);
+    return w->names != NULL;
+}
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
@@ -202,11 +210,6 @@ static void ddp__threads_wake(ddp__wire *w)
     ddp__bell_ring(b);
 }
 
-static const char *ddp__threads_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__thread_wire *)(void *)w)->names[peer];
-}
-
 /* One direction: from will send no more, to will read no more. */
 static void ddp__hub_end(ddp__hub *hub, int from, int to)
 {
@@ -231,47 +234,43 @@ static void ddp__threads_cut(ddp__wire *w, int peer)
     ddp__hub_end(hub, peer, w->rank);
 }
 
+static void ddp__threads_free(ddp__thread_wire *t)
+{
+    DDP_FREE(t->told);
+    DDP_FREE(t->base.names);
+    DDP_FREE(t);
+}
+
 static void ddp__threads_close(ddp__wire *w)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
 
     ddp__hub_leave(t->hub, w->rank);
     ddp__hub_free(t->hub);
-    DDP_FREE(t->told);
-    DDP_FREE(t->names);
-    DDP_FREE(t);
+    ddp__threads_free(t);
 }
 
-static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,      ddp__threads_wait,
-                                                   ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close,
-                                                   ddp__threads_cut};
+static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,  ddp__threads_wait,
+                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
 {
     ddp__thread_wire *t;
-    int p, taken = 0;
 
     if (!hub || !out) return ddp__fail(err, DDP_ARG, "a wire between threads needs a hub");
     if (rank < 0 || rank >= hub->world)
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
     t = (ddp__thread_wire *)ddp__calloc(1, sizeof *t);
-    if (t) {
-        t->names = (char(*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
-        t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
-    }
-    if (!t || !t->names || !t->told || (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
-        if (t) {
-            DDP_FREE(t->told);
-            DDP_FREE(t->names);
-        }
-        DDP_FREE(t);
-        if (taken) return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+    if (t) t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
+    if (!t || !t->told || !ddp__wire_init(&t->base, &ddp__threads_table, rank, hub->world)) {
+        if (t) ddp__threads_free(t);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
-    for (p = 0; p < hub->world; p++) snprintf(t->names[p], sizeof t->names[p], "thread %d", p);
-    t->base.table = &ddp__threads_table;
-    t->base.rank = rank;
-    t->base.world = hub->world;
+    if (ddp__atomic_swap(&hub->bells[rank].taken, 1)) {
+        ddp__threads_free(t);
+        return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
+    }
+    for (int p = 0; p < hub->world; p++) snprintf(t->base.names[p], DDP__WIRE_NAME, "thread %d", p);
     t->base.pair_bytes = DDP__RING_BYTES;
     t->base.offers = hub->offers;
     t->base.intact = 1;

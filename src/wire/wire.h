@@ -17,15 +17,17 @@ typedef struct ddp__wire_table {
     /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
-    const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
     /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
     void (*cut)(ddp__wire *w, int peer);
 } ddp__wire_table;
 
+#define DDP__WIRE_NAME 96
+
 struct ddp__wire {
     const ddp__wire_table *table;
     int    rank, world;
+    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
     size_t pair_bytes; /* memory of its own that it takes per peer */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
@@ -33,6 +35,9 @@ struct ddp__wire {
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
 };
+
+/* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
+DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
 
 /* ---- threads of one process ---- */
 

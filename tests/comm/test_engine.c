@@ -598,13 +598,6 @@ static void bad_wait(ddp__wire *w, const unsigned char *s, const unsigned char *
 
 static void bad_wake(ddp__wire *w) { (void)w; }
 
-static const char *bad_name(ddp__wire *w, int peer)
-{
-    (void)w;
-    (void)peer;
-    return "bad wire";
-}
-
 static void bad_close(ddp__wire *w)
 {
     (void)w;
@@ -613,7 +606,7 @@ static void bad_close(ddp__wire *w)
 }
 
 static const ddp__wire_table bad_table = {bad_send, bad_recv, bad_wait,
-                                          bad_wake, bad_name, bad_close, NULL};
+                                          bad_wake, bad_close, NULL};
 
 static void rank_two_has_a_bad_wire(ddp__engine_config *cfg, int rank)
 {

@@ -300,7 +300,6 @@ static void faulty_wait(ddp__wire *w, const unsigned char *s, const unsigned cha
     inner_of(w)->table->wait(inner_of(w), s, r, until);
 }
 static void faulty_wake(ddp__wire *w) { inner_of(w)->table->wake(inner_of(w)); }
-static const char *faulty_name(ddp__wire *w, int peer) { return inner_of(w)->table->peer_name(inner_of(w), peer); }
 static void faulty_close(ddp__wire *w)
 {
     inner_of(w)->table->close(inner_of(w));
@@ -317,7 +316,6 @@ static void make_faulty(ddp__engine_config *cfg, int rank)
     f->table.recv = faulty_recv;
     f->table.wait = faulty_wait;
     f->table.wake = faulty_wake;
-    f->table.peer_name = faulty_name;
     f->table.close = faulty_close;
     f->w.table = &f->table;
     if (rank == 0) f->read = 1 << 20; /* this one reads what was sent */

@@ -232,17 +232,11 @@ static void fuzz_wait(ddp__wire *w, const unsigned char *want_send, const unsign
 static void fuzz_wake(ddp__wire *w) { (void)w; }
 static void fuzz_close(ddp__wire *w) { (void)w; }
 
-static const char *fuzz_name(ddp__wire *w, int peer)
-{
-    (void)w;
-    (void)peer;
-    return "a peer";
-}
-
 static void fuzz_peer(const uint8_t *p, size_t n, int min_world)
 {
     static const ddp__wire_table table = {fuzz_send, fuzz_recv, fuzz_wait,
-                                          fuzz_wake, fuzz_name, fuzz_close, NULL};
+                                          fuzz_wake, fuzz_close, NULL};
+    static char names[2][DDP__WIRE_NAME] = {"self", "a peer"};
     static const ddp_verb verbs[] = {DDP_ALL_REDUCE, DDP_RECEIVE, DDP_BROADCAST, DDP_ALL_GATHER};
     ddp__engine_config c;
     ddp__engine *e = NULL;
@@ -255,6 +249,7 @@ static void fuzz_peer(const uint8_t *p, size_t n, int min_world)
     memset(&w, 0, sizeof w);
     w.base.table = &table;
     w.base.world = 2;
+    w.base.names = names;
     w.p = p;
     w.end = p + n;
     memset(&c, 0, sizeof c);

@@ -111,12 +111,6 @@ static void lab_wake(ddp__wire *w)
     l->inner->table->wake(l->inner);
 }
 
-static const char *lab_peer_name(ddp__wire *w, int peer)
-{
-    lab_wire *l = (lab_wire *)(void *)w;
-    return l->inner->table->peer_name(l->inner, peer);
-}
-
 static void lab_close(ddp__wire *w)
 {
     lab_wire *l = (lab_wire *)(void *)w;
@@ -124,7 +118,7 @@ static void lab_close(ddp__wire *w)
 }
 
 static const ddp__wire_table lab_table = {lab_send, lab_recv, lab_wait,
-                                          lab_wake, lab_peer_name, lab_close, NULL};
+                                          lab_wake, lab_close, NULL};
 
 /* Puts a lab wire around the wire of each rank; for TCP after net_tcp_wires. */
 static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
@@ -135,6 +129,7 @@ static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
         l->base.table = &lab_table;
         l->base.rank = r;
         l->base.world = world;
+        l->base.names = ranks[r].wire->names;
         l->base.pair_bytes = ranks[r].wire->pair_bytes;
         l->inner = ranks[r].wire;
         l->hub = tcp ? NULL : lab->hub;

@@ -58,12 +58,11 @@ static void talk_over_cuts(ddp__tls **tls, int least)
     }
     for (k = 0; k < RANKS; k++) pthread_join(t[k].thread, NULL);
     for (k = 0; k < RANKS; k++) {
-        ddp__resume_stats s;
-        ddp__wire_resume_stats(m[k].wire, &s);
-        returns += s.returns;
+        const ddp__resume_wire *s = (const ddp__resume_wire *)(const void *)m[k].wire;
+        returns += s->returns;
         cuts += t[k].cut;
         assert_int_equal(t[k].bad, 0);
-        assert_true(s.bytes_again > 0);
+        assert_true(s->bytes_again > 0);
     }
     print_message("%d cuts, links came back %ld times\n", cuts, returns / 2);
     assert_true(returns / 2 >= least);

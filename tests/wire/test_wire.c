@@ -397,7 +397,7 @@ static void a_hub_gives_each_rank_once(void **state)
     ddp_error err;
     (void)state;
     assert_int_equal(ddp__wire_threads(hub, 1, &w, NULL), DDP_OK);
-    assert_string_equal(w->table->peer_name(w, 0), "thread 0");
+    assert_string_equal(w->names[0], "thread 0");
     assert_int_equal(ddp__wire_threads(hub, 1, &other, &err), DDP_ARG);
     assert_string_equal(err.msg, "rank 1 is taken: give each thread a rank of its own");
     assert_int_equal(ddp__wire_threads(hub, 2, &other, &err), DDP_ARG);
@@ -424,7 +424,7 @@ static void tcp_sockets_send_at_once_and_close_on_exec(void **state)
             assert_true(on != 0);
             assert_true((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
             assert_true((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
-            assert_int_equal(strncmp(w[r]->table->peer_name(w[r], p), "127.0.0.1:", 10), 0);
+            assert_int_equal(strncmp(w[r]->names[p], "127.0.0.1:", 10), 0);
             /* rank 0: hello, table of 3 entries, go; others: hello and, to rank 0, ready */
             expected = r == 0 ? 64 + (64 + 3 * 24) + 64 : p == 0 ? 128 : 64;
             size = sizeof info; /* struct tcp_info of <linux/tcp.h>: bytes received at 128 */
