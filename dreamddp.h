@@ -14198,7 +14198,7 @@ DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -1 and errno */
+DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking, closed on exec, without delays; 0, or -1 and errno */
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
@@ -14208,7 +14208,7 @@ DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
 /* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
+/* What a connection between ranks needs: that, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
 /* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
@@ -14219,7 +14219,7 @@ DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 /* A pipe by which one thread brings another out of its poll. */
 typedef struct ddp__waker {
     int fd[2];  /* the first is to be polled for POLLIN */
-    int open, called;
+    int called;
 } ddp__waker;
 
 DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
@@ -14577,7 +14577,7 @@ typedef struct ddp__pair {
 /* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
 typedef struct ddp__pairs {
     ddp__pair *pair;
-    int count, room;
+    int count;
     ddp__tcp_config *c;   /* whose relay is made when one is needed */
 } ddp__pairs;
 
@@ -15269,15 +15269,14 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
 
 int ddp__fd_prepare(int fd)
 {
-    int flags = fcntl(fd, F_GETFL);
+    int flags = fcntl(fd, F_GETFL), on = 1;
 
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return -1;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) return -1;
+    /* on both ends: without it on one, each small answer waits 40 ms for a delayed ACK; no socket: no harm */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 #ifdef SO_NOSIGPIPE
-    {
-        int on = 1;
-        setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on); /* no socket: no harm */
-    }
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
     return 0;
 }
@@ -15314,14 +15313,11 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     why = errno;
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
-    if (why == EADDRINUSE)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another port with "
-                         "--addr or DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with --addr "
-                         "file://PATH", text, strerror(why));
-    if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that --addr or "
-                         "DREAMDDP_ADDR names", text, strerror(why));
-    return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
+    return ddp__fail(err, DDP_NET, "cannot listen on %s: %s%s", text, strerror(why),
+                     why == EADDRINUSE ? "; another run may hold it: choose another port with --addr or DREAMDDP_ADDR "
+                     "(torchrun: --master_port), or leave the choice to rank 0 with --addr file://PATH"
+                     : why == EADDRNOTAVAIL ? "; rank 0 must run on the machine that --addr or DREAMDDP_ADDR names"
+                     : "");
 }
 
 int ddp__poll_until(struct pollfd *polls, int count, double until)
@@ -15364,21 +15360,17 @@ int ddp__fd_wait(int fd, int events, double until)
 
 ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
 {
-    if (pipe(w->fd) < 0) return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    w->open = 1;
-    w->called = 0;
-    if (ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
-        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    if (pipe(w->fd) < 0 || ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
     return DDP_OK;
 }
 
 void ddp__waker_close(ddp__waker *w)
 {
-    if (w->open) {
-        close(w->fd[0]);
-        close(w->fd[1]);
-    }
-    w->open = 0;
+    if (!w->fd[1]) return; /* of a pipe it is the higher descriptor */
+    close(w->fd[0]);
+    close(w->fd[1]);
+    w->fd[1] = 0;
 }
 
 void ddp__waker_wake(ddp__waker *w)
@@ -15423,7 +15415,7 @@ int ddp__tcp_dial_end(int s)
 {
     ddp__addr own, peer;
     socklen_t size = sizeof(int);
-    int on = 1, why = 0;
+    int why = 0;
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
@@ -15431,9 +15423,7 @@ int ddp__tcp_dial_end(int s)
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
     errno = why;
-    if (why) return -1;
-    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return 0;
+    return why ? -1 : 0;
 }
 
 int ddp__tcp_dial(const ddp__addr *to, double until)
@@ -15448,7 +15438,7 @@ int ddp__tcp_dial(const ddp__addr *to, double until)
 int ddp__tcp_accept(int listen_fd, ddp__addr *from)
 {
     ddp__addr a;
-    int s, on = 1;
+    int s;
 
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
@@ -15456,18 +15446,15 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     while (s < 0 && errno == EINTR);
     if (s < 0) return -1;
     if (ddp__fd_prepare(s) < 0) return ddp__fd_fail(s, errno);
-    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (from) *from = a;
     return s;
 }
 
-/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
 ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
     int on = 1;
 
-    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
+    if (ddp__fd_prepare(fd) < 0) return ddp__fail(err, DDP_NET, "cannot prepare a connection: %s", strerror(errno));
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #ifdef TCP_NOTSENT_LOWAT
     {
@@ -15913,12 +15900,10 @@ static int ddp__tls_bio_read(BIO *b, char *bytes, int n)
 
     BIO_clear_retry_flags(b);
     if (s->from == s->to) {
-        ssize_t did;
-        do did = recv(s->fd, s->in, sizeof s->in, 0);
-        while (did < 0 && errno == EINTR);
-        if (did < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) BIO_set_retry_read(b);
-        else if (did < 0) s->cause = errno;
-        if (did <= 0) return (int)did;
+        long did = ddp__stream_recv(NULL, s->fd, s->in, sizeof s->in);
+        if (did == 0) BIO_set_retry_read(b);
+        if (did < 0) s->cause = errno;
+        if (did <= 0) return -1;
         s->from = 0;
         s->to = (size_t)did;
         while (s->seen < sizeof s->first && s->seen < s->to) {
@@ -17893,19 +17878,20 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
 #define DDP__RELAY_QUIET 1.0 /* and for those who are not */
 
+typedef struct ddp__relay_way {
+    struct ddp__splice *splice;
+    int from, to;
+    unsigned char bytes[DDP__RELAY_ROOM];
+} ddp__relay_way;
+
 /* Two joined connections. */
 typedef struct ddp__splice {
     struct ddp__relay *relay;
     struct ddp__splice *next;
     int fd[2], ways;       /* directions that have not ended */
     uint32_t name;         /* 0 = none */
+    ddp__relay_way way[2];
 } ddp__splice;
-
-typedef struct ddp__relay_way {
-    ddp__splice *splice;
-    int from;              /* index of fd */
-    unsigned char bytes[DDP__RELAY_ROOM];
-} ddp__relay_way;
 
 struct ddp__relay {
     pthread_mutex_t lock;  /* of the list and its members */
@@ -17921,12 +17907,11 @@ static void ddp__splice_shut(ddp__splice *s)
 }
 
 /* A direction has ended, and the other end is told; the last of both closes the connections. */
-static void ddp__way_over(ddp__relay_way *w)
+static void ddp__way_over(ddp__splice *s)
 {
-    ddp__splice *s = w->splice, **at;
+    ddp__splice **at;
     ddp__relay *r = s->relay;
 
-    DDP_FREE(w);
     pthread_mutex_lock(&r->lock);
     if (--s->ways == 0) {
         for (at = &r->first; *at != s; at = &(*at)->next) {}
@@ -17943,17 +17928,17 @@ static void ddp__way_over(ddp__relay_way *w)
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;
-    int from = w->splice->fd[w->from], to = w->splice->fd[1 - w->from], deaf = 0;
+    int deaf = 0;
     long n;
 
     ddp__thread_prompt();
-    while ((n = ddp__stream_recv(NULL, from, w->bytes, sizeof w->bytes)) >= 0) {
-        if (n == 0) (void)ddp__fd_wait(from, POLLIN, ddp_now() + 3600);
-        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
+    while ((n = ddp__stream_recv(NULL, w->from, w->bytes, sizeof w->bytes)) >= 0) {
+        if (n == 0) (void)ddp__fd_wait(w->from, POLLIN, ddp_now() + 3600);
+        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, w->to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
         ddp__atomic_add(&w->splice->relay->bytes, (int64_t)n);
     }
-    shutdown(to, SHUT_WR);
-    ddp__way_over(w);
+    shutdown(w->to, SHUT_WR);
+    ddp__way_over(w->splice);
     return NULL;
 }
 
@@ -17981,16 +17966,12 @@ void ddp__relay_cut(ddp__relay *r, uint32_t name)
 ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
 {
     ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s);
-    ddp__relay_way *way[2];
     pthread_t thread;
     int k, why = 0;
 
-    for (k = 0; k < 2; k++) way[k] = (ddp__relay_way *)ddp__calloc(1, sizeof **way);
-    if (!s || !way[0] || !way[1]) {
+    if (!s) {
         close(a);
         close(b);
-        for (k = 0; k < 2; k++) DDP_FREE(way[k]);
-        DDP_FREE(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
     }
     s->relay = r;
@@ -18002,16 +17983,16 @@ ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error 
     s->next = r->first;
     r->first = s;
     for (k = 0; k < 2; k++) {
-        way[k]->splice = s;
-        way[k]->from = k;
-        if (!why) why = pthread_create(&thread, NULL, ddp__way_run, way[k]);
-        if (!why) pthread_detach(thread);
-        else ddp__splice_shut(s);
-        if (!why) way[k] = NULL;
+        s->way[k].splice = s;
+        s->way[k].from = s->fd[k];
+        s->way[k].to = s->fd[1 - k];
+        why = pthread_create(&thread, NULL, ddp__way_run, &s->way[k]);
+        if (why) break;
+        pthread_detach(thread);
     }
+    if (why) ddp__splice_shut(s);
     pthread_mutex_unlock(&r->lock);
-    for (k = 0; k < 2; k++)
-        if (way[k]) ddp__way_over(way[k]);
+    for (; k < 2; k++) ddp__way_over(s); /* those that did not start */
     return why ? ddp__fail(err, DDP_FAILED, "cannot start a relay: %s", strerror(why)) : DDP_OK;
 }
 
@@ -18047,14 +18028,10 @@ static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 
     for (int i = 0; i < x->count; i++)
         if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
-    if (x->count == x->room) {
-        int room = x->room ? 2 * x->room : 8;
-        p = (ddp__pair *)DDP_REALLOC(x->pair, (size_t)room * sizeof *p);
-        if (!p) return NULL;
-        x->pair = p;
-        x->room = room;
-    }
-    p = &x->pair[x->count++];
+    p = (ddp__pair *)DDP_REALLOC(x->pair, ((size_t)x->count + 1) * sizeof *p);
+    if (!p) return NULL;
+    x->pair = p;
+    p += x->count++;
     p->low = low;
     p->high = high;
     p->fd[0] = p->fd[1] = -1;

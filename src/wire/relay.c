@@ -5,19 +5,20 @@
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
 #define DDP__RELAY_QUIET 1.0 /* and for those who are not */
 
+typedef struct ddp__relay_way {
+    struct ddp__splice *splice;
+    int from, to;
+    unsigned char bytes[DDP__RELAY_ROOM];
+} ddp__relay_way;
+
 /* Two joined connections. */
 typedef struct ddp__splice {
     struct ddp__relay *relay;
     struct ddp__splice *next;
     int fd[2], ways;       /* directions that have not ended */
     uint32_t name;         /* 0 = none */
+    ddp__relay_way way[2];
 } ddp__splice;
-
-typedef struct ddp__relay_way {
-    ddp__splice *splice;
-    int from;              /* index of fd */
-    unsigned char bytes[DDP__RELAY_ROOM];
-} ddp__relay_way;
 
 struct ddp__relay {
     pthread_mutex_t lock;  /* of the list and its members */
@@ -33,12 +34,11 @@ static void ddp__splice_shut(ddp__splice *s)
 }
 
 /* A direction has ended, and the other end is told; the last of both closes the connections. */
-static void ddp__way_over(ddp__relay_way *w)
+static void ddp__way_over(ddp__splice *s)
 {
-    ddp__splice *s = w->splice, **at;
+    ddp__splice **at;
     ddp__relay *r = s->relay;
 
-    DDP_FREE(w);
     pthread_mutex_lock(&r->lock);
     if (--s->ways == 0) {
         for (at = &r->first; *at != s; at = &(*at)->next) {}
@@ -55,17 +55,17 @@ static void ddp__way_over(ddp__relay_way *w)
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;
-    int from = w->splice->fd[w->from], to = w->splice->fd[1 - w->from], deaf = 0;
+    int deaf = 0;
     long n;
 
     ddp__thread_prompt();
-    while ((n = ddp__stream_recv(NULL, from, w->bytes, sizeof w->bytes)) >= 0) {
-        if (n == 0) (void)ddp__fd_wait(from, POLLIN, ddp_now() + 3600);
-        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
+    while ((n = ddp__stream_recv(NULL, w->from, w->bytes, sizeof w->bytes)) >= 0) {
+        if (n == 0) (void)ddp__fd_wait(w->from, POLLIN, ddp_now() + 3600);
+        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, w->to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
         ddp__atomic_add(&w->splice->relay->bytes, (int64_t)n);
     }
-    shutdown(to, SHUT_WR);
-    ddp__way_over(w);
+    shutdown(w->to, SHUT_WR);
+    ddp__way_over(w->splice);
     return NULL;
 }
 
@@ -93,16 +93,12 @@ void ddp__relay_cut(ddp__relay *r, uint32_t name)
 ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
 {
     ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s);
-    ddp__relay_way *way[2];
     pthread_t thread;
     int k, why = 0;
 
-    for (k = 0; k < 2; k++) way[k] = (ddp__relay_way *)ddp__calloc(1, sizeof **way);
-    if (!s || !way[0] || !way[1]) {
+    if (!s) {
         close(a);
         close(b);
-        for (k = 0; k < 2; k++) DDP_FREE(way[k]);
-        DDP_FREE(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
     }
     s->relay = r;
@@ -114,16 +110,16 @@ ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error 
     s->next = r->first;
     r->first = s;
     for (k = 0; k < 2; k++) {
-        way[k]->splice = s;
-        way[k]->from = k;
-        if (!why) why = pthread_create(&thread, NULL, ddp__way_run, way[k]);
-        if (!why) pthread_detach(thread);
-        else ddp__splice_shut(s);
-        if (!why) way[k] = NULL;
+        s->way[k].splice = s;
+        s->way[k].from = s->fd[k];
+        s->way[k].to = s->fd[1 - k];
+        why = pthread_create(&thread, NULL, ddp__way_run, &s->way[k]);
+        if (why) break;
+        pthread_detach(thread);
     }
+    if (why) ddp__splice_shut(s);
     pthread_mutex_unlock(&r->lock);
-    for (k = 0; k < 2; k++)
-        if (way[k]) ddp__way_over(way[k]);
+    for (; k < 2; k++) ddp__way_over(s); /* those that did not start */
     return why ? ddp__fail(err, DDP_FAILED, "cannot start a relay: %s", strerror(why)) : DDP_OK;
 }
 
@@ -159,14 +155,10 @@ static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 
     for (int i = 0; i < x->count; i++)
         if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
-    if (x->count == x->room) {
-        int room = x->room ? 2 * x->room : 8;
-        p = (ddp__pair *)DDP_REALLOC(x->pair, (size_t)room * sizeof *p);
-        if (!p) return NULL;
-        x->pair = p;
-        x->room = room;
-    }
-    p = &x->pair[x->count++];
+    p = (ddp__pair *)DDP_REALLOC(x->pair, ((size_t)x->count + 1) * sizeof *p);
+    if (!p) return NULL;
+    x->pair = p;
+    p += x->count++;
     p->low = low;
     p->high = high;
     p->fd[0] = p->fd[1] = -1;

@@ -148,15 +148,14 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
 
 int ddp__fd_prepare(int fd)
 {
-    int flags = fcntl(fd, F_GETFL);
+    int flags = fcntl(fd, F_GETFL), on = 1;
 
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) return -1;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) return -1;
+    /* on both ends: without it on one, each small answer waits 40 ms for a delayed ACK; no socket: no harm */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 #ifdef SO_NOSIGPIPE
-    {
-        int on = 1;
-        setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on); /* no socket: no harm */
-    }
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof on);
 #endif
     return 0;
 }
@@ -193,14 +192,11 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     why = errno;
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
-    if (why == EADDRINUSE)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another port with "
-                         "--addr or DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with --addr "
-                         "file://PATH", text, strerror(why));
-    if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that --addr or "
-                         "DREAMDDP_ADDR names", text, strerror(why));
-    return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
+    return ddp__fail(err, DDP_NET, "cannot listen on %s: %s%s", text, strerror(why),
+                     why == EADDRINUSE ? "; another run may hold it: choose another port with --addr or DREAMDDP_ADDR "
+                     "(torchrun: --master_port), or leave the choice to rank 0 with --addr file://PATH"
+                     : why == EADDRNOTAVAIL ? "; rank 0 must run on the machine that --addr or DREAMDDP_ADDR names"
+                     : "");
 }
 
 int ddp__poll_until(struct pollfd *polls, int count, double until)
@@ -243,21 +239,17 @@ int ddp__fd_wait(int fd, int events, double until)
 
 ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
 {
-    if (pipe(w->fd) < 0) return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    w->open = 1;
-    w->called = 0;
-    if (ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
-        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    if (pipe(w->fd) < 0 || ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
     return DDP_OK;
 }
 
 void ddp__waker_close(ddp__waker *w)
 {
-    if (w->open) {
-        close(w->fd[0]);
-        close(w->fd[1]);
-    }
-    w->open = 0;
+    if (!w->fd[1]) return; /* of a pipe it is the higher descriptor */
+    close(w->fd[0]);
+    close(w->fd[1]);
+    w->fd[1] = 0;
 }
 
 void ddp__waker_wake(ddp__waker *w)
@@ -302,7 +294,7 @@ int ddp__tcp_dial_end(int s)
 {
     ddp__addr own, peer;
     socklen_t size = sizeof(int);
-    int on = 1, why = 0;
+    int why = 0;
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
@@ -310,9 +302,7 @@ int ddp__tcp_dial_end(int s)
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
     errno = why;
-    if (why) return -1;
-    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return 0;
+    return why ? -1 : 0;
 }
 
 int ddp__tcp_dial(const ddp__addr *to, double until)
@@ -327,7 +317,7 @@ int ddp__tcp_dial(const ddp__addr *to, double until)
 int ddp__tcp_accept(int listen_fd, ddp__addr *from)
 {
     ddp__addr a;
-    int s, on = 1;
+    int s;
 
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
@@ -335,18 +325,15 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     while (s < 0 && errno == EINTR);
     if (s < 0) return -1;
     if (ddp__fd_prepare(s) < 0) return ddp__fd_fail(s, errno);
-    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (from) *from = a;
     return s;
 }
 
-/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
 ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
     int on = 1;
 
-    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
+    if (ddp__fd_prepare(fd) < 0) return ddp__fail(err, DDP_NET, "cannot prepare a connection: %s", strerror(errno));
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 #ifdef TCP_NOTSENT_LOWAT
     {

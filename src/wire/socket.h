@@ -46,7 +46,7 @@ DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -1 and errno */
+DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking, closed on exec, without delays; 0, or -1 and errno */
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
@@ -56,7 +56,7 @@ DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
 /* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
+/* What a connection between ranks needs: that, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
 /* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
@@ -67,7 +67,7 @@ DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 /* A pipe by which one thread brings another out of its poll. */
 typedef struct ddp__waker {
     int fd[2];  /* the first is to be polled for POLLIN */
-    int open, called;
+    int called;
 } ddp__waker;
 
 DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);

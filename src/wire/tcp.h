@@ -80,7 +80,7 @@ typedef struct ddp__pair {
 /* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
 typedef struct ddp__pairs {
     ddp__pair *pair;
-    int count, room;
+    int count;
     ddp__tcp_config *c;   /* whose relay is made when one is needed */
 } ddp__pairs;
 

@@ -26,12 +26,10 @@ static int ddp__tls_bio_read(BIO *b, char *bytes, int n)
 
     BIO_clear_retry_flags(b);
     if (s->from == s->to) {
-        ssize_t did;
-        do did = recv(s->fd, s->in, sizeof s->in, 0);
-        while (did < 0 && errno == EINTR);
-        if (did < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) BIO_set_retry_read(b);
-        else if (did < 0) s->cause = errno;
-        if (did <= 0) return (int)did;
+        long did = ddp__stream_recv(NULL, s->fd, s->in, sizeof s->in);
+        if (did == 0) BIO_set_retry_read(b);
+        if (did < 0) s->cause = errno;
+        if (did <= 0) return -1;
         s->from = 0;
         s->to = (size_t)did;
         while (s->seen < sizeof s->first && s->seen < s->to) {
