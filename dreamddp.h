@@ -14257,7 +14257,7 @@ typedef struct ddp__tls ddp__tls;
 
 /* What lies behind the calls below; wire/tls.c fills it. */
 typedef struct ddp__tls_table {
-    int  (*begin)(ddp__tls *t, int fd, int server, int over);
+    int  (*begin)(ddp__tls *t, int fd, int server);
     int  (*shake)(ddp__tls *t, int fd);
     long (*send)(ddp__tls *t, int fd, const struct iovec *iov, int count);
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -14277,10 +14277,9 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called first, and once. 0, or -1 when memory is short. */
+/* A socket was connected (server 0) or accepted (1); to be called first, and again where from then on another peer is
+ * at the other end: what has been read of that one's bytes is not lost. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* The same where from now on another peer is at the other end; what has been read of that one's bytes is not lost. */
-DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 /* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on when poll says so,
@@ -14592,23 +14591,18 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 /* ---- rendezvous.c: how the ranks of a run find each other: rank 0 listens, everybody else dials ---- */
 
 typedef struct ddp__rendezvous {
-    int rank, world;
-    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
+    ddp__tcp_config wire; /* but for fds, relayed, relay, where and of self all but run_id and run_name. world: resume:
+                           * it has room for so many ranks, of all ranks the same; 0 = as many as meet. listen_fd: -1,
+                           * or for rank 0 a bound, listening socket; closed here in any case. run_id: ranks of unlike
+                           * runs refuse each other. log: who came, was refused, is late after 5 s, is relayed */
+    int world;               /* ranks that meet */
     const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
-    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
-    uint64_t run_id;         /* ranks of unlike runs refuse each other */
-    const char *run_name;    /* what the user calls it, for sentences; or NULL */
     double timeout_s;        /* for rank 0 to answer; 0 = 30 */
     double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
     const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
-    double peer_timeout_s;   /* given to the wire; 0 = none */
     int insecure;            /* 1: addresses beyond this machine are allowed without tls */
-    ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
     const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
-    const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back, on all ranks */
-    size_t replay_bytes;     /* as above */
-    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who is relayed */
     int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
 } ddp__rendezvous;
 
@@ -14683,7 +14677,6 @@ typedef struct ddp__way {
     uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
     double    ack_due;          /* < 0: nothing to acknowledge */
     double    heard;
-    int       bye;              /* the peer has closed */
     char      guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it first came, or "" */
     /* while broken */
     double    down_at, dial_at, dial_until, pause, refused_since;
@@ -15730,9 +15723,7 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 /* ==== wire/stream.c ==== [wire] */
 /* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
 
-int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
-
-int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
+int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server) : 0; }
 
 void ddp__stream_leave(ddp__tls *t, int fd) { if (t) t->table->leave(t, fd); }
 
@@ -16040,7 +16031,7 @@ static void ddp__tls_leave(ddp__tls *t, int fd)
     k->session[fd] = NULL;
 }
 
-static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
+static int ddp__tls_begin(ddp__tls *t, int fd, int server)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
     ddp__tls_session *s, *old;
@@ -16056,7 +16047,7 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     s = (ddp__tls_session *)ddp__calloc(1, sizeof *s);
     if (!s) return -1;
     old = k->session[fd];
-    if (old && over) {
+    if (old) {
         s->to = old->to - old->from;
         memcpy(s->in, old->in + old->from, s->to);
     }
@@ -16219,15 +16210,6 @@ static int ddp__tls_gone(ddp__tls *t, int fd)
     return n <= 0 && ddp__tls_outcome(s, n, &s->read_for) < 0;
 }
 
-/* The name of a certificate for a log: printable, whatever its issuer let through. */
-static void ddp__tls_subject(X509 *cert, char *out, size_t room)
-{
-    out[0] = 0;
-    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0) out[0] = 0;
-    for (size_t i = 0; out[i]; i++)
-        if (!isprint((unsigned char)out[i])) out[i] = '?';
-}
-
 /* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
@@ -16248,9 +16230,12 @@ static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 
 static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
 {
-    char subject[64];
+    char subject[64] = "";
 
-    ddp__tls_subject(cert, subject, sizeof subject);
+    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, subject, (int)sizeof subject) < 0)
+        subject[0] = 0;
+    for (char *c = subject; *c; c++)
+        if (!isprint((unsigned char)*c)) *c = '?'; /* whatever its issuer let through */
     snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 
@@ -17120,7 +17105,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
 
 /* ---- receiving ---- */
 
-/* One record's head. 0 if the stream is damaged. */
+/* One record's head: 0, or the errno with which it ends the link. */
 static int ddp__way_record_read(ddp__way *p)
 {
     const unsigned char *b = p->stage + p->stage_from;
@@ -17128,25 +17113,24 @@ static int ddp__way_record_read(ddp__way *p)
     uint64_t upto;
 
     p->stage_from += DDP__RECORD_BYTES;
-    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return 0;
+    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return EPROTO;
     switch (b[0]) {
     case DDP__RECORD_HI:
-        if (!value || (p->peer_number && p->peer_number != value)) return 0;
+        if (!value || (p->peer_number && p->peer_number != value)) return EPROTO;
         p->peer_number = value;
-        return 1;
+        return 0;
     case DDP__RECORD_DATA:
         p->in_left = value;
-        return value > 0;
+        return value ? 0 : EPROTO;
     case DDP__RECORD_ACK:
         upto = p->ring.first + (uint32_t)(value - (uint32_t)p->ring.first);
-        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return 0;
+        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return EPROTO;
         p->unheard_since = p->heard;
-        return 1;
-    case DDP__RECORD_BYE:
-        p->bye = 1;
-        return 1;
-    default:
         return 0;
+    case DDP__RECORD_BYE:
+        return ECONNRESET;
+    default:
+        return EPROTO;
     }
 }
 
@@ -17170,10 +17154,10 @@ static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
         size_t have = p->stage_to - p->stage_from;
         long n;
         if (have >= DDP__RECORD_BYTES) {
-            if (!ddp__way_record_read(p)) ddp__way_end(t, p, EPROTO);
-            else if (p->bye) ddp__way_end(t, p, ECONNRESET);
-            if (p->state != DDP__LINK_LIVE) return 0;
-            continue;
+            int why = ddp__way_record_read(p);
+            if (!why) continue;
+            ddp__way_end(t, p, why);
+            return 0;
         }
         memmove(p->stage, p->stage + p->stage_from, have);
         p->stage_from = 0;
@@ -17782,7 +17766,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
-        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
+        else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
     } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
@@ -18113,7 +18097,7 @@ void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
     double now = ddp_now();
 
     if (now < m->next_note || now >= m->until) return;
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, now - m->begin, what, more);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->c.rank, now - m->begin, what, more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
 
@@ -18124,8 +18108,8 @@ int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     int p, missing = 0, shown = 0;
 
     list[0] = 0;
-    for (p = m->meshing ? 1 : m->r->rank + 1; p < m->r->world; p++) {
-        if (m->fd[p] >= 0 || p == m->r->rank) continue;
+    for (p = m->meshing ? 1 : m->c.rank + 1; p < m->r->world; p++) {
+        if (m->fd[p] >= 0 || p == m->c.rank) continue;
         missing++;
         if (n + 24 > sizeof list) continue;
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", shown ? ", " : "", p);
@@ -18142,13 +18126,13 @@ static int ddp__root_moved(const ddp__meeting *m)
     char addr[DDP__MEETFILE_TEXT];
     uint64_t run;
 
-    return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
+    return m->path && m->c.rank && ddp__meetfile_read(m->path, addr, &run) &&
            (run != m->c.self.run_id || strcmp(addr, m->named));
 }
 
 ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
-    if (ddp__stream_wait(m->r->tls, m->fd[0], ddp__slice(m))) return DDP_OK;
+    if (ddp__stream_wait(m->c.tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
     if (kind == DDP__HELLO && ddp__root_moved(m)) return DDP_PEER_LOST;
     ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
@@ -18165,13 +18149,13 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
 
     if (peer) snprintf(name, sizeof name, "rank %d", peer);
     else memcpy(name, m->root, sizeof name);
-    while (!peer && !ddp__stream_wait(r->tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
+    while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
         DDP__TRY(ddp__wait_word(m, kind, err));
-    if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
+    if (ddp__stream_recv_all(m->c.tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
-        const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
+        const char *tls = ddp__stream_why(m->c.tls, m->fd[peer]);
         if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
-        if (!r->tls && ddp__stream_is_tls(b, got))
+        if (!m->c.tls && ddp__stream_is_tls(b, got))
             return ddp__fail(err, DDP_MISMATCH,
                              "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
@@ -18195,11 +18179,11 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
             return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
-                             r->rank);
+                             m->c.rank);
         if (h->reason == DDP__REFUSE_NAME)
             return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
-                             name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
+                             name, m->c.rank);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, m->c.rank, r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->c.self, why, h, name, text, sizeof text);
@@ -18213,7 +18197,7 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__hello h;
 
-    if (m->r->rank == 0) {
+    if (m->c.rank == 0) {
         m->lost = peer;
         DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, &h, err));
         m->lost = 0;
@@ -18231,11 +18215,11 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
-    ddp__tls *tls = m->r->tls;
+    ddp__tls *tls = m->c.tls;
 
     for (int i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
-        int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
+        int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
         if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
         ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
@@ -18264,7 +18248,7 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
     }
     for (i = 0; i < m->r->world; i++)
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
-            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
+            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->c.tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
     if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
@@ -18281,19 +18265,19 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->fd[h->rank] = fd;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
-        ddp__stream_close(m->r->tls, fd);
+    if (ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
+        ddp__stream_close(m->c.tls, fd);
         m->fd[h->rank] = -1;
     } else {
-        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
     }
 }
 
 ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    int rank = m->r->rank, other;
-    ddp__tls *tls = m->r->tls;
+    int rank = m->c.rank, other;
+    ddp__tls *tls = m->c.tls;
 
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
@@ -18377,7 +18361,7 @@ void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
 
 static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
 {
-    ddp__stream_close(m->r->tls, l->fd);
+    ddp__stream_close(m->c.tls, l->fd);
     l->fd = -1;
     l->got = 0;
     l->joined = 0;
@@ -18400,7 +18384,7 @@ static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
 ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
 {
     if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
-    ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
+    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
     m->relayed[peer] = 1;
     m->leg[peer].limit = m->until;
@@ -18414,8 +18398,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
     char text[DDP__ADDR_TEXT];
 
     snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
-             "slower than a direct connection", m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection", m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
 
@@ -18428,7 +18412,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
 
     ddp__leg_drop(m, l);
     if (why == EMFILE || why == ENFILE)
-        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->r->rank,
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->c.rank,
                          peer, strerror(why));
     if (again && now + DDP__AGAIN < l->limit) {
         l->state = DDP__LEG_PAUSE;
@@ -18437,7 +18421,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     }
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
-                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->r->rank, peer,
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank, peer,
                      l->why[0] ? l->why : "it did not try", m->root, strerror(why));
 }
 
@@ -18455,19 +18439,19 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->c.tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
-    const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
+    const char *why = done < 0 ? ddp__stream_why(m->c.tls, l->fd) : NULL;
 
     if (!done) return DDP_OK;
     if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
     if (why) snprintf(text, sizeof text, "%s", why);
-    if (why || !ddp__stream_may_be(m->r->tls, l->fd, with, text)) {
+    if (why || !ddp__stream_may_be(m->c.tls, l->fd, with, text)) {
         if (!m->relayed[peer]) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+    if (ddp__hello_send(m->c.tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
                         m->relayed[peer] ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
@@ -18483,8 +18467,8 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
 
     if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
-    if (ok && m->relayed[peer] && m->r->tls) {
-        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+    if (ok && m->relayed[peer] && m->c.tls) {
+        if (ddp__stream_begin(m->c.tls, l->fd, m->c.rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
@@ -18492,7 +18476,7 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
-    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->r->rank, peer);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank, peer);
 }
 
 ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
@@ -18504,11 +18488,11 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
     if (l->state == DDP__LEG_CONNECT) {
         if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
-        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+        if (ddp__stream_begin(m->c.tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
     }
     if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
-    n = ddp__stream_recv(m->r->tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
+    n = ddp__stream_recv(m->c.tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
     if (n < 0) return ddp__leg_failed(m, peer, errno, err);
     l->got += (size_t)n;
     return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
@@ -18521,7 +18505,7 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 
     (void)ddp__addr_own(m->fd[0], &own);
     (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
-    for (int p = 1; p < m->r->rank; p++) {
+    for (int p = 1; p < m->c.rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__addr *a = &m->where[p];
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
@@ -18545,11 +18529,11 @@ ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !ready &&
-            ddp__hello_send(m->r->tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
+            ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         ready |= !missing;
         if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
                              missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }
@@ -18994,13 +18978,13 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
 {
     char text[DDP__ADDR_TEXT];
 
-    if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
+    if (m->c.tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
         return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
                          "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
                          "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
-    ddp__log(&m->r->log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
 
@@ -19013,7 +18997,7 @@ static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, dd
     m->c.self.port = (uint32_t)ddp__addr_port(a);
     m->c.self.family = ddp__ip_pack(a, m->c.self.ip);
     ddp__iface_name(a, name);
-    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
+    ddp__log(&m->c.log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->c.rank, ddp__addr_text(a, text),
              name[0] ? " (" : "", name, name[0] ? ")" : "", why);
     return DDP_OK;
 }
@@ -19053,9 +19037,9 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
         snprintf(m->why, sizeof m->why, "rank 0 has not yet written %.200s", m->path);
         return 0;
     }
-    if (m->r->run_id && m->r->run_id != run) {
+    if (m->r->wire.self.run_id && m->r->wire.self.run_id != run) {
         snprintf(m->why, sizeof m->why, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
-                 m->path, run, m->r->rank, m->r->run_id);
+                 m->path, run, m->c.rank, m->r->wire.self.run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
@@ -19071,7 +19055,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
 /* The TLS handshake with rank 0. DDP_PEER_LOST without a sentence: it hung up. */
 static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
 {
-    ddp__tls *tls = m->r->tls;
+    ddp__tls *tls = m->c.tls;
     char text[DDP__STREAM_TEXT];
     const char *why;
     int done;
@@ -19110,7 +19094,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad && ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad && ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -19118,7 +19102,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
-        ddp__stream_close(m->r->tls, fd);
+        ddp__stream_close(m->c.tls, fd);
         m->fd[0] = -1;
     } else if (err) {
         *err = local;
@@ -19175,7 +19159,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
-    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+    if (ddp__stream_recv_all(m->c.tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
 }
@@ -19184,7 +19168,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
@@ -19199,7 +19183,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     ddp__table_pack(m, m->table);
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
-        ddp__stream_send_all(m->r->tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
+        ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
                              ddp_now() + DDP__MESH_LIMIT);
     bad = ddp__mesh_root(m, err);
     if (bad) {
@@ -19207,7 +19191,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         return bad;
     }
     for (p = 1; p < world; p++)
-        if (ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
+        if (ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
@@ -19218,7 +19202,7 @@ static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_e
     int count;
 
     if (m->r->ifname) return ddp__iface_pick(m->r->ifname, AF_INET, a, err);
-    if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
+    if (!m->r->insecure && !m->c.tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
     ddp__iface_default(a);
     return DDP_OK;
 }
@@ -19228,7 +19212,7 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
 {
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
+    if ((!m->r->insecure && !m->c.tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     DDP__TRY(ddp__choose_address(m, a, err));
@@ -19251,7 +19235,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
             return ddp__fail(err, DDP_ARG, "address '%.100s' names no file: write file:///PATH, for example "
                              "file:///tmp/run1", r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
-        if (r->rank) return DDP_OK;
+        if (m->c.rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
@@ -19276,7 +19260,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
-    if (m->r->rank) return ddp__meet_as_worker(m, list, count, err);
+    if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
@@ -19292,7 +19276,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
 
-    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->c.self, &m->r->log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, m->r->world, m->c.tls, &m->c.self, &m->c.log, ddp__meeting_decide, m);
 
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
@@ -19308,8 +19292,8 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 /* All that does not belong to the wire. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
-    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
-    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->fd[i]);
+    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->c.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
@@ -19327,8 +19311,8 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     const ddp__rendezvous *r = m->r;
 
     for (int p = 0; p < r->world; p++) {
-        if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
-        else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
+        if (m->relayed[p] || p == m->c.rank) m->where[p].size = 0;
+        else if (p < m->c.rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
     m->c.fds = m->fd;
     m->c.where = m->where;
@@ -19345,39 +19329,32 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 {
     ddp__meeting m;
     ddp_status bad = DDP_OK;
-    int ids = r->resume && r->ids > r->world ? r->ids : r->world;
+    int rank = r->wire.rank, ids = r->resume && r->wire.world > r->world ? r->wire.world : r->world;
 
     memset(&m, 0, sizeof m);
     m.r = r;
-    m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
+    m.door.listen_fd = rank == 0 ? r->wire.listen_fd : -1;
     if (m.door.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
-    m.c.rank = r->rank;
+    m.c = r->wire;
     m.c.world = ids;
-    m.c.tls = r->tls;
-    m.c.peer_timeout_s = r->peer_timeout_s;
-    m.c.replay_bytes = r->replay_bytes;
-    m.c.congestion = r->congestion;
-    m.c.log = r->log;
     m.c.self.version = DDP__PROTOCOL;
-    m.c.self.run_id = r->run_id;
-    m.c.self.run_name = r->run_name;
-    m.c.self.rank = (uint32_t)r->rank;
+    m.c.self.rank = (uint32_t)rank;
     m.c.self.world = ddp__hello_world(r->world, ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.pairs.c = &m.c;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
-    if (r->rank == 0) m.until = m.begin + m.join_s;
+    if (rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
-    if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world)
-        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
-                        r->rank, r->world);
+    if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
+        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet", rank,
+                        r->world);
     else if (ids > 1) bad = ddp__fd_room(3 * ids + 80, ids + 16, err); /* with the door's callers */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
+        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", rank, ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
@@ -47103,26 +47080,26 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     }
     if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
     memset(&r, 0, sizeof r);
-    r.rank = d->rank;
+    r.wire.rank = d->rank;
     r.world = d->met;
-    r.ids = d->world;
+    r.wire.world = d->world;
     r.addr = addr;
-    r.listen_fd = listen_fd;
-    r.run_id = ddp__session_run(d);
-    r.run_name = d->cfg.run_id;
+    r.wire.listen_fd = listen_fd;
+    r.wire.self.run_id = ddp__session_run(d);
+    r.wire.self.run_name = d->cfg.run_id;
     if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
     r.join_timeout_s = d->cfg.join_timeout_s;
     r.cancel = d->cfg.cancel;
-    r.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
     r.insecure = d->cfg.insecure;
     ddp__session_files(d, &files);
-    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.run_id, &d->tls, err));
-    r.tls = d->tls;
-    r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.wire.self.run_id, &d->tls, err));
+    r.wire.tls = d->tls;
+    r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
     r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
-    r.log = d->host.log;
+    r.wire.log = d->host.log;
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;
     return DDP_OK;

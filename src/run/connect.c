@@ -37,26 +37,26 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     }
     if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
     memset(&r, 0, sizeof r);
-    r.rank = d->rank;
+    r.wire.rank = d->rank;
     r.world = d->met;
-    r.ids = d->world;
+    r.wire.world = d->world;
     r.addr = addr;
-    r.listen_fd = listen_fd;
-    r.run_id = ddp__session_run(d);
-    r.run_name = d->cfg.run_id;
+    r.wire.listen_fd = listen_fd;
+    r.wire.self.run_id = ddp__session_run(d);
+    r.wire.self.run_name = d->cfg.run_id;
     if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
     r.join_timeout_s = d->cfg.join_timeout_s;
     r.cancel = d->cfg.cancel;
-    r.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
     r.insecure = d->cfg.insecure;
     ddp__session_files(d, &files);
-    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.run_id, &d->tls, err));
-    r.tls = d->tls;
-    r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
+    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.wire.self.run_id, &d->tls, err));
+    r.wire.tls = d->tls;
+    r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
     r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
-    r.log = d->host.log;
+    r.wire.log = d->host.log;
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;
     return DDP_OK;

@@ -21,7 +21,7 @@ void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
     double now = ddp_now();
 
     if (now < m->next_note || now >= m->until) return;
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, now - m->begin, what, more);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->c.rank, now - m->begin, what, more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
 
@@ -32,8 +32,8 @@ int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     int p, missing = 0, shown = 0;
 
     list[0] = 0;
-    for (p = m->meshing ? 1 : m->r->rank + 1; p < m->r->world; p++) {
-        if (m->fd[p] >= 0 || p == m->r->rank) continue;
+    for (p = m->meshing ? 1 : m->c.rank + 1; p < m->r->world; p++) {
+        if (m->fd[p] >= 0 || p == m->c.rank) continue;
         missing++;
         if (n + 24 > sizeof list) continue;
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%d", shown ? ", " : "", p);
@@ -50,13 +50,13 @@ static int ddp__root_moved(const ddp__meeting *m)
     char addr[DDP__MEETFILE_TEXT];
     uint64_t run;
 
-    return m->path && m->r->rank && ddp__meetfile_read(m->path, addr, &run) &&
+    return m->path && m->c.rank && ddp__meetfile_read(m->path, addr, &run) &&
            (run != m->c.self.run_id || strcmp(addr, m->named));
 }
 
 ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
-    if (ddp__stream_wait(m->r->tls, m->fd[0], ddp__slice(m))) return DDP_OK;
+    if (ddp__stream_wait(m->c.tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
     if (kind == DDP__HELLO && ddp__root_moved(m)) return DDP_PEER_LOST;
     ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
@@ -73,13 +73,13 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
 
     if (peer) snprintf(name, sizeof name, "rank %d", peer);
     else memcpy(name, m->root, sizeof name);
-    while (!peer && !ddp__stream_wait(r->tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
+    while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
         DDP__TRY(ddp__wait_word(m, kind, err));
-    if (ddp__stream_recv_all(r->tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
+    if (ddp__stream_recv_all(m->c.tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
-        const char *tls = ddp__stream_why(r->tls, m->fd[peer]);
+        const char *tls = ddp__stream_why(m->c.tls, m->fd[peer]);
         if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
-        if (!r->tls && ddp__stream_is_tls(b, got))
+        if (!m->c.tls && ddp__stream_is_tls(b, got))
             return ddp__fail(err, DDP_MISMATCH,
                              "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
@@ -103,11 +103,11 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
             return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
-                             r->rank);
+                             m->c.rank);
         if (h->reason == DDP__REFUSE_NAME)
             return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
-                             name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
+                             name, m->c.rank);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, m->c.rank, r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->c.self, why, h, name, text, sizeof text);
@@ -121,7 +121,7 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__hello h;
 
-    if (m->r->rank == 0) {
+    if (m->c.rank == 0) {
         m->lost = peer;
         DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, &h, err));
         m->lost = 0;
@@ -139,11 +139,11 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
 static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
-    ddp__tls *tls = m->r->tls;
+    ddp__tls *tls = m->c.tls;
 
     for (int i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
-        int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
+        int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
         if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
         ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
@@ -172,7 +172,7 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
     }
     for (i = 0; i < m->r->world; i++)
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
-            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
+            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->c.tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
     if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
@@ -189,19 +189,19 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->fd[h->rank] = fd;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
-        ddp__stream_close(m->r->tls, fd);
+    if (ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
+        ddp__stream_close(m->c.tls, fd);
         m->fd[h->rank] = -1;
     } else {
-        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
     }
 }
 
 ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    int rank = m->r->rank, other;
-    ddp__tls *tls = m->r->tls;
+    int rank = m->c.rank, other;
+    ddp__tls *tls = m->c.tls;
 
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&

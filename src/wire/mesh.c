@@ -5,7 +5,7 @@
 
 static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
 {
-    ddp__stream_close(m->r->tls, l->fd);
+    ddp__stream_close(m->c.tls, l->fd);
     l->fd = -1;
     l->got = 0;
     l->joined = 0;
@@ -28,7 +28,7 @@ static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
 ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
 {
     if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
-    ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
+    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
     m->relayed[peer] = 1;
     m->leg[peer].limit = m->until;
@@ -42,8 +42,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
     char text[DDP__ADDR_TEXT];
 
     snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
-             "slower than a direct connection", m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection", m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
 
@@ -56,7 +56,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
 
     ddp__leg_drop(m, l);
     if (why == EMFILE || why == ENFILE)
-        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->r->rank,
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->c.rank,
                          peer, strerror(why));
     if (again && now + DDP__AGAIN < l->limit) {
         l->state = DDP__LEG_PAUSE;
@@ -65,7 +65,7 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     }
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
-                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->r->rank, peer,
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank, peer,
                      l->why[0] ? l->why : "it did not try", m->root, strerror(why));
 }
 
@@ -83,19 +83,19 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->c.tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
-    const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
+    const char *why = done < 0 ? ddp__stream_why(m->c.tls, l->fd) : NULL;
 
     if (!done) return DDP_OK;
     if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
     if (why) snprintf(text, sizeof text, "%s", why);
-    if (why || !ddp__stream_may_be(m->r->tls, l->fd, with, text)) {
+    if (why || !ddp__stream_may_be(m->c.tls, l->fd, with, text)) {
         if (!m->relayed[peer]) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->r->tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+    if (ddp__hello_send(m->c.tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
                         m->relayed[peer] ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
@@ -111,8 +111,8 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
 
     if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
-    if (ok && m->relayed[peer] && m->r->tls) {
-        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+    if (ok && m->relayed[peer] && m->c.tls) {
+        if (ddp__stream_begin(m->c.tls, l->fd, m->c.rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
         l->joined = 1;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
@@ -120,7 +120,7 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
     if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
-    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->r->rank, peer);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank, peer);
 }
 
 ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
@@ -132,11 +132,11 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
     if (l->state == DDP__LEG_CONNECT) {
         if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
-        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+        if (ddp__stream_begin(m->c.tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
     }
     if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
-    n = ddp__stream_recv(m->r->tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
+    n = ddp__stream_recv(m->c.tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
     if (n < 0) return ddp__leg_failed(m, peer, errno, err);
     l->got += (size_t)n;
     return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
@@ -149,7 +149,7 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 
     (void)ddp__addr_own(m->fd[0], &own);
     (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
-    for (int p = 1; p < m->r->rank; p++) {
+    for (int p = 1; p < m->c.rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__addr *a = &m->where[p];
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
@@ -173,11 +173,11 @@ ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !ready &&
-            ddp__hello_send(m->r->tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
+            ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         ready |= !missing;
         if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
                              missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
     }

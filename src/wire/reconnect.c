@@ -137,7 +137,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
 
 /* ---- receiving ---- */
 
-/* One record's head. 0 if the stream is damaged. */
+/* One record's head: 0, or the errno with which it ends the link. */
 static int ddp__way_record_read(ddp__way *p)
 {
     const unsigned char *b = p->stage + p->stage_from;
@@ -145,25 +145,24 @@ static int ddp__way_record_read(ddp__way *p)
     uint64_t upto;
 
     p->stage_from += DDP__RECORD_BYTES;
-    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return 0;
+    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return EPROTO;
     switch (b[0]) {
     case DDP__RECORD_HI:
-        if (!value || (p->peer_number && p->peer_number != value)) return 0;
+        if (!value || (p->peer_number && p->peer_number != value)) return EPROTO;
         p->peer_number = value;
-        return 1;
+        return 0;
     case DDP__RECORD_DATA:
         p->in_left = value;
-        return value > 0;
+        return value ? 0 : EPROTO;
     case DDP__RECORD_ACK:
         upto = p->ring.first + (uint32_t)(value - (uint32_t)p->ring.first);
-        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return 0;
+        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return EPROTO;
         p->unheard_since = p->heard;
-        return 1;
-    case DDP__RECORD_BYE:
-        p->bye = 1;
-        return 1;
-    default:
         return 0;
+    case DDP__RECORD_BYE:
+        return ECONNRESET;
+    default:
+        return EPROTO;
     }
 }
 
@@ -187,10 +186,10 @@ static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
         size_t have = p->stage_to - p->stage_from;
         long n;
         if (have >= DDP__RECORD_BYTES) {
-            if (!ddp__way_record_read(p)) ddp__way_end(t, p, EPROTO);
-            else if (p->bye) ddp__way_end(t, p, ECONNRESET);
-            if (p->state != DDP__LINK_LIVE) return 0;
-            continue;
+            int why = ddp__way_record_read(p);
+            if (!why) continue;
+            ddp__way_end(t, p, why);
+            return 0;
         }
         memmove(p->stage, p->stage + p->stage_from, have);
         p->stage_from = 0;

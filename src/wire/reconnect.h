@@ -57,7 +57,6 @@ typedef struct ddp__way {
     uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
     double    ack_due;          /* < 0: nothing to acknowledge */
     double    heard;
-    int       bye;              /* the peer has closed */
     char      guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it first came, or "" */
     /* while broken */
     double    down_at, dial_at, dial_until, pause, refused_since;

@@ -315,7 +315,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
-        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
+        else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
     } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {

@@ -6,13 +6,13 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
 {
     char text[DDP__ADDR_TEXT];
 
-    if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
+    if (m->c.tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
         return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
                          "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
                          "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
-    ddp__log(&m->r->log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
 
@@ -25,7 +25,7 @@ static ddp_status ddp__listen(ddp__meeting *m, ddp__addr *a, const char *why, dd
     m->c.self.port = (uint32_t)ddp__addr_port(a);
     m->c.self.family = ddp__ip_pack(a, m->c.self.ip);
     ddp__iface_name(a, name);
-    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
+    ddp__log(&m->c.log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->c.rank, ddp__addr_text(a, text),
              name[0] ? " (" : "", name, name[0] ? ")" : "", why);
     return DDP_OK;
 }
@@ -65,9 +65,9 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
         snprintf(m->why, sizeof m->why, "rank 0 has not yet written %.200s", m->path);
         return 0;
     }
-    if (m->r->run_id && m->r->run_id != run) {
+    if (m->r->wire.self.run_id && m->r->wire.self.run_id != run) {
         snprintf(m->why, sizeof m->why, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
-                 m->path, run, m->r->rank, m->r->run_id);
+                 m->path, run, m->c.rank, m->r->wire.self.run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
@@ -83,7 +83,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
 /* The TLS handshake with rank 0. DDP_PEER_LOST without a sentence: it hung up. */
 static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
 {
-    ddp__tls *tls = m->r->tls;
+    ddp__tls *tls = m->c.tls;
     char text[DDP__STREAM_TEXT];
     const char *why;
     int done;
@@ -122,7 +122,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad && ddp__hello_send(m->r->tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad && ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -130,7 +130,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
-        ddp__stream_close(m->r->tls, fd);
+        ddp__stream_close(m->c.tls, fd);
         m->fd[0] = -1;
     } else if (err) {
         *err = local;
@@ -187,7 +187,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, &h, err));
-    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+    if (ddp__stream_recv_all(m->c.tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
 }
@@ -196,7 +196,7 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
     for (int p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
@@ -211,7 +211,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     ddp__table_pack(m, m->table);
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
-        ddp__stream_send_all(m->r->tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
+        ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
                              ddp_now() + DDP__MESH_LIMIT);
     bad = ddp__mesh_root(m, err);
     if (bad) {
@@ -219,7 +219,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         return bad;
     }
     for (p = 1; p < world; p++)
-        if (ddp__hello_send(m->r->tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
+        if (ddp__hello_send(m->c.tls, m->fd[p], &m->c.self, DDP__GO, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
@@ -230,7 +230,7 @@ static ddp_status ddp__choose_address(const ddp__meeting *m, ddp__addr *a, ddp_e
     int count;
 
     if (m->r->ifname) return ddp__iface_pick(m->r->ifname, AF_INET, a, err);
-    if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
+    if (!m->r->insecure && !m->c.tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
     ddp__iface_default(a);
     return DDP_OK;
 }
@@ -240,7 +240,7 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
 {
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
+    if ((!m->r->insecure && !m->c.tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     DDP__TRY(ddp__choose_address(m, a, err));
@@ -263,7 +263,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
             return ddp__fail(err, DDP_ARG, "address '%.100s' names no file: write file:///PATH, for example "
                              "file:///tmp/run1", r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
-        if (r->rank) return DDP_OK;
+        if (m->c.rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
@@ -288,7 +288,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
-    if (m->r->rank) return ddp__meet_as_worker(m, list, count, err);
+    if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
@@ -304,7 +304,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
 
-    int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->c.self, &m->r->log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, m->r->world, m->c.tls, &m->c.self, &m->c.log, ddp__meeting_decide, m);
 
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
@@ -320,8 +320,8 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 /* All that does not belong to the wire. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
-    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
-    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->fd[i]);
+    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->c.tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->c.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
@@ -339,8 +339,8 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     const ddp__rendezvous *r = m->r;
 
     for (int p = 0; p < r->world; p++) {
-        if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
-        else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
+        if (m->relayed[p] || p == m->c.rank) m->where[p].size = 0;
+        else if (p < m->c.rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
     m->c.fds = m->fd;
     m->c.where = m->where;
@@ -357,39 +357,32 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 {
     ddp__meeting m;
     ddp_status bad = DDP_OK;
-    int ids = r->resume && r->ids > r->world ? r->ids : r->world;
+    int rank = r->wire.rank, ids = r->resume && r->wire.world > r->world ? r->wire.world : r->world;
 
     memset(&m, 0, sizeof m);
     m.r = r;
-    m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
+    m.door.listen_fd = rank == 0 ? r->wire.listen_fd : -1;
     if (m.door.listen_fd < 0 && r->addr && !strncmp(r->addr, "file://", 7)) m.path = r->addr + 7;
-    m.c.rank = r->rank;
+    m.c = r->wire;
     m.c.world = ids;
-    m.c.tls = r->tls;
-    m.c.peer_timeout_s = r->peer_timeout_s;
-    m.c.replay_bytes = r->replay_bytes;
-    m.c.congestion = r->congestion;
-    m.c.log = r->log;
     m.c.self.version = DDP__PROTOCOL;
-    m.c.self.run_id = r->run_id;
-    m.c.self.run_name = r->run_name;
-    m.c.self.rank = (uint32_t)r->rank;
+    m.c.self.rank = (uint32_t)rank;
     m.c.self.world = ddp__hello_world(r->world, ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.pairs.c = &m.c;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
-    if (r->rank == 0) m.until = m.begin + m.join_s;
+    if (rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
-    if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world)
-        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
-                        r->rank, r->world);
+    if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
+        bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet", rank,
+                        r->world);
     else if (ids > 1) bad = ddp__fd_room(3 * ids + 80, ids + 16, err); /* with the door's callers */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
+        ddp__log(&m.c.log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", rank, ddp_now() - m.begin);
     if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;

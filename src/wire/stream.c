@@ -2,9 +2,7 @@
 #include "wire/socket.h"
 #include "wire/stream.h"
 
-int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
-
-int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
+int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server) : 0; }
 
 void ddp__stream_leave(ddp__tls *t, int fd) { if (t) t->table->leave(t, fd); }
 

@@ -15,7 +15,7 @@ typedef struct ddp__tls ddp__tls;
 
 /* What lies behind the calls below; wire/tls.c fills it. */
 typedef struct ddp__tls_table {
-    int  (*begin)(ddp__tls *t, int fd, int server, int over);
+    int  (*begin)(ddp__tls *t, int fd, int server);
     int  (*shake)(ddp__tls *t, int fd);
     long (*send)(ddp__tls *t, int fd, const struct iovec *iov, int count);
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -35,10 +35,9 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called first, and once. 0, or -1 when memory is short. */
+/* A socket was connected (server 0) or accepted (1); to be called first, and again where from then on another peer is
+ * at the other end: what has been read of that one's bytes is not lost. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* The same where from now on another peer is at the other end; what has been read of that one's bytes is not lost. */
-DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 /* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on when poll says so,

@@ -95,23 +95,18 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 /* ---- rendezvous.c: how the ranks of a run find each other: rank 0 listens, everybody else dials ---- */
 
 typedef struct ddp__rendezvous {
-    int rank, world;
-    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
+    ddp__tcp_config wire; /* but for fds, relayed, relay, where and of self all but run_id and run_name. world: resume:
+                           * it has room for so many ranks, of all ranks the same; 0 = as many as meet. listen_fd: -1,
+                           * or for rank 0 a bound, listening socket; closed here in any case. run_id: ranks of unlike
+                           * runs refuse each other. log: who came, was refused, is late after 5 s, is relayed */
+    int world;               /* ranks that meet */
     const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
-    int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
-    uint64_t run_id;         /* ranks of unlike runs refuse each other */
-    const char *run_name;    /* what the user calls it, for sentences; or NULL */
     double timeout_s;        /* for rank 0 to answer; 0 = 30 */
     double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
     const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
-    double peer_timeout_s;   /* given to the wire; 0 = none */
     int insecure;            /* 1: addresses beyond this machine are allowed without tls */
-    ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
     const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
-    const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back, on all ranks */
-    size_t replay_bytes;     /* as above */
-    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who is relayed */
     int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
 } ddp__rendezvous;
 

@@ -166,7 +166,7 @@ static void ddp__tls_leave(ddp__tls *t, int fd)
     k->session[fd] = NULL;
 }
 
-static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
+static int ddp__tls_begin(ddp__tls *t, int fd, int server)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
     ddp__tls_session *s, *old;
@@ -182,7 +182,7 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     s = (ddp__tls_session *)ddp__calloc(1, sizeof *s);
     if (!s) return -1;
     old = k->session[fd];
-    if (old && over) {
+    if (old) {
         s->to = old->to - old->from;
         memcpy(s->in, old->in + old->from, s->to);
     }
@@ -345,15 +345,6 @@ static int ddp__tls_gone(ddp__tls *t, int fd)
     return n <= 0 && ddp__tls_outcome(s, n, &s->read_for) < 0;
 }
 
-/* The name of a certificate for a log: printable, whatever its issuer let through. */
-static void ddp__tls_subject(X509 *cert, char *out, size_t room)
-{
-    out[0] = 0;
-    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0) out[0] = 0;
-    for (size_t i = 0; out[i]; i++)
-        if (!isprint((unsigned char)out[i])) out[i] = '?';
-}
-
 /* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
@@ -374,9 +365,12 @@ static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 
 static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
 {
-    char subject[64];
+    char subject[64] = "";
 
-    ddp__tls_subject(cert, subject, sizeof subject);
+    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, subject, (int)sizeof subject) < 0)
+        subject[0] = 0;
+    for (char *c = subject; *c; c++)
+        if (!isprint((unsigned char)*c)) *c = '?'; /* whatever its issuer let through */
     snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 

@@ -56,10 +56,10 @@ static ddp_status meet_and_leave(int rank, int fd, const char *addr, void *user,
     ddp__wire *w = NULL;
 
     memset(&r, 0, sizeof r);
-    r.rank = rank;
+    r.wire.rank = rank;
     r.world = 3;
     r.addr = addr;
-    r.listen_fd = fd;
+    r.wire.listen_fd = fd;
     b->pid[rank] = (int)getpid();
     snprintf(b->addr[rank], sizeof b->addr[rank], "%s", addr);
     DDP__TRY(ddp__rendezvous_tcp(&r, &w, err));

@@ -53,13 +53,13 @@ static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, con
     int r;
     memset(m, 0, (size_t)world * sizeof *m);
     for (r = 0; r < world; r++) {
-        m[r].how.rank = r;
+        m[r].how.wire.rank = r;
         m[r].how.world = world;
         m[r].how.addr = addr;
-        m[r].how.listen_fd = r == 0 ? listen_fd : -1;
-        m[r].how.run_id = 7;
+        m[r].how.wire.listen_fd = r == 0 ? listen_fd : -1;
+        m[r].how.wire.self.run_id = 7;
         m[r].how.timeout_s = 20;
-        m[r].how.peer_timeout_s = 20;
+        m[r].how.wire.peer_timeout_s = 20;
     }
 }
 

@@ -76,7 +76,7 @@ static void a_file_tells_where_rank_0_is(void **state)
 
     for (named = 0; named < 2; named++) { /* with a run id, and without */
         meet_prepare(m, 3, -1, spec);
-        m[0].how.run_id = m[1].how.run_id = m[2].how.run_id = named ? 41 : 0;
+        m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = m[2].how.wire.self.run_id = named ? 41 : 0;
         m[0].pause = 0.4;
         meet_start(m, 3);
         meet_join(m, 3);
@@ -99,7 +99,7 @@ static void the_file_names_address_and_run(void **state)
     (void)state;
 
     meet_prepare(m, 2, -1, spec);
-    m[0].how.run_id = 12345678901234567890u;
+    m[0].how.wire.self.run_id = 12345678901234567890u;
     m[0].how.timeout_s = 0.7;
     meet_start(m, 1);
     while (!ddp__meetfile_read(path, addr, &run) && ddp_now() < end)
@@ -127,12 +127,12 @@ static void left_over_files_are_passed_over(void **state)
         meet_prepare(m, 2, -1, spec);
         assert_int_equal(ddp__meetfile_publish(path, what, i == 0 ? 6 : i == 3 ? 1234 : 7, NULL),
                          DDP_OK);
-        if (i == 3) m[0].how.run_id = m[1].how.run_id = 0;
+        if (i == 3) m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = 0;
         if (i >= 2) { /* another run owns the port by now */
             meet_prepare(other, 2, i == 2 ? listener : meet_listen(taken), taken);
             if (i == 3)
                 assert_int_equal(ddp__meetfile_publish(path, taken, 1234, NULL), DDP_OK);
-            other[0].how.run_id = 99;
+            other[0].how.wire.self.run_id = 99;
             other[0].how.timeout_s = 2;
             meet_start(other, 1);
         }
@@ -155,7 +155,7 @@ static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
 
     for (fixed = 0; fixed < 2; fixed++) { /* a run id of its own, or that of the killed run */
         meet_prepare(m, 2, -1, spec);
-        m[0].how.run_id = m[1].how.run_id = fixed ? 7 : 0;
+        m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = fixed ? 7 : 0;
         assert_int_equal(ddp__meetfile_publish(path, taken, 7, NULL), DDP_OK);
         m[0].pause = 0.6;
         meet_start(m, 2);

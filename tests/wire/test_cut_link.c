@@ -153,13 +153,13 @@ static void cut_rank(cut_board *board, int rank, size_t count, double peer_timeo
     fd = open(path, O_RDONLY);
     if (fd < 0 || setns(fd, CLONE_NEWNET) < 0) _exit(9);
     memset(&how, 0, sizeof how);
-    how.rank = rank;
+    how.wire.rank = rank;
     how.world = 2;
     how.addr = "10.77.5.1:29555";
-    how.listen_fd = -1;
+    how.wire.listen_fd = -1;
     how.insecure = 1;
     how.timeout_s = 10;
-    how.peer_timeout_s = peer_timeout_s;
+    how.wire.peer_timeout_s = peer_timeout_s;
     how.resume = 1;
     memset(&cfg, 0, sizeof cfg);
     board->status[rank] = (int)ddp__rendezvous_tcp(&how, &w, &err);

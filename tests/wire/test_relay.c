@@ -244,9 +244,9 @@ static void listen_in(meet_rank *m, int count, lines *l)
     memset(l, 0, sizeof *l);
     pthread_mutex_init(&l->lock, NULL);
     for (r = 0; r < count; r++) {
-        m[r].how.log.fn = keep_lines;
-        m[r].how.log.user = l;
-        m[r].how.log.level = DDP_LOG_WARN;
+        m[r].how.wire.log.fn = keep_lines;
+        m[r].how.wire.log.user = l;
+        m[r].how.wire.log.level = DDP_LOG_WARN;
     }
 }
 

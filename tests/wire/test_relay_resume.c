@@ -31,8 +31,8 @@ static void meet_relayed(meet_rank *m, int world, ddp__tls **tls)
     for (r = 0; r < world; r++) {
         m[r].how.relay_all = 1;
         m[r].how.resume = 1;
-        m[r].how.replay_bytes = 50000;
-        m[r].how.tls = tls ? tls[r] : NULL;
+        m[r].how.wire.replay_bytes = 50000;
+        m[r].how.wire.tls = tls ? tls[r] : NULL;
     }
     meet_start(m, world);
     meet_join(m, world);

@@ -198,7 +198,7 @@ static void both_sides_name_both_values(void **state)
         meet_prepare(m, 2, meet_listen(addr), addr);
         m[0].how.timeout_s = 1;
         m[1].how.resume = cases[i].resume;
-        m[1].how.run_id = cases[i].run;
+        m[1].how.wire.self.run_id = cases[i].run;
         m[1].how.world = cases[i].world;
         meet_start(m, 2);
         meet_join(m, 2);
@@ -218,8 +218,8 @@ static void a_worker_of_an_older_run_is_refused_at_once(void **state)
 
     meet_prepare(m, 3, meet_listen(addr), addr);
     m[3] = m[1]; /* comes first, and from another run */
-    m[3].how.run_id = ddp__run_id("blue");
-    m[3].how.run_name = "blue";
+    m[3].how.wire.self.run_id = ddp__run_id("blue");
+    m[3].how.wire.self.run_name = "blue";
     m[1].pause = m[2].pause = 0.5;
     meet_start(m, 4);
     meet_join(m + 3, 1);
@@ -389,7 +389,7 @@ static void ranks_outside_the_world_are_refused(void **state)
     meet_rank m[2];
     (void)state;
     meet_prepare(m, 2, -1, "127.0.0.1:29500");
-    m[0].how.rank = 2;
+    m[0].how.wire.rank = 2;
     m[1].how.world = 0;
     meet_start(m, 2);
     meet_join(m, 2);
@@ -427,9 +427,9 @@ static void long_waits_are_logged_with_the_missing_ranks(void **state)
     (void)state;
     meet_prepare(m, 3, meet_listen(addr), addr);
     m[0].how.timeout_s = 5.3;
-    m[0].how.log.fn = keep_line;
-    m[0].how.log.user = line;
-    m[0].how.log.level = DDP_LOG_WARN;
+    m[0].how.wire.log.fn = keep_line;
+    m[0].how.wire.log.user = line;
+    m[0].how.wire.log.level = DDP_LOG_WARN;
     meet_start(m, 2);
     meet_join(m, 2);
     assert_string_equal(line, "rank 0 has waited 5 s for rank 2 of 3");

@@ -18,7 +18,7 @@ extern "C" {
 static void assert_says(const meet_rank *m, ddp_status status, const char *part)
 {
     if (m->status != status || !strstr(m->err.msg, part))
-        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.rank,
+        fail_msg("rank %d: status %d, '%s'; expected status %d with '%s'", m->how.wire.rank,
                  (int)m->status, m->err.msg, (int)status, part);
 }
 
@@ -47,9 +47,9 @@ static void keep_lines(void *user, ddp_log_level level, const char *line)
 static void listen_in(meet_rank *m, char *text)
 {
     text[0] = 0;
-    m->how.log.fn = keep_lines;
-    m->how.log.user = text;
-    m->how.log.level = DDP_LOG_INFO;
+    m->how.wire.log.fn = keep_lines;
+    m->how.wire.log.user = text;
+    m->how.wire.log.level = DDP_LOG_INFO;
 }
 
 static void consent_is_written_into_the_log(void **state)
@@ -130,7 +130,7 @@ static void secure(meet_rank *m, int world, int by_key)
 
     for (r = 0; r < world; r++) {
         snprintf(name, sizeof name, "rank-%d", r);
-        m[r].how.tls = by_key ? lab_open("run.key", NULL, NULL, 7) : lab_open(NULL, "ca", name, 7);
+        m[r].how.wire.tls = by_key ? lab_open("run.key", NULL, NULL, 7) : lab_open(NULL, "ca", name, 7);
     }
 }
 
@@ -140,7 +140,7 @@ static void close_all(meet_rank *m, int world)
 
     for (r = 0; r < world; r++) {
         if (m[r].wire) m[r].wire->table->close(m[r].wire);
-        ddp__tls_free(m[r].how.tls);
+        ddp__tls_free(m[r].how.wire.tls);
     }
 }
 
@@ -776,8 +776,8 @@ static void meet_two(meet_rank *m, ddp__tls *root, ddp__tls *worker, char *text)
     char addr[DDP__ADDR_TEXT];
 
     meet_prepare(m, 2, meet_listen(addr), addr);
-    m[0].how.tls = root;
-    m[1].how.tls = worker;
+    m[0].how.wire.tls = root;
+    m[1].how.wire.tls = worker;
     m[0].how.timeout_s = 1.5;
     m[1].how.timeout_s = 10;
     listen_in(&m[0], text);
