@@ -14454,51 +14454,6 @@ DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF
 
 #endif /* DDP_USE_OPENSSL */
 
-/* ==== wire/door.h ==== [wire] */
-/* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
-
-typedef struct ddp__caller {
-    int fd;                   /* -1: free */
-    double since;
-    int spoken;               /* its first byte has come */
-    size_t got;
-    unsigned char bytes[DDP__HELLO_BYTES];
-    ddp__addr from;
-} ddp__caller;
-
-/* Decides about a hello that fits ours. WELCOME: the socket and its session are the decider's; else it is closed, and
- * told why unless MUTE. With REFUSE_NAME why[DDP__STREAM_TEXT] is the end of a sentence about the caller. */
-typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-
-typedef struct ddp__door {
-    int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
-    ddp__tls *tls;            /* NULL = plain; borrowed */
-    const ddp__hello *self;   /* borrowed */
-    ddp__door_fn decide;
-    void *user;               /* of decide */
-    ddp_logger log;
-    int broken;               /* errno of an accept that failed because something was missing here, or 0 */
-    char refused[200];        /* who was turned away last, and why */
-    int room, inside;         /* callers at a time, of them there now */
-    ddp__caller *caller;      /* [room] */
-    int turned, lines;        /* callers turned away, and lines about them, from `counted` on */
-    double counted, shut;     /* it stays shut until then */
-    double pause;             /* for which it was shut last */
-} ddp__door;
-
-/* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
- * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
- * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
- * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
- * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. All else of d is zero.
- * 0 if memory is short. */
-DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
-                            ddp__door_fn decide, void *user);
-DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
-/* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
-DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
-
 /* ==== wire/tcp.h ==== [wire] */
 /* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
  * then a stream goes on over a new connection at the very byte where the old one left it. */
@@ -14621,6 +14576,48 @@ typedef struct ddp__rendezvous {
  * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
  * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
+
+/* ==== wire/door.h ==== [wire] */
+/* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
+
+typedef struct ddp__caller {
+    int fd;                   /* -1: free */
+    double since;
+    int spoken;               /* its first byte has come */
+    size_t got;
+    unsigned char bytes[DDP__HELLO_BYTES];
+    ddp__addr from;
+} ddp__caller;
+
+/* Decides about a hello that fits ours. WELCOME: the socket and its session are the decider's; else it is closed, and
+ * told why unless MUTE. With REFUSE_NAME why[DDP__STREAM_TEXT] is the end of a sentence about the caller. */
+typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+
+typedef struct ddp__door {
+    int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
+    const ddp__tcp_config *c; /* of this rank; borrowed */
+    ddp__door_fn decide;
+    void *user;               /* of decide */
+    int broken;               /* errno of an accept that failed because something was missing here, or 0 */
+    char refused[200];        /* who was turned away last, and why */
+    int room, inside;         /* callers at a time, of them there now */
+    ddp__caller *caller;      /* [room] */
+    int turned, lines;        /* callers turned away, and lines about them, from `counted` on */
+    double counted, shut;     /* it stays shut until then */
+    double pause;             /* for which it was shut last */
+} ddp__door;
+
+/* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
+ * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
+ * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
+ * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
+ * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. All else of d is zero.
+ * 0 if memory is short. */
+DDP_LIB int  ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user);
+DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
+/* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
+DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
+DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
 
 /* ==== wire/reconnect.h ==== [wire] */
 /* What reconnect.c (streams) and reconnect_link.c (connections) share. One thread uses it.
@@ -14822,13 +14819,11 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* A file that says where rank 0 listens, for ranks that share a folder but know no address */
-/* Puts "host:port run-id" there, whole or not at all, over what was left. Errors: DDP_ARG (no path), DDP_IO. */
-DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
+/* A file that says where rank 0 listens, for ranks that share a folder but know no address: "host:port run-id\n" */
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
-/* Takes it away if it still says this. */
-DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
+/* 1 if it says this, 0 if something else, -1 if there is none. */
+DDP_LIB int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id);
 
 /* ==== wire/threads.c ==== [wire] */
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
@@ -16699,15 +16694,12 @@ static const double ddp__hello_grace = 1;  /* of them nobody else is preferred *
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
-                   ddp__door_fn decide, void *user)
+int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
 {
-    d->room = 2 * world > DDP__CALLERS ? 2 * world : DDP__CALLERS;
+    d->room = 2 * c->world > DDP__CALLERS ? 2 * c->world : DDP__CALLERS;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     if (!d->caller) return 0;
-    d->tls = tls;
-    d->self = self;
-    d->log = *log;
+    d->c = c;
     d->decide = decide;
     d->user = user;
     for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
@@ -16716,7 +16708,7 @@ int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *sel
 
 static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
 {
-    ddp__stream_close(d->tls, c->fd);
+    ddp__stream_close(d->c->tls, c->fd);
     c->fd = -1;
     d->inside--;
 }
@@ -16738,7 +16730,7 @@ static void ddp__door_count(ddp__door *d, double now)
 {
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
-        ddp__log(&d->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
+        ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
     if (d->turned <= DDP__TURNED_MOST / 2) d->pause = 0;
     d->counted = now;
     d->turned = d->lines = 0;
@@ -16757,7 +16749,7 @@ static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
 
     snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(&c->from, name),
              (int)(sizeof d->refused - sizeof name - 2), why);
-    if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
+    if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
 /* A whole hello: 1 if its caller is let in, else it has been told why not. */
@@ -16765,17 +16757,17 @@ static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
     ddp__hello h;
-    ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(d->self, &h) : DDP__REFUSE_MUTE;
+    ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(&d->c->self, &h) : DDP__REFUSE_MUTE;
 
     if (!why) why = d->decide(d->user, c, &h, text);
     if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
     if (why == DDP__REFUSE_NAME) {
         ddp__door_note(d, c, text);
     } else {
-        ddp__hello_dispute(d->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
-        if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
+        ddp__hello_dispute(&d->c->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
+        if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
     }
-    (void)ddp__hello_send(d->tls, c->fd, d->self, DDP__REFUSED, why, 0);
+    (void)ddp__hello_send(d->c->tls, c->fd, &d->c->self, DDP__REFUSED, why, 0);
     return 0;
 }
 
@@ -16784,7 +16776,7 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     char name[DDP__ADDR_TEXT];
 
     if (ddp__door_may_log(d))
-        ddp__log(&d->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
+        ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
     d->turned++;
     ddp__caller_leave(d, c);
@@ -16800,7 +16792,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
     if (c->spoken) return 1;
     if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
     c->spoken = 1;
-    if (ddp__stream_begin(d->tls, c->fd, 1) == 0) return 1;
+    if (ddp__stream_begin(d->c->tls, c->fd, 1) == 0) return 1;
     ddp__caller_leave(d, c);
     return 0;
 }
@@ -16813,9 +16805,9 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     long n;
 
     if (!ddp__caller_begin(d, c)) return;
-    n = ddp__stream_recv(d->tls, c->fd, c->bytes + c->got, sizeof c->bytes - c->got);
+    n = ddp__stream_recv(d->c->tls, c->fd, c->bytes + c->got, sizeof c->bytes - c->got);
     if (n == 0) return;
-    why = n < 0 ? ddp__stream_why(d->tls, c->fd) : NULL;
+    why = n < 0 ? ddp__stream_why(d->c->tls, c->fd) : NULL;
     if (n > 0) c->got += (size_t)n;
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
@@ -16826,13 +16818,13 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
         }
     } else if (why) {
         ddp__door_note(d, c, why);
-    } else if (n > 0 && !d->tls && ddp__stream_is_tls(c->bytes, c->got)) {
+    } else if (n > 0 && !d->c->tls && ddp__stream_is_tls(c->bytes, c->got)) {
         ddp__door_note(d, c, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
         ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
+        ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
     d->turned++;
     ddp__caller_leave(d, c);
@@ -16946,7 +16938,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->tls, c->fd, POLLIN) : POLLIN);
+        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
         if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
     }
     ddp__poll_set(&polls[count], d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd, POLLIN);
@@ -17413,7 +17405,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__wire_init(&t->base, &ddp__resume_table, c->rank, c->world) ||
-        !ddp__door_open(&t->door, c->world, c->tls, &c->self, &c->log, ddp__knock, t))
+        !ddp__door_open(&t->door, c, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
@@ -18120,21 +18112,13 @@ int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     return missing;
 }
 
-/* A file that an earlier run left behind may have led to a program that never answers. */
-static int ddp__root_moved(const ddp__meeting *m)
-{
-    char addr[DDP__MEETFILE_TEXT];
-    uint64_t run;
-
-    return m->path && m->c.rank && ddp__meetfile_read(m->path, addr, &run) &&
-           (run != m->c.self.run_id || strcmp(addr, m->named));
-}
-
 ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
     if (ddp__stream_wait(m->c.tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
-    if (kind == DDP__HELLO && ddp__root_moved(m)) return DDP_PEER_LOST;
+    /* a file that an earlier run left behind may have led to a program that never answers */
+    if (kind == DDP__HELLO && m->path && ddp__meetfile_says(m->path, m->named, m->c.self.run_id) == 0)
+        return DDP_PEER_LOST;
     ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
     return DDP_OK;
 }
@@ -18315,14 +18299,6 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
 
 /* ---- the file that says where rank 0 listens ---- */
 
-ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
-{
-    char line[DDP__MEETFILE_TEXT + 32];
-    int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
-
-    return ddp__file_write(path, line, (size_t)n, err);
-}
-
 int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
 {
     char line[DDP__MEETFILE_TEXT + 32], *space, *end;
@@ -18346,12 +18322,13 @@ int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
     return 1;
 }
 
-void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
+int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id)
 {
     char there[DDP__MEETFILE_TEXT];
     uint64_t run;
 
-    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
+    if (!ddp__meetfile_read(path, there, &run)) return -1;
+    return run == run_id && !strcmp(there, addr);
 }
 
 /* ==== wire/mesh.c ==== [wire] */
@@ -19256,7 +19233,8 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr list[DDP__ADDRESSES];
     ddp_status bad;
-    int count = 0;
+    char line[DDP__MEETFILE_TEXT];
+    int n, count = 0;
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
@@ -19265,9 +19243,10 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
     if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
-    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->c.self.run_id, err));
+    n = snprintf(line, sizeof line, "%s %" PRIu64 "\n", m->addr, m->c.self.run_id);
+    DDP__TRY(ddp__file_write(m->path, line, (size_t)n, err));
     bad = ddp__meet_as_root(m, err);
-    ddp__meetfile_remove(m->path, m->addr, m->c.self.run_id);
+    if (ddp__meetfile_says(m->path, m->addr, m->c.self.run_id) == 1) unlink(m->path);
     return bad;
 }
 
@@ -19276,7 +19255,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
 
-    int door = ddp__door_open(&m->door, m->r->world, m->c.tls, &m->c.self, &m->c.log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, &m->c, ddp__meeting_decide, m);
 
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);

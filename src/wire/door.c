@@ -6,15 +6,12 @@ static const double ddp__hello_grace = 1;  /* of them nobody else is preferred *
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
-                   ddp__door_fn decide, void *user)
+int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
 {
-    d->room = 2 * world > DDP__CALLERS ? 2 * world : DDP__CALLERS;
+    d->room = 2 * c->world > DDP__CALLERS ? 2 * c->world : DDP__CALLERS;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
     if (!d->caller) return 0;
-    d->tls = tls;
-    d->self = self;
-    d->log = *log;
+    d->c = c;
     d->decide = decide;
     d->user = user;
     for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
@@ -23,7 +20,7 @@ int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *sel
 
 static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
 {
-    ddp__stream_close(d->tls, c->fd);
+    ddp__stream_close(d->c->tls, c->fd);
     c->fd = -1;
     d->inside--;
 }
@@ -45,7 +42,7 @@ static void ddp__door_count(ddp__door *d, double now)
 {
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
-        ddp__log(&d->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
+        ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
     if (d->turned <= DDP__TURNED_MOST / 2) d->pause = 0;
     d->counted = now;
     d->turned = d->lines = 0;
@@ -64,7 +61,7 @@ static void ddp__door_note(ddp__door *d, const ddp__caller *c, const char *why)
 
     snprintf(d->refused, sizeof d->refused, "%s %.*s", ddp__addr_text(&c->from, name),
              (int)(sizeof d->refused - sizeof name - 2), why);
-    if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
+    if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
 /* A whole hello: 1 if its caller is let in, else it has been told why not. */
@@ -72,17 +69,17 @@ static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
 {
     char name[DDP__ADDR_TEXT], text[DDP__STREAM_TEXT];
     ddp__hello h;
-    ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(d->self, &h) : DDP__REFUSE_MUTE;
+    ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(&d->c->self, &h) : DDP__REFUSE_MUTE;
 
     if (!why) why = d->decide(d->user, c, &h, text);
     if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
     if (why == DDP__REFUSE_NAME) {
         ddp__door_note(d, c, text);
     } else {
-        ddp__hello_dispute(d->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
-        if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
+        ddp__hello_dispute(&d->c->self, why, &h, ddp__addr_text(&c->from, name), d->refused, sizeof d->refused);
+        if (ddp__door_may_log(d)) ddp__log(&d->c->log, DDP_LOG_WARN, "refused: %s", d->refused);
     }
-    (void)ddp__hello_send(d->tls, c->fd, d->self, DDP__REFUSED, why, 0);
+    (void)ddp__hello_send(d->c->tls, c->fd, &d->c->self, DDP__REFUSED, why, 0);
     return 0;
 }
 
@@ -91,7 +88,7 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     char name[DDP__ADDR_TEXT];
 
     if (ddp__door_may_log(d))
-        ddp__log(&d->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
+        ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
     d->turned++;
     ddp__caller_leave(d, c);
@@ -107,7 +104,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
     if (c->spoken) return 1;
     if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
     c->spoken = 1;
-    if (ddp__stream_begin(d->tls, c->fd, 1) == 0) return 1;
+    if (ddp__stream_begin(d->c->tls, c->fd, 1) == 0) return 1;
     ddp__caller_leave(d, c);
     return 0;
 }
@@ -120,9 +117,9 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     long n;
 
     if (!ddp__caller_begin(d, c)) return;
-    n = ddp__stream_recv(d->tls, c->fd, c->bytes + c->got, sizeof c->bytes - c->got);
+    n = ddp__stream_recv(d->c->tls, c->fd, c->bytes + c->got, sizeof c->bytes - c->got);
     if (n == 0) return;
-    why = n < 0 ? ddp__stream_why(d->tls, c->fd) : NULL;
+    why = n < 0 ? ddp__stream_why(d->c->tls, c->fd) : NULL;
     if (n > 0) c->got += (size_t)n;
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
@@ -133,13 +130,13 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
         }
     } else if (why) {
         ddp__door_note(d, c, why);
-    } else if (n > 0 && !d->tls && ddp__stream_is_tls(c->bytes, c->got)) {
+    } else if (n > 0 && !d->c->tls && ddp__stream_is_tls(c->bytes, c->got)) {
         ddp__door_note(d, c, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
         ddp__door_note(d, c, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
+        ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
     d->turned++;
     ddp__caller_leave(d, c);
@@ -253,7 +250,7 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->tls, c->fd, POLLIN) : POLLIN);
+        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
         if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
     }
     ddp__poll_set(&polls[count], d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd, POLLIN);

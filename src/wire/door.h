@@ -2,8 +2,7 @@
 #ifndef DDP_WIRE_DOOR_H
 #define DDP_WIRE_DOOR_H
 
-#include "wire/hello.h"
-#include "wire/socket.h"
+#include "wire/tcp.h"
 
 typedef struct ddp__caller {
     int fd;                   /* -1: free */
@@ -20,11 +19,9 @@ typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp
 
 typedef struct ddp__door {
     int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
-    ddp__tls *tls;            /* NULL = plain; borrowed */
-    const ddp__hello *self;   /* borrowed */
+    const ddp__tcp_config *c; /* of this rank; borrowed */
     ddp__door_fn decide;
     void *user;               /* of decide */
-    ddp_logger log;
     int broken;               /* errno of an accept that failed because something was missing here, or 0 */
     char refused[200];        /* who was turned away last, and why */
     int room, inside;         /* callers at a time, of them there now */
@@ -40,8 +37,7 @@ typedef struct ddp__door {
  * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
  * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. All else of d is zero.
  * 0 if memory is short. */
-DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp__hello *self, const ddp_logger *log,
-                            ddp__door_fn decide, void *user);
+DDP_LIB int  ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);

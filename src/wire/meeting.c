@@ -44,21 +44,13 @@ int ddp__missing(const ddp__meeting *m, char *out, size_t room)
     return missing;
 }
 
-/* A file that an earlier run left behind may have led to a program that never answers. */
-static int ddp__root_moved(const ddp__meeting *m)
-{
-    char addr[DDP__MEETFILE_TEXT];
-    uint64_t run;
-
-    return m->path && m->c.rank && ddp__meetfile_read(m->path, addr, &run) &&
-           (run != m->c.self.run_id || strcmp(addr, m->named));
-}
-
 ddp_status ddp__wait_word(ddp__meeting *m, ddp__hello_kind kind, ddp_error *err)
 {
     if (ddp__stream_wait(m->c.tls, m->fd[0], ddp__slice(m))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
-    if (kind == DDP__HELLO && ddp__root_moved(m)) return DDP_PEER_LOST;
+    /* a file that an earlier run left behind may have led to a program that never answers */
+    if (kind == DDP__HELLO && m->path && ddp__meetfile_says(m->path, m->named, m->c.self.run_id) == 0)
+        return DDP_PEER_LOST;
     ddp__wait_note(m, m->root, kind == DDP__TABLE ? ", which waits for other ranks" : "");
     return DDP_OK;
 }
@@ -239,14 +231,6 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
 
 /* ---- the file that says where rank 0 listens ---- */
 
-ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
-{
-    char line[DDP__MEETFILE_TEXT + 32];
-    int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
-
-    return ddp__file_write(path, line, (size_t)n, err);
-}
-
 int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
 {
     char line[DDP__MEETFILE_TEXT + 32], *space, *end;
@@ -270,10 +254,11 @@ int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
     return 1;
 }
 
-void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
+int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id)
 {
     char there[DDP__MEETFILE_TEXT];
     uint64_t run;
 
-    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
+    if (!ddp__meetfile_read(path, there, &run)) return -1;
+    return run == run_id && !strcmp(there, addr);
 }

@@ -11,7 +11,6 @@
 #define DDP_WIRE_MEETING_H
 
 #include "wire/door.h"
-#include "wire/tcp.h"
 
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
@@ -92,12 +91,10 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* A file that says where rank 0 listens, for ranks that share a folder but know no address */
-/* Puts "host:port run-id" there, whole or not at all, over what was left. Errors: DDP_ARG (no path), DDP_IO. */
-DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
+/* A file that says where rank 0 listens, for ranks that share a folder but know no address: "host:port run-id\n" */
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
-/* Takes it away if it still says this. */
-DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
+/* 1 if it says this, 0 if something else, -1 if there is none. */
+DDP_LIB int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id);
 
 #endif /* DDP_WIRE_MEETING_H */

@@ -445,7 +445,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__wire_init(&t->base, &ddp__resume_table, c->rank, c->world) ||
-        !ddp__door_open(&t->door, c->world, c->tls, &c->self, &c->log, ddp__knock, t))
+        !ddp__door_open(&t->door, c, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */

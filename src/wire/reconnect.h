@@ -7,7 +7,6 @@
 #define DDP_WIRE_RECONNECT_H
 
 #include "wire/door.h"
-#include "wire/tcp.h"
 
 #define DDP__RECORD_BYTES 8
 

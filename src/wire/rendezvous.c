@@ -284,7 +284,8 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr list[DDP__ADDRESSES];
     ddp_status bad;
-    int count = 0;
+    char line[DDP__MEETFILE_TEXT];
+    int n, count = 0;
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
@@ -293,9 +294,10 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
     ddp__set_root(m, &list[0]);
     if (!m->path) return ddp__meet_as_root(m, err);
     if (!m->c.self.run_id) m->c.self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
-    DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->c.self.run_id, err));
+    n = snprintf(line, sizeof line, "%s %" PRIu64 "\n", m->addr, m->c.self.run_id);
+    DDP__TRY(ddp__file_write(m->path, line, (size_t)n, err));
     bad = ddp__meet_as_root(m, err);
-    ddp__meetfile_remove(m->path, m->addr, m->c.self.run_id);
+    if (ddp__meetfile_says(m->path, m->addr, m->c.self.run_id) == 1) unlink(m->path);
     return bad;
 }
 
@@ -304,7 +306,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->c.world;
 
-    int door = ddp__door_open(&m->door, m->r->world, m->c.tls, &m->c.self, &m->c.log, ddp__meeting_decide, m);
+    int door = ddp__door_open(&m->door, &m->c, ddp__meeting_decide, m);
 
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);

@@ -19,6 +19,14 @@ extern "C" {
 
 #include <netinet/in.h>
 
+static void publish(const char *path, const char *addr, uint64_t run_id)
+{
+    char line[160];
+    int n = snprintf(line, sizeof line, "%s %" PRIu64 "\n", addr, run_id);
+
+    assert_int_equal(ddp__file_write(path, line, (size_t)n, NULL), DDP_OK);
+}
+
 static void ranks_meet_over_ipv6(void **state)
 {
     meet_rank m[4];
@@ -125,13 +133,12 @@ static void left_over_files_are_passed_over(void **state)
     for (i = 0; i < 4; i++) {
         const char *what = i < 2 ? addr : taken;
         meet_prepare(m, 2, -1, spec);
-        assert_int_equal(ddp__meetfile_publish(path, what, i == 0 ? 6 : i == 3 ? 1234 : 7, NULL),
-                         DDP_OK);
+        publish(path, what, i == 0 ? 6 : i == 3 ? 1234 : 7);
         if (i == 3) m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = 0;
         if (i >= 2) { /* another run owns the port by now */
             meet_prepare(other, 2, i == 2 ? listener : meet_listen(taken), taken);
             if (i == 3)
-                assert_int_equal(ddp__meetfile_publish(path, taken, 1234, NULL), DDP_OK);
+                publish(path, taken, 1234);
             other[0].how.wire.self.run_id = 99;
             other[0].how.timeout_s = 2;
             meet_start(other, 1);
@@ -156,7 +163,7 @@ static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
     for (fixed = 0; fixed < 2; fixed++) { /* a run id of its own, or that of the killed run */
         meet_prepare(m, 2, -1, spec);
         m[0].how.wire.self.run_id = m[1].how.wire.self.run_id = fixed ? 7 : 0;
-        assert_int_equal(ddp__meetfile_publish(path, taken, 7, NULL), DDP_OK);
+        publish(path, taken, 7);
         m[0].pause = 0.6;
         meet_start(m, 2);
         meet_join(m, 2);
@@ -180,18 +187,18 @@ static void a_rank_that_waits_for_a_file_says_for_what(void **state)
     assert_says(&m[1], DDP_TIMEOUT, part);
 
     close(meet_listen(addr));
-    assert_int_equal(ddp__meetfile_publish(path, addr, 6, NULL), DDP_OK);
+    publish(path, addr, 6);
     meet_start(m + 1, 1);
     meet_join(m + 1, 1);
     assert_says(&m[1], DDP_TIMEOUT, "is left over: it belongs to run 6, rank 1 to run 7");
 
-    assert_int_equal(ddp__meetfile_publish(path, addr, 7, NULL), DDP_OK);
+    publish(path, addr, 7);
     meet_start(m + 1, 1);
     meet_join(m + 1, 1);
     snprintf(part, sizeof part, "names %s: Connection refused", addr);
     assert_says(&m[1], DDP_TIMEOUT, part);
 
-    assert_int_equal(ddp__meetfile_publish(path, "192.0.2.7:29500", 7, NULL), DDP_OK);
+    publish(path, "192.0.2.7:29500", 7);
     meet_start(m + 1, 1);
     meet_join(m + 1, 1);
     assert_says(&m[1], DDP_ARG, "192.0.2.7:29500 lies beyond this machine");
@@ -233,11 +240,13 @@ static void other_files_are_not_taken_for_one(void **state)
     assert_int_equal(mkfifo(path, 0600), 0); /* opening it must not wait for a writer */
     assert_false(ddp__meetfile_read(path, addr, &run));
     unlink(path);
-    assert_int_equal(ddp__meetfile_publish(path, "h:1", 3, NULL), DDP_OK);
-    ddp__meetfile_remove(path, "h:1", 4); /* not ours */
-    ddp__meetfile_remove(path, "h:2", 3);
+    publish(path, "h:1", 3);
+    assert_int_equal(ddp__meetfile_says(path, "h:1", 4), 0);
+    assert_int_equal(ddp__meetfile_says(path, "h:2", 3), 0);
     assert_true(exists(path));
-    ddp__meetfile_remove(path, "h:1", 3);
+    assert_int_equal(ddp__meetfile_says(path, "h:1", 3), 1);
+    unlink(path);
+    assert_int_equal(ddp__meetfile_says(path, "h:1", 3), -1);
     assert_false(exists(path));
     assert_true(ddp__fresh_number() != ddp__fresh_number());
 }
