@@ -19618,7 +19618,7 @@ DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_err
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
 /* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on all ranks,
  * with none of these messages in flight. */
-DDP_LIB ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err);
+DDP_LIB void       ddp__engine_sites(ddp__engine *e, const int *site);
 /* Membership: collectives from here on are among those below `servers`, which go on with messages between two. On all
  * ranks behind the same collective, with nothing in flight here. A serve of a worker that is lost, and an answer to it,
  * are over then: ddp_received. */
@@ -19905,6 +19905,9 @@ typedef struct ddp__algorithm {
     int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
     /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is left. */
     int  (*fits)(const ddp__engine *e, const ddp__op *op);
+    /* The values that go to a peer, or (comes) that it sends: their number, and where they are. Where they are summed
+     * and go back (ddp__flow_returns) these are also those that it gives back, or gets. NULL: they go otherwise. */
+    size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
     /* The next frame for a peer, credits allowing; 0: none. */
@@ -19970,8 +19973,9 @@ struct ddp__engine {
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
     int                blocks;        /* ids below it may be among them: the world, behind ddp__engine_retire the workers */
-    int               *site, *site_place, *site_part; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
-                                         in its site, and among those of that place */
+    int                knows_sites;   /* ddp__engine_sites was called; [world] each: its sites; of the living, the place */
+    int               *site, *site_place, *site_part; /* in its site, and among those of that place; */
+    int               *site_side;     /* ranks whose chunks are added up */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -20066,6 +20070,7 @@ DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) D
 DDP_LIB void ddp__notify(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
+DDP_LIB int  ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer); /* and is another rank */
 /* These ids are live from now on: under the lock where the engine runs. */
 DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
 /* The number of a group's collective: the group in the upper bits, so that frames and staging tell operations of
@@ -20124,7 +20129,7 @@ DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
-DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
+DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, float scale,
                              double *divergence);
 DDP_LIB void ddp__memory_own(const ddp__op *op, size_t at, size_t count);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
@@ -20161,11 +20166,16 @@ DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
 /* Credits are to go back now; until, or when those that wait for one another have to, if earlier. */
 DDP_LIB int    ddp__credit_due(const ddp__engine *e, ddp__peer *p);
 DDP_LIB double ddp__credit_by(const ddp__engine *e, double now, double until);
-/* An algorithm's `leaves`, of what is in memory and not coded otherwise: own values, which take a slot, or results. */
+/* What algorithms that have a `part` begin with, send next, count when it leaves or was stored, and find unsent or over. */
+DDP_LIB int  ddp__flow_returns(const ddp__op *op); /* values are summed where they go, and go back as results */
+DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
+DDP_LIB int  ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+/* Of what that peer sends `ready` values are results. */
+DDP_LIB int  ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f);
 DDP_LIB int  ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-/* The next values of a region, in a slot or in memory already, are the operation's. */
-DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, size_t from,
-                               size_t to, double now);
+DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
+DDP_LIB int  ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
+DDP_LIB int  ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
 /* A chunk at *at of a region is here, which must be the next one; 0 after a failure. The failure: 0. */
 DDP_LIB int  ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
@@ -20174,6 +20184,9 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__sites_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
+/* Adds up the chunks of those ranks at a place, coded or times scale, and frees their slots; 0: not all are here. */
+DDP_LIB int  ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count, int coded,
+                            float scale);
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
@@ -20513,6 +20526,11 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
     return team;
 }
 
+int ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer)
+{
+    return peer != e->rank && (op->p2p ? peer == op->m.peer : ddp__team_of(e, op).place[peer] >= 0);
+}
+
 void ddp__members_set(ddp__engine *e, uint64_t live)
 {
     int n = 0;
@@ -20748,8 +20766,7 @@ void ddp__check_left(ddp__engine *e, int peer)
     for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
         char text[128], who[80];
-        if (!op || op->state != DDP__OP_ACTIVE) continue;
-        if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
+        if (!op || op->state != DDP__OP_ACTIVE || !ddp__takes_part(e, op, peer)) continue;
         if (op->way->over(e, op, peer)) continue;
         if (e->membership && !op->p2p) {
             e->membership->left(e, peer);
@@ -20920,7 +20937,8 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
     }
 }
 
-void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
+void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, float scale,
+                     double *divergence)
 {
     size_t here;
 
@@ -20929,7 +20947,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
-        ddp__floats_sum(result, e->terms, terms, here, op->scale, divergence);
+        ddp__floats_sum(result, e->terms, terms, here, scale, divergence);
         if (op->m.add) ddp__floats_add(to, result, here);
         for (int i = 0; i < terms; i++) e->terms[i] += here;
     }
@@ -21321,7 +21339,51 @@ double ddp__credit_by(const ddp__engine *e, double now, double until)
     return until;
 }
 
-/* ---- chunks on their way ---- */
+/* ---- values on their way, and results ---- */
+
+int ddp__flow_returns(const ddp__op *op)
+{
+    return op->m.verb == DDP_ALL_REDUCE && (op->way->types >> DDP__FRAME_RESULT & 1);
+}
+
+/* What goes there and comes back, and what comes here, counted once it is stored, summed or gone back. */
+void ddp__flow_begin(ddp__engine *e, ddp__op *op)
+{
+    for (int r = 0; r < e->world; r++) {
+        size_t from, to, goes, comes, back;
+        if (!ddp__takes_part(e, op, r)) continue;
+        goes = op->way->part(e, op, r, 0, &from, &to);
+        comes = op->way->part(e, op, r, 1, &from, &to);
+        back = ddp__flow_returns(op) ? goes : 0;
+        op->left += goes + back + comes;
+        if (back + comes > 0) ddp__op_expect(e, op, r);
+    }
+}
+
+int ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const int type = op->way->types >> DDP__FRAME_DATA & 1 ? DDP__FRAME_DATA : DDP__FRAME_PART;
+    const size_t chunk = e->chunk * sizeof(float) / op->unit;
+    size_t from, to, at;
+
+    (void)op->way->part(e, op, peer, 0, &from, &to);
+    at = from + ddp__row(e, op, peer)->u.flow.sent;
+    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
+    ddp__describe(f, op, type, at, to - at < chunk ? to - at : chunk);
+    return 1;
+}
+
+int ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f)
+{
+    const size_t given = ddp__row(e, op, peer)->u.flow.results;
+    size_t from, to, count = op->way->part(e, op, peer, 1, &from, &to);
+
+    if (count > ready) count = ready;
+    if (count == given) return 0;
+    count -= given;
+    ddp__describe(f, op, DDP__FRAME_RESULT, from + given, count < e->chunk ? count : e->chunk);
+    return 1;
+}
 
 int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
@@ -21354,12 +21416,13 @@ int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, si
     return 1;
 }
 
-void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, size_t from, size_t to,
-                       double now)
+void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
+    size_t from, to;
 
+    (void)op->way->part(e, op, peer, f->type == DDP__FRAME_DATA, &from, &to);
     if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;
@@ -21370,6 +21433,27 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
     }
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, count);
+}
+
+int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+
+    return ddp__row(e, op, peer)->u.flow.sent < op->way->part(e, op, peer, 0, &from, &to);
+}
+
+int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from, to, got = x->u.flow.finished + x->u.flow.taken, comes = op->way->part(e, op, peer, 1, &from, &to);
+
+    if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
+    if (ddp__flow_returns(op))
+        return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
+    /* nothing goes back, so a peer may go before its values are added up */
+    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+        if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p) got += ddp__frame_values(&e->slot[s].f);
+    return got >= comes;
 }
 
 /* ==== comm/direct.c ==== [comm] */
@@ -21389,13 +21473,12 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
 
 /* ---- plain ---- */
 
-/* The values that this rank sends to a peer, or (in) that the peer sends. */
-static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int in, size_t *from, size_t *to)
+static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    const int of = in ? peer : e->rank;
+    const int of = comes ? peer : e->rank;
 
     *from = *to = 0;
-    if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == in && op->m.peer == peer ? op->n : 0;
+    if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == comes && op->m.peer == peer ? op->n : 0;
     else if (ddp__team_of(e, op).place[peer] < 0) return 0;
     else if (op->m.verb == DDP_ALL_GATHER) ddp__segment(e, op, of, from, to);
     else *to = ddp__root(e, op) == of ? op->n : 0;
@@ -21417,58 +21500,15 @@ static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 
 static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
-    size_t from, to;
-
     if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
-    for (int r = 0; r < e->world; r++) {
-        if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
-        op->left += ddp__plain_part(e, op, r, 0, &from, &to);
-        op->left += ddp__plain_part(e, op, r, 1, &from, &to);
-        if (to > from) ddp__op_expect(e, op, r);
-    }
-}
-
-static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
-{
-    const size_t chunk = e->chunk * sizeof(float) / op->unit;
-    size_t from, to, at;
-
-    (void)ddp__plain_part(e, op, peer, 0, &from, &to);
-    at = from + ddp__row(e, op, peer)->u.flow.sent;
-    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
-    ddp__describe(f, op, DDP__FRAME_DATA, at, to - at < chunk ? to - at : chunk);
-    return 1;
-}
-
-static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
-{
-    size_t from, to;
-
-    (void)ddp__plain_part(e, op, peer, 1, &from, &to);
-    ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
-}
-
-static int ddp__plain_unsent(ddp__engine *e, const ddp__op *op, int peer)
-{
-    size_t from, to;
-
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__plain_part(e, op, peer, 0, &from, &to);
-}
-
-static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to;
-
-    return !ddp__plain_unsent(e, op, peer) && x->u.flow.finished >= ddp__plain_part(e, op, peer, 1, &from, &to) &&
-           !x->expected;
+    ddp__flow_begin(e, op);
 }
 
 const ddp__algorithm *ddp__plain_way(void)
 {
     static const ddp__algorithm way = {
-        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
-        NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_part, ddp__plain_begin, ddp__flow_next,
+        ddp__flow_leaves, NULL, NULL, ddp__flow_arrived, ddp__flow_unsent, ddp__flow_over, NULL};
 
     return &way;
 }
@@ -21503,41 +21543,15 @@ static int ddp__direct_fits(const ddp__engine *e, const ddp__op *op)
     return ddp__sums(op);
 }
 
-/* Results go to the others. */
-static int ddp__direct_returns(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE && !op->way->whole; }
-
-static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
+static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    const size_t own = ddp__segment_length(e, op, e->rank);
-
-    for (int i = 0; i < team.members; i++) {
-        const int r = team.member[i];
-        const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
-        if (r == e->rank) continue;
-        /* what goes there, what comes back of it, and what comes here, counted once it is summed or goes back */
-        op->left += ddp__segment_length(e, op, r) + results + own;
-        if (own + results > 0) ddp__op_expect(e, op, r);
-    }
+    ddp__segment(e, op, comes ? e->rank : peer, from, to);
+    return *to - *from;
 }
 
 static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to, at;
-
-    if (ddp__direct_returns(op) && x->u.flow.results < op->reduced) {
-        size_t count = op->reduced - x->u.flow.results;
-        ddp__segment(e, op, e->rank, &from, &to);
-        if (count > e->chunk) count = e->chunk;
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count);
-        return 1;
-    }
-    ddp__segment(e, op, peer, &from, &to);
-    at = from + x->u.flow.sent;
-    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
-    ddp__describe(f, op, DDP__FRAME_PART, at, to - at < e->chunk ? to - at : e->chunk);
-    return 1;
+    return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) || ddp__flow_next(e, op, peer, f);
 }
 
 /* All contributions were written, and the own segment is summed. */
@@ -21572,44 +21586,30 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
     return 1;
 }
 
-/* All ranks' chunks of that place are here, or this rank has none to wait for. */
-static int ddp__chunks_here(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count, int coded,
+                   float scale)
 {
-    const ddp__members team = ddp__team_of(e, op);
+    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+    int own = 0;
 
-    for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank && ddp__pending(e, team.member[i], op) < 0) return 0;
+    for (int i = 0; i < ranks; i++) {
+        const int r = rank[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
+        if (r == e->rank) own = i;
+        else if (s < 0) return 0;
+        else if (e->slot[s].f.offset != at || ddp__frame_values(&e->slot[s].f) != count)
+            return ddp__out_of_order(e, r, &e->slot[s].f, at);
+        else e->terms[i] = e->slot[s].data;
+    }
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
     if (!ddp__guard_check(e, op, at, count)) return 0;
-    for (int i = 0; i < team.members; i++) {
-        const ddp__frame *f;
-        if (team.member[i] == e->rank) continue;
-        f = &e->slot[ddp__pending(e, team.member[i], op)].f;
-        if (f->offset == at && ddp__frame_values(f) == count) continue;
-        return ddp__out_of_order(e, team.member[i], f, at);
-    }
-    return 1;
-}
-
-static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t count)
-{
-    const ddp__members team = ddp__team_of(e, op);
-    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
-
-    for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
-    if (op->m.coding) {
-        if (!ddp__reduce_coded(e, op, at, count, team.place[e->rank], team.members, divergence)) return 0;
-    } else {
-        ddp__memory_sum(e, op, at, count, team.place[e->rank], team.members, divergence);
-        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
-    }
-    for (int i = 0; i < team.members; i++) {
-        int s, r = team.member[i];
-        if (r == e->rank) continue;
-        s = ddp__pending(e, r, op);
-        ddp__row(e, op, r)->u.flow.taken += count;
-        ddp__pending_remove(e, r, s);
+    if (coded && !ddp__reduce_coded(e, op, at, count, own, ranks, divergence)) return 0;
+    if (!coded) ddp__memory_sum(e, op, at, count, own, ranks, scale, divergence);
+    if (!coded && op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
+    for (int i = 0; i < ranks; i++) {
+        const int s = i == own ? -1 : ddp__pending(e, rank[i], op);
+        if (s < 0) continue;
+        ddp__row(e, op, rank[i])->u.flow.taken += count;
+        ddp__pending_remove(e, rank[i], s);
         ddp__slot_free(e, s);
     }
     return 1;
@@ -21618,17 +21618,18 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 /* Sums every chunk of the own part of which all contributions are here. */
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
+    const ddp__members team = ddp__team_of(e, op);
     size_t from, to;
 
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
-        if (!ddp__chunks_here(e, op, at, count) || !ddp__reduce_chunk(e, op, at, count)) return;
+        if (!ddp__sum_chunk(e, op, team.member, team.members, at, count, op->m.coding != 0, op->scale)) return;
         ddp__guard_update(e, op, at, count);
         op->reduced += count;
         ddp__op_moves(e, op, now);
         ddp__direct_release(e, op);
-        if (!ddp__direct_returns(op)) ddp__op_advance(e, op, count * (size_t)(ddp__team_of(e, op).members - 1));
+        if (!ddp__flow_returns(op)) ddp__op_advance(e, op, count * (size_t)(team.members - 1));
     }
 }
 
@@ -21641,40 +21642,19 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, d
 
 static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
-    size_t from, to;
-
-    ddp__segment(e, op, peer, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
-    else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
-}
-
-static int ddp__direct_unsent(ddp__engine *e, const ddp__op *op, int peer)
-{
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__segment_length(e, op, peer);
-}
-
-static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
-
-    if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
-    if (ddp__direct_returns(op))
-        return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
-    /* nothing comes back after it, so a peer may go before its values are added up */
-    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
-        if (e->slot[s].f.seq == op->seq && !e->slot[s].f.p2p) got += ddp__frame_values(&e->slot[s].f);
-    return got >= own;
+    else ddp__flow_arrived(e, op, peer, slot, f, now);
 }
 
 const ddp__algorithm *ddp__direct_way(int whole)
 {
     static const ddp__algorithm way[2] = {
-        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_begin,
-         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent,
-         ddp__direct_over, NULL},
-        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
-         ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_part,
+         ddp__flow_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived,
+         ddp__flow_unsent, ddp__flow_over, NULL},
+        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_part, ddp__flow_begin,
+         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__flow_unsent,
+         ddp__flow_over, NULL}};
 
     return &way[whole];
 }
@@ -21695,19 +21675,12 @@ const ddp__algorithm *ddp__direct_way(int whole)
  * of it lies outside the slice was kept when the slice was another: it goes with the own values, inside. Where one site
  * is left nothing is rounded and nothing kept. */
 
-ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
+void ddp__engine_sites(ddp__engine *e, const int *site)
 {
-    int *own = (int *)ddp__calloc(3 * (size_t)e->world, sizeof *own);
-
-    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", e->world);
-    memcpy(own, site, (size_t)e->world * sizeof *own);
     pthread_mutex_lock(&e->lock);
-    if (e->site) DDP_FREE(e->site);
-    e->site = own;
-    e->site_place = own + e->world;
-    e->site_part = own + 2 * e->world;
+    memcpy(e->site, site, (size_t)e->world * sizeof *site);
+    e->knows_sites = 1;
     pthread_mutex_unlock(&e->lock);
-    return DDP_OK;
 }
 
 /* Of the living: the place in the own site, and among those of that place in all sites. */
@@ -21764,12 +21737,13 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
-/* What this rank adds up with values of a peer (mine 1), whose result goes there; or the other way round. */
-static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int mine, size_t *from, size_t *to)
+/* What this rank adds up with values of a peer, whose result goes there; or the other way round. */
+static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    const int of = mine ? e->rank : peer;
+    const int of = comes ? e->rank : peer;
 
     *from = *to = 0;
+    if (e->place[peer] < 0) return 0;
     if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
     else if (e->site_place[peer] == e->site_place[e->rank])
         ddp__sites_part(e, op, of, from, to);
@@ -21778,7 +21752,7 @@ static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer
 
 static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.levels && e->site && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
+    return op->m.levels && e->knows_sites && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
 /* The sum of the own site, from an offset on, becomes what crosses sites; 0 after a failure. */
@@ -21792,7 +21766,7 @@ static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t cou
 
 static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
 {
-    size_t from, to, goes, comes;
+    size_t from, to;
 
     ddp__sites_count(e, op);
     op->u.sites.summed = 0;
@@ -21805,14 +21779,7 @@ static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
         if (!ddp__sites_crosses(e, op, from, to - from)) return;
         op->u.sites.summed = to - from;
     }
-    for (int i = 0; i < e->members; i++) {
-        const int r = e->member[i];
-        if (r == e->rank) continue;
-        goes = ddp__sites_range(e, op, r, 0, &from, &to);
-        comes = ddp__sites_range(e, op, r, 1, &from, &to);
-        op->left += 2 * goes + comes; /* values there and results back; the results of what comes */
-        if (goes + comes > 0) ddp__op_expect(e, op, r);
-    }
+    ddp__flow_begin(e, op);
 }
 
 /* How far the own slice is final, from `at` on. */
@@ -21832,16 +21799,6 @@ static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
     return 0;
 }
 
-static int ddp__sites_describe(ddp__frame *f, const ddp__op *op, int inside, int type, size_t at, size_t count)
-{
-    ddp__describe(f, op, type, at, count);
-    if (inside) {
-        f->coding = (int)DDP_AS_FLOAT;
-        f->length = (uint32_t)(count * sizeof(float));
-    }
-    return 1;
-}
-
 static int ddp__sites_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const int coding = ddp__sites_inside(e, peer) ? (int)DDP_AS_FLOAT : (int)op->m.coding;
@@ -21853,62 +21810,36 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     const int inside = ddp__sites_inside(e, peer);
-    size_t from, to, at, count;
+    size_t first, last, from, to, ready = op->reduced;
 
-    if (x->u.flow.results < ddp__sites_range(e, op, peer, 1, &from, &to)) {
-        at = from + x->u.flow.results;
-        count = inside ? ddp__sites_final(e, op, at) : op->reduced - x->u.flow.results;
-        if (count > e->chunk) count = e->chunk;
-        if (count > 0) return ddp__sites_describe(f, op, inside, DDP__FRAME_RESULT, at, count);
+    ddp__sites_slice(op, e->site_place[e->rank], &first, &last);
+    if (inside) ready = x->u.flow.results + ddp__sites_final(e, op, first + x->u.flow.results);
+    if (!ddp__flow_result(e, op, peer, ready, f)) {
+        (void)ddp__sites_range(e, op, peer, 0, &from, &to);
+        from += x->u.flow.sent;
+        if (to - from > e->chunk) to = from + e->chunk;
+        if (!inside && first + op->u.sites.summed < to) return 0; /* not yet the site's sum */
+        if (!ddp__flow_next(e, op, peer, f)) return 0;
     }
-    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
-    at = from + x->u.flow.sent;
-    count = to - at < e->chunk ? to - at : e->chunk;
-    if (at >= to) return 0;
-    if (!inside) {
-        ddp__sites_slice(op, e->site_place[e->rank], &from, &to);
-        if (from + op->u.sites.summed < at + count) return 0;
-    }
-    if (!ddp__may_stage(e, op, peer, 0)) return 0;
-    return ddp__sites_describe(f, op, inside, DDP__FRAME_PART, at, count);
-}
-
-/* Adds up a chunk where it lies, with those of all peers on one side, inside or across; 0: one is missing. */
-static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count, float scale)
-{
-    const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
-    int terms = 0, own = 0;
-    size_t here;
-
-    for (int i = 0; i < e->members; i++) {
-        const int r = e->member[i];
-        const ddp__frame *f;
-        int s;
-        if (r == e->rank) {
-            own = terms++;
-            continue;
-        }
-        if (ddp__sites_inside(e, r) != inside || (!inside && e->site_place[r] != e->site_place[e->rank])) continue;
-        s = ddp__pending(e, r, op);
-        if (s < 0) return 0;
-        f = &e->slot[s].f;
-        if (f->offset != at || ddp__frame_values(f) != count) return ddp__out_of_order(e, r, f, at);
-        e->terms[terms++] = e->slot[s].data;
-    }
-    if (coded && !ddp__reduce_coded(e, op, at, count, own, terms, NULL)) return 0;
-    for (size_t done = 0; done < count && !coded; done += here) {
-        float *to = (float *)ddp__memory_at(op, &op->to, at + done, count - done, &here);
-        e->terms[own] = to;
-        ddp__floats_sum(to, e->terms, terms, here, scale, NULL);
-        for (int i = 0; i < terms; i++) e->terms[i] += here;
-    }
-    for (int i = 0; i < e->members; i++) {
-        const int r = e->member[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
-        if (s < 0 || ddp__sites_inside(e, r) != inside) continue;
-        ddp__pending_remove(e, r, s);
-        ddp__slot_free(e, s);
+    if (inside) {
+        f->length = (uint32_t)(ddp__frame_values(f) * sizeof(float));
+        f->coding = (int)DDP_AS_FLOAT;
     }
     return 1;
+}
+
+/* Adds up a chunk with those of all peers on one side, inside or across; 0: one is missing. */
+static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count)
+{
+    const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
+    int ranks = 0;
+
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i], near = ddp__sites_inside(e, r);
+        if (r == e->rank || (inside ? near : !near && e->site_place[r] == e->site_place[e->rank]))
+            e->site_side[ranks++] = r;
+    }
+    return ddp__sum_chunk(e, op, e->site_side, ranks, at, count, coded, inside ? 1 : op->scale);
 }
 
 /* Adds up every chunk for which all is here: of the slice inside the site, then of the part between sites. */
@@ -21922,14 +21853,14 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
     while (first + op->u.sites.summed < last) {
         at = first + op->u.sites.summed;
         count = last - at < e->chunk ? last - at : e->chunk;
-        if (!ddp__sites_sum(e, op, 1, at, count, 1) || !ddp__sites_crosses(e, op, at, count)) break;
+        if (!ddp__sites_sum(e, op, 1, at, count) || !ddp__sites_crosses(e, op, at, count)) break;
         op->u.sites.summed += count;
         ddp__op_moves(e, op, now);
     }
     while (from + op->reduced < to) {
         at = from + op->reduced;
         count = to - at < e->chunk ? to - at : e->chunk;
-        if (first + op->u.sites.summed < at + count || !ddp__sites_sum(e, op, 0, at, count, op->scale)) break;
+        if (first + op->u.sites.summed < at + count || !ddp__sites_sum(e, op, 0, at, count)) break;
         op->reduced += count;
         ddp__op_moves(e, op, now);
     }
@@ -21937,37 +21868,16 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
 
 static void ddp__sites_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
-    size_t from, to;
-
-    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__sites_ready(e, op, now);
-    else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
-}
-
-static int ddp__sites_unsent(ddp__engine *e, const ddp__op *op, int peer)
-{
-    size_t from, to;
-
-    if (e->place[peer] < 0) return 0;
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__sites_range(e, op, peer, 0, &from, &to);
-}
-
-static int ddp__sites_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to;
-
-    if (e->place[peer] < 0) return 1;
-    return !ddp__sites_unsent(e, op, peer) && !x->expected &&
-           x->u.flow.results >= ddp__sites_range(e, op, peer, 1, &from, &to) &&
-           x->u.flow.finished >= ddp__sites_range(e, op, peer, 0, &from, &to);
+    else ddp__flow_arrived(e, op, peer, slot, f, now);
 }
 
 const ddp__algorithm *ddp__sites_way(void)
 {
     static const ddp__algorithm way = {
-        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_begin,
-        ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
+        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_range,
+        ddp__sites_begin, ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived,
+        ddp__flow_unsent, ddp__flow_over, NULL};
 
     return &way;
 }
@@ -22177,7 +22087,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
     if (ddp__segment_of(e, op, f->offset) == e->rank) {
         ddp__exchange *x = ddp__row(e, op, e->rank);
         e->terms[0] = s->data;
-        ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
+        ddp__memory_sum(e, op, f->offset, count, 1, 2, op->scale, op->m.divergence ? &x->divergence : NULL);
         ddp__guard_update(e, op, f->offset, count);
         x->u.flow.finished += count;
         ddp__slot_free(e, slot);
@@ -22223,7 +22133,7 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, NULL, ddp__ring_begin,
         ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
 
     return &way;
@@ -22502,7 +22412,7 @@ const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
     static const ddp__algorithm way = {
-        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, ddp__share_begin,
+        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, NULL, ddp__share_begin,
         ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent,
         ddp__share_is_over, ddp__share_finished};
 
@@ -22519,7 +22429,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     const ddp__exchange *x = ddp__row(e, op, peer);
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
-    if (peer == e->rank || x->seen || (op->p2p ? peer != op->m.peer : ddp__team_of(e, op).place[peer] < 0)) return 0;
+    if (x->seen || !ddp__takes_part(e, op, peer)) return 0;
     /* heartbeats tell of the world's operations, and of nothing urgent */
     if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
     if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
@@ -22572,8 +22482,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
-        if (r == e->rank || (op->p2p ? r != op->m.peer : ddp__team_of(e, op).place[r] < 0)) continue;
-        if (now - p->last_got <= longest) continue;
+        if (!ddp__takes_part(e, op, r) || now - p->last_got <= longest) continue;
         longest = now - p->last_got;
         snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
     }
@@ -23280,7 +23189,7 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 
     if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
-        ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
+        ddp__memory_sum(e, op, 0, op->n, 0, 1, op->scale, divergence);
     if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
     ddp__op_advance(e, op, op->left);
 }
@@ -23491,12 +23400,7 @@ enum { DDP__IOV = 17 };
 
 static int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    if (op->p2p) {
-        if (op->m.peer != peer) return 0;
-    } else if (e->frozen || ddp__team_of(e, op).place[peer] < 0) {
-        return 0;
-    }
-    return op->way->next(e, op, peer, f);
+    return ddp__takes_part(e, op, peer) && (op->p2p || !e->frozen) && op->way->next(e, op, peer, f);
 }
 
 static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
@@ -23583,7 +23487,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
         if (!op || op->missing == 0 || op->waiting_since >= 0 || op->span.begin < 0) continue;
         for (int r = 0; r < e->world && !busy; r++) {
             ddp__frame f;
-            if (r != e->rank) busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
+            busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
         }
         if (busy) continue;
         hops = op->way->relays ? ddp__team_of(e, op).members - 1 : 1;
@@ -24347,6 +24251,10 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
     e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
     e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
+    e->site = (int *)ddp__carve(block, &used, world, sizeof *e->site);
+    e->site_place = (int *)ddp__carve(block, &used, world, sizeof *e->site_place);
+    e->site_part = (int *)ddp__carve(block, &used, world, sizeof *e->site_part);
+    e->site_side = (int *)ddp__carve(block, &used, world, sizeof *e->site_side);
     e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
@@ -24452,7 +24360,6 @@ static void ddp__engine_free(ddp__engine *e)
     ddp_allocator allocator = e->cfg.allocator;
 
     ddp__guard_close(e);
-    if (e->site) DDP_FREE(e->site);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);
@@ -25322,6 +25229,15 @@ static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
     return 0;
 }
 
+static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
+{
+    (void)e;
+    (void)peer;
+    (void)comes;
+    *from = 0;
+    return *to = op->n;
+}
+
 static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
@@ -25341,11 +25257,6 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
     return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
 }
 
-static void ddp__handed_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
-{
-    ddp__flow_arrived(e, op, peer, slot, f, 0, op->n, now);
-}
-
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     (void)e;
@@ -25354,9 +25265,9 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_begin, ddp__handed_next, NULL,
-                                        NULL, ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
-                                        ddp__handed_over, NULL};
+    static const ddp__algorithm way = {
+        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, ddp__handed_next, NULL, NULL,
+        ddp__handed_agrees, ddp__flow_arrived, ddp__handed_never, ddp__handed_over, NULL};
 
     return &way;
 }
@@ -44413,7 +44324,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     v->elastic = d->cfg.min_world > 0;
     v->one = alike;
     if (v->one) v->site.members = d->world;
-    else if (v->elastic) bad = (int)ddp__engine_sites(d->engine, site, err);
+    else if (v->elastic) ddp__engine_sites(d->engine, site);
     else bad = ddp__levels_make(d, v, site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */

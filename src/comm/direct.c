@@ -15,13 +15,12 @@
 
 /* ---- plain ---- */
 
-/* The values that this rank sends to a peer, or (in) that the peer sends. */
-static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int in, size_t *from, size_t *to)
+static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    const int of = in ? peer : e->rank;
+    const int of = comes ? peer : e->rank;
 
     *from = *to = 0;
-    if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == in && op->m.peer == peer ? op->n : 0;
+    if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == comes && op->m.peer == peer ? op->n : 0;
     else if (ddp__team_of(e, op).place[peer] < 0) return 0;
     else if (op->m.verb == DDP_ALL_GATHER) ddp__segment(e, op, of, from, to);
     else *to = ddp__root(e, op) == of ? op->n : 0;
@@ -43,58 +42,15 @@ static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 
 static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
-    size_t from, to;
-
     if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
-    for (int r = 0; r < e->world; r++) {
-        if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
-        op->left += ddp__plain_part(e, op, r, 0, &from, &to);
-        op->left += ddp__plain_part(e, op, r, 1, &from, &to);
-        if (to > from) ddp__op_expect(e, op, r);
-    }
-}
-
-static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
-{
-    const size_t chunk = e->chunk * sizeof(float) / op->unit;
-    size_t from, to, at;
-
-    (void)ddp__plain_part(e, op, peer, 0, &from, &to);
-    at = from + ddp__row(e, op, peer)->u.flow.sent;
-    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
-    ddp__describe(f, op, DDP__FRAME_DATA, at, to - at < chunk ? to - at : chunk);
-    return 1;
-}
-
-static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
-{
-    size_t from, to;
-
-    (void)ddp__plain_part(e, op, peer, 1, &from, &to);
-    ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
-}
-
-static int ddp__plain_unsent(ddp__engine *e, const ddp__op *op, int peer)
-{
-    size_t from, to;
-
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__plain_part(e, op, peer, 0, &from, &to);
-}
-
-static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to;
-
-    return !ddp__plain_unsent(e, op, peer) && x->u.flow.finished >= ddp__plain_part(e, op, peer, 1, &from, &to) &&
-           !x->expected;
+    ddp__flow_begin(e, op);
 }
 
 const ddp__algorithm *ddp__plain_way(void)
 {
     static const ddp__algorithm way = {
-        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
-        NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_part, ddp__plain_begin, ddp__flow_next,
+        ddp__flow_leaves, NULL, NULL, ddp__flow_arrived, ddp__flow_unsent, ddp__flow_over, NULL};
 
     return &way;
 }
@@ -129,41 +85,15 @@ static int ddp__direct_fits(const ddp__engine *e, const ddp__op *op)
     return ddp__sums(op);
 }
 
-/* Results go to the others. */
-static int ddp__direct_returns(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE && !op->way->whole; }
-
-static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
+static size_t ddp__direct_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    const size_t own = ddp__segment_length(e, op, e->rank);
-
-    for (int i = 0; i < team.members; i++) {
-        const int r = team.member[i];
-        const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
-        if (r == e->rank) continue;
-        /* what goes there, what comes back of it, and what comes here, counted once it is summed or goes back */
-        op->left += ddp__segment_length(e, op, r) + results + own;
-        if (own + results > 0) ddp__op_expect(e, op, r);
-    }
+    ddp__segment(e, op, comes ? e->rank : peer, from, to);
+    return *to - *from;
 }
 
 static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to, at;
-
-    if (ddp__direct_returns(op) && x->u.flow.results < op->reduced) {
-        size_t count = op->reduced - x->u.flow.results;
-        ddp__segment(e, op, e->rank, &from, &to);
-        if (count > e->chunk) count = e->chunk;
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count);
-        return 1;
-    }
-    ddp__segment(e, op, peer, &from, &to);
-    at = from + x->u.flow.sent;
-    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
-    ddp__describe(f, op, DDP__FRAME_PART, at, to - at < e->chunk ? to - at : e->chunk);
-    return 1;
+    return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) || ddp__flow_next(e, op, peer, f);
 }
 
 /* All contributions were written, and the own segment is summed. */
@@ -198,44 +128,30 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
     return 1;
 }
 
-/* All ranks' chunks of that place are here, or this rank has none to wait for. */
-static int ddp__chunks_here(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count, int coded,
+                   float scale)
 {
-    const ddp__members team = ddp__team_of(e, op);
+    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+    int own = 0;
 
-    for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank && ddp__pending(e, team.member[i], op) < 0) return 0;
+    for (int i = 0; i < ranks; i++) {
+        const int r = rank[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
+        if (r == e->rank) own = i;
+        else if (s < 0) return 0;
+        else if (e->slot[s].f.offset != at || ddp__frame_values(&e->slot[s].f) != count)
+            return ddp__out_of_order(e, r, &e->slot[s].f, at);
+        else e->terms[i] = e->slot[s].data;
+    }
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
     if (!ddp__guard_check(e, op, at, count)) return 0;
-    for (int i = 0; i < team.members; i++) {
-        const ddp__frame *f;
-        if (team.member[i] == e->rank) continue;
-        f = &e->slot[ddp__pending(e, team.member[i], op)].f;
-        if (f->offset == at && ddp__frame_values(f) == count) continue;
-        return ddp__out_of_order(e, team.member[i], f, at);
-    }
-    return 1;
-}
-
-static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t count)
-{
-    const ddp__members team = ddp__team_of(e, op);
-    double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
-
-    for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
-    if (op->m.coding) {
-        if (!ddp__reduce_coded(e, op, at, count, team.place[e->rank], team.members, divergence)) return 0;
-    } else {
-        ddp__memory_sum(e, op, at, count, team.place[e->rank], team.members, divergence);
-        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
-    }
-    for (int i = 0; i < team.members; i++) {
-        int s, r = team.member[i];
-        if (r == e->rank) continue;
-        s = ddp__pending(e, r, op);
-        ddp__row(e, op, r)->u.flow.taken += count;
-        ddp__pending_remove(e, r, s);
+    if (coded && !ddp__reduce_coded(e, op, at, count, own, ranks, divergence)) return 0;
+    if (!coded) ddp__memory_sum(e, op, at, count, own, ranks, scale, divergence);
+    if (!coded && op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
+    for (int i = 0; i < ranks; i++) {
+        const int s = i == own ? -1 : ddp__pending(e, rank[i], op);
+        if (s < 0) continue;
+        ddp__row(e, op, rank[i])->u.flow.taken += count;
+        ddp__pending_remove(e, rank[i], s);
         ddp__slot_free(e, s);
     }
     return 1;
@@ -244,17 +160,18 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 /* Sums every chunk of the own part of which all contributions are here. */
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
+    const ddp__members team = ddp__team_of(e, op);
     size_t from, to;
 
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
-        if (!ddp__chunks_here(e, op, at, count) || !ddp__reduce_chunk(e, op, at, count)) return;
+        if (!ddp__sum_chunk(e, op, team.member, team.members, at, count, op->m.coding != 0, op->scale)) return;
         ddp__guard_update(e, op, at, count);
         op->reduced += count;
         ddp__op_moves(e, op, now);
         ddp__direct_release(e, op);
-        if (!ddp__direct_returns(op)) ddp__op_advance(e, op, count * (size_t)(ddp__team_of(e, op).members - 1));
+        if (!ddp__flow_returns(op)) ddp__op_advance(e, op, count * (size_t)(team.members - 1));
     }
 }
 
@@ -267,40 +184,19 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, d
 
 static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
-    size_t from, to;
-
-    ddp__segment(e, op, peer, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
-    else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
-}
-
-static int ddp__direct_unsent(ddp__engine *e, const ddp__op *op, int peer)
-{
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__segment_length(e, op, peer);
-}
-
-static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
-
-    if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
-    if (ddp__direct_returns(op))
-        return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
-    /* nothing comes back after it, so a peer may go before its values are added up */
-    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
-        if (e->slot[s].f.seq == op->seq && !e->slot[s].f.p2p) got += ddp__frame_values(&e->slot[s].f);
-    return got >= own;
+    else ddp__flow_arrived(e, op, peer, slot, f, now);
 }
 
 const ddp__algorithm *ddp__direct_way(int whole)
 {
     static const ddp__algorithm way[2] = {
-        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_begin,
-         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent,
-         ddp__direct_over, NULL},
-        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
-         ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_part,
+         ddp__flow_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived,
+         ddp__flow_unsent, ddp__flow_over, NULL},
+        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_part, ddp__flow_begin,
+         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__flow_unsent,
+         ddp__flow_over, NULL}};
 
     return &way[whole];
 }

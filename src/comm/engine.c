@@ -59,6 +59,10 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
     e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
     e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
+    e->site = (int *)ddp__carve(block, &used, world, sizeof *e->site);
+    e->site_place = (int *)ddp__carve(block, &used, world, sizeof *e->site_place);
+    e->site_part = (int *)ddp__carve(block, &used, world, sizeof *e->site_part);
+    e->site_side = (int *)ddp__carve(block, &used, world, sizeof *e->site_side);
     e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
@@ -164,7 +168,6 @@ static void ddp__engine_free(ddp__engine *e)
     ddp_allocator allocator = e->cfg.allocator;
 
     ddp__guard_close(e);
-    if (e->site) DDP_FREE(e->site);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);

@@ -115,7 +115,7 @@ DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_err
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
 /* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on all ranks,
  * with none of these messages in flight. */
-DDP_LIB ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err);
+DDP_LIB void       ddp__engine_sites(ddp__engine *e, const int *site);
 /* Membership: collectives from here on are among those below `servers`, which go on with messages between two. On all
  * ranks behind the same collective, with nothing in flight here. A serve of a worker that is lost, and an answer to it,
  * are over then: ddp_received. */

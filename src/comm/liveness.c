@@ -8,7 +8,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     const ddp__exchange *x = ddp__row(e, op, peer);
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
-    if (peer == e->rank || x->seen || (op->p2p ? peer != op->m.peer : ddp__team_of(e, op).place[peer] < 0)) return 0;
+    if (x->seen || !ddp__takes_part(e, op, peer)) return 0;
     /* heartbeats tell of the world's operations, and of nothing urgent */
     if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
     if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
@@ -61,8 +61,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
-        if (r == e->rank || (op->p2p ? r != op->m.peer : ddp__team_of(e, op).place[r] < 0)) continue;
-        if (now - p->last_got <= longest) continue;
+        if (!ddp__takes_part(e, op, r) || now - p->last_got <= longest) continue;
         longest = now - p->last_got;
         snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
     }

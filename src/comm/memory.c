@@ -156,7 +156,8 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
     }
 }
 
-void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
+void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, float scale,
+                     double *divergence)
 {
     size_t here;
 
@@ -165,7 +166,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
-        ddp__floats_sum(result, e->terms, terms, here, op->scale, divergence);
+        ddp__floats_sum(result, e->terms, terms, here, scale, divergence);
         if (op->m.add) ddp__floats_add(to, result, here);
         for (int i = 0; i < terms; i++) e->terms[i] += here;
     }

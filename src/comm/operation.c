@@ -84,6 +84,11 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
     return team;
 }
 
+int ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer)
+{
+    return peer != e->rank && (op->p2p ? peer == op->m.peer : ddp__team_of(e, op).place[peer] >= 0);
+}
+
 void ddp__members_set(ddp__engine *e, uint64_t live)
 {
     int n = 0;
@@ -319,8 +324,7 @@ void ddp__check_left(ddp__engine *e, int peer)
     for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
         char text[128], who[80];
-        if (!op || op->state != DDP__OP_ACTIVE) continue;
-        if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
+        if (!op || op->state != DDP__OP_ACTIVE || !ddp__takes_part(e, op, peer)) continue;
         if (op->way->over(e, op, peer)) continue;
         if (e->membership && !op->p2p) {
             e->membership->left(e, peer);

@@ -203,7 +203,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
     if (ddp__segment_of(e, op, f->offset) == e->rank) {
         ddp__exchange *x = ddp__row(e, op, e->rank);
         e->terms[0] = s->data;
-        ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
+        ddp__memory_sum(e, op, f->offset, count, 1, 2, op->scale, op->m.divergence ? &x->divergence : NULL);
         ddp__guard_update(e, op, f->offset, count);
         x->u.flow.finished += count;
         ddp__slot_free(e, slot);
@@ -249,7 +249,7 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, NULL, ddp__ring_begin,
         ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
 
     return &way;

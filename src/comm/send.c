@@ -6,12 +6,7 @@ enum { DDP__IOV = 17 };
 
 static int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    if (op->p2p) {
-        if (op->m.peer != peer) return 0;
-    } else if (e->frozen || ddp__team_of(e, op).place[peer] < 0) {
-        return 0;
-    }
-    return op->way->next(e, op, peer, f);
+    return ddp__takes_part(e, op, peer) && (op->p2p || !e->frozen) && op->way->next(e, op, peer, f);
 }
 
 static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
@@ -98,7 +93,7 @@ void ddp__note_waiting(ddp__engine *e, double now)
         if (!op || op->missing == 0 || op->waiting_since >= 0 || op->span.begin < 0) continue;
         for (int r = 0; r < e->world && !busy; r++) {
             ddp__frame f;
-            if (r != e->rank) busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
+            busy = e->peers[r].out_op == op || ddp__op_frame(e, op, r, &f);
         }
         if (busy) continue;
         hops = op->way->relays ? ddp__team_of(e, op).members - 1 : 1;

@@ -14,19 +14,12 @@
  * is left nothing is rounded and nothing kept. */
 #include "comm/state.h"
 
-ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
+void ddp__engine_sites(ddp__engine *e, const int *site)
 {
-    int *own = (int *)ddp__calloc(3 * (size_t)e->world, sizeof *own);
-
-    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", e->world);
-    memcpy(own, site, (size_t)e->world * sizeof *own);
     pthread_mutex_lock(&e->lock);
-    if (e->site) DDP_FREE(e->site);
-    e->site = own;
-    e->site_place = own + e->world;
-    e->site_part = own + 2 * e->world;
+    memcpy(e->site, site, (size_t)e->world * sizeof *site);
+    e->knows_sites = 1;
     pthread_mutex_unlock(&e->lock);
-    return DDP_OK;
 }
 
 /* Of the living: the place in the own site, and among those of that place in all sites. */
@@ -83,12 +76,13 @@ static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, siz
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
-/* What this rank adds up with values of a peer (mine 1), whose result goes there; or the other way round. */
-static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int mine, size_t *from, size_t *to)
+/* What this rank adds up with values of a peer, whose result goes there; or the other way round. */
+static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    const int of = mine ? e->rank : peer;
+    const int of = comes ? e->rank : peer;
 
     *from = *to = 0;
+    if (e->place[peer] < 0) return 0;
     if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
     else if (e->site_place[peer] == e->site_place[e->rank])
         ddp__sites_part(e, op, of, from, to);
@@ -97,7 +91,7 @@ static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer
 
 static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.levels && e->site && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
+    return op->m.levels && e->knows_sites && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
 /* The sum of the own site, from an offset on, becomes what crosses sites; 0 after a failure. */
@@ -111,7 +105,7 @@ static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t cou
 
 static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
 {
-    size_t from, to, goes, comes;
+    size_t from, to;
 
     ddp__sites_count(e, op);
     op->u.sites.summed = 0;
@@ -124,14 +118,7 @@ static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
         if (!ddp__sites_crosses(e, op, from, to - from)) return;
         op->u.sites.summed = to - from;
     }
-    for (int i = 0; i < e->members; i++) {
-        const int r = e->member[i];
-        if (r == e->rank) continue;
-        goes = ddp__sites_range(e, op, r, 0, &from, &to);
-        comes = ddp__sites_range(e, op, r, 1, &from, &to);
-        op->left += 2 * goes + comes; /* values there and results back; the results of what comes */
-        if (goes + comes > 0) ddp__op_expect(e, op, r);
-    }
+    ddp__flow_begin(e, op);
 }
 
 /* How far the own slice is final, from `at` on. */
@@ -151,16 +138,6 @@ static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
     return 0;
 }
 
-static int ddp__sites_describe(ddp__frame *f, const ddp__op *op, int inside, int type, size_t at, size_t count)
-{
-    ddp__describe(f, op, type, at, count);
-    if (inside) {
-        f->coding = (int)DDP_AS_FLOAT;
-        f->length = (uint32_t)(count * sizeof(float));
-    }
-    return 1;
-}
-
 static int ddp__sites_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const int coding = ddp__sites_inside(e, peer) ? (int)DDP_AS_FLOAT : (int)op->m.coding;
@@ -172,62 +149,36 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     const int inside = ddp__sites_inside(e, peer);
-    size_t from, to, at, count;
+    size_t first, last, from, to, ready = op->reduced;
 
-    if (x->u.flow.results < ddp__sites_range(e, op, peer, 1, &from, &to)) {
-        at = from + x->u.flow.results;
-        count = inside ? ddp__sites_final(e, op, at) : op->reduced - x->u.flow.results;
-        if (count > e->chunk) count = e->chunk;
-        if (count > 0) return ddp__sites_describe(f, op, inside, DDP__FRAME_RESULT, at, count);
+    ddp__sites_slice(op, e->site_place[e->rank], &first, &last);
+    if (inside) ready = x->u.flow.results + ddp__sites_final(e, op, first + x->u.flow.results);
+    if (!ddp__flow_result(e, op, peer, ready, f)) {
+        (void)ddp__sites_range(e, op, peer, 0, &from, &to);
+        from += x->u.flow.sent;
+        if (to - from > e->chunk) to = from + e->chunk;
+        if (!inside && first + op->u.sites.summed < to) return 0; /* not yet the site's sum */
+        if (!ddp__flow_next(e, op, peer, f)) return 0;
     }
-    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
-    at = from + x->u.flow.sent;
-    count = to - at < e->chunk ? to - at : e->chunk;
-    if (at >= to) return 0;
-    if (!inside) {
-        ddp__sites_slice(op, e->site_place[e->rank], &from, &to);
-        if (from + op->u.sites.summed < at + count) return 0;
-    }
-    if (!ddp__may_stage(e, op, peer, 0)) return 0;
-    return ddp__sites_describe(f, op, inside, DDP__FRAME_PART, at, count);
-}
-
-/* Adds up a chunk where it lies, with those of all peers on one side, inside or across; 0: one is missing. */
-static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count, float scale)
-{
-    const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
-    int terms = 0, own = 0;
-    size_t here;
-
-    for (int i = 0; i < e->members; i++) {
-        const int r = e->member[i];
-        const ddp__frame *f;
-        int s;
-        if (r == e->rank) {
-            own = terms++;
-            continue;
-        }
-        if (ddp__sites_inside(e, r) != inside || (!inside && e->site_place[r] != e->site_place[e->rank])) continue;
-        s = ddp__pending(e, r, op);
-        if (s < 0) return 0;
-        f = &e->slot[s].f;
-        if (f->offset != at || ddp__frame_values(f) != count) return ddp__out_of_order(e, r, f, at);
-        e->terms[terms++] = e->slot[s].data;
-    }
-    if (coded && !ddp__reduce_coded(e, op, at, count, own, terms, NULL)) return 0;
-    for (size_t done = 0; done < count && !coded; done += here) {
-        float *to = (float *)ddp__memory_at(op, &op->to, at + done, count - done, &here);
-        e->terms[own] = to;
-        ddp__floats_sum(to, e->terms, terms, here, scale, NULL);
-        for (int i = 0; i < terms; i++) e->terms[i] += here;
-    }
-    for (int i = 0; i < e->members; i++) {
-        const int r = e->member[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
-        if (s < 0 || ddp__sites_inside(e, r) != inside) continue;
-        ddp__pending_remove(e, r, s);
-        ddp__slot_free(e, s);
+    if (inside) {
+        f->length = (uint32_t)(ddp__frame_values(f) * sizeof(float));
+        f->coding = (int)DDP_AS_FLOAT;
     }
     return 1;
+}
+
+/* Adds up a chunk with those of all peers on one side, inside or across; 0: one is missing. */
+static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count)
+{
+    const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
+    int ranks = 0;
+
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i], near = ddp__sites_inside(e, r);
+        if (r == e->rank || (inside ? near : !near && e->site_place[r] == e->site_place[e->rank]))
+            e->site_side[ranks++] = r;
+    }
+    return ddp__sum_chunk(e, op, e->site_side, ranks, at, count, coded, inside ? 1 : op->scale);
 }
 
 /* Adds up every chunk for which all is here: of the slice inside the site, then of the part between sites. */
@@ -241,14 +192,14 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
     while (first + op->u.sites.summed < last) {
         at = first + op->u.sites.summed;
         count = last - at < e->chunk ? last - at : e->chunk;
-        if (!ddp__sites_sum(e, op, 1, at, count, 1) || !ddp__sites_crosses(e, op, at, count)) break;
+        if (!ddp__sites_sum(e, op, 1, at, count) || !ddp__sites_crosses(e, op, at, count)) break;
         op->u.sites.summed += count;
         ddp__op_moves(e, op, now);
     }
     while (from + op->reduced < to) {
         at = from + op->reduced;
         count = to - at < e->chunk ? to - at : e->chunk;
-        if (first + op->u.sites.summed < at + count || !ddp__sites_sum(e, op, 0, at, count, op->scale)) break;
+        if (first + op->u.sites.summed < at + count || !ddp__sites_sum(e, op, 0, at, count)) break;
         op->reduced += count;
         ddp__op_moves(e, op, now);
     }
@@ -256,37 +207,16 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
 
 static void ddp__sites_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
-    size_t from, to;
-
-    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__sites_ready(e, op, now);
-    else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
-}
-
-static int ddp__sites_unsent(ddp__engine *e, const ddp__op *op, int peer)
-{
-    size_t from, to;
-
-    if (e->place[peer] < 0) return 0;
-    return ddp__row(e, op, peer)->u.flow.sent < ddp__sites_range(e, op, peer, 0, &from, &to);
-}
-
-static int ddp__sites_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    const ddp__exchange *x = ddp__row(e, op, peer);
-    size_t from, to;
-
-    if (e->place[peer] < 0) return 1;
-    return !ddp__sites_unsent(e, op, peer) && !x->expected &&
-           x->u.flow.results >= ddp__sites_range(e, op, peer, 1, &from, &to) &&
-           x->u.flow.finished >= ddp__sites_range(e, op, peer, 0, &from, &to);
+    else ddp__flow_arrived(e, op, peer, slot, f, now);
 }
 
 const ddp__algorithm *ddp__sites_way(void)
 {
     static const ddp__algorithm way = {
-        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_begin,
-        ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
+        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_range,
+        ddp__sites_begin, ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived,
+        ddp__flow_unsent, ddp__flow_over, NULL};
 
     return &way;
 }

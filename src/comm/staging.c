@@ -145,7 +145,51 @@ double ddp__credit_by(const ddp__engine *e, double now, double until)
     return until;
 }
 
-/* ---- chunks on their way ---- */
+/* ---- values on their way, and results ---- */
+
+int ddp__flow_returns(const ddp__op *op)
+{
+    return op->m.verb == DDP_ALL_REDUCE && (op->way->types >> DDP__FRAME_RESULT & 1);
+}
+
+/* What goes there and comes back, and what comes here, counted once it is stored, summed or gone back. */
+void ddp__flow_begin(ddp__engine *e, ddp__op *op)
+{
+    for (int r = 0; r < e->world; r++) {
+        size_t from, to, goes, comes, back;
+        if (!ddp__takes_part(e, op, r)) continue;
+        goes = op->way->part(e, op, r, 0, &from, &to);
+        comes = op->way->part(e, op, r, 1, &from, &to);
+        back = ddp__flow_returns(op) ? goes : 0;
+        op->left += goes + back + comes;
+        if (back + comes > 0) ddp__op_expect(e, op, r);
+    }
+}
+
+int ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const int type = op->way->types >> DDP__FRAME_DATA & 1 ? DDP__FRAME_DATA : DDP__FRAME_PART;
+    const size_t chunk = e->chunk * sizeof(float) / op->unit;
+    size_t from, to, at;
+
+    (void)op->way->part(e, op, peer, 0, &from, &to);
+    at = from + ddp__row(e, op, peer)->u.flow.sent;
+    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
+    ddp__describe(f, op, type, at, to - at < chunk ? to - at : chunk);
+    return 1;
+}
+
+int ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f)
+{
+    const size_t given = ddp__row(e, op, peer)->u.flow.results;
+    size_t from, to, count = op->way->part(e, op, peer, 1, &from, &to);
+
+    if (count > ready) count = ready;
+    if (count == given) return 0;
+    count -= given;
+    ddp__describe(f, op, DDP__FRAME_RESULT, from + given, count < e->chunk ? count : e->chunk);
+    return 1;
+}
 
 int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
@@ -178,12 +222,13 @@ int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, si
     return 1;
 }
 
-void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, size_t from, size_t to,
-                       double now)
+void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
+    size_t from, to;
 
+    (void)op->way->part(e, op, peer, f->type == DDP__FRAME_DATA, &from, &to);
     if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;
@@ -194,4 +239,25 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
     }
     ddp__op_moves(e, op, now);
     ddp__op_advance(e, op, count);
+}
+
+int ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+
+    return ddp__row(e, op, peer)->u.flow.sent < op->way->part(e, op, peer, 0, &from, &to);
+}
+
+int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from, to, got = x->u.flow.finished + x->u.flow.taken, comes = op->way->part(e, op, peer, 1, &from, &to);
+
+    if (ddp__flow_unsent(e, op, peer) || x->expected) return 0;
+    if (ddp__flow_returns(op))
+        return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
+    /* nothing goes back, so a peer may go before its values are added up */
+    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+        if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p) got += ddp__frame_values(&e->slot[s].f);
+    return got >= comes;
 }

@@ -184,6 +184,9 @@ typedef struct ddp__algorithm {
     int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
     /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is left. */
     int  (*fits)(const ddp__engine *e, const ddp__op *op);
+    /* The values that go to a peer, or (comes) that it sends: their number, and where they are. Where they are summed
+     * and go back (ddp__flow_returns) these are also those that it gives back, or gets. NULL: they go otherwise. */
+    size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
     /* The next frame for a peer, credits allowing; 0: none. */
@@ -249,8 +252,9 @@ struct ddp__engine {
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
     int                blocks;        /* ids below it may be among them: the world, behind ddp__engine_retire the workers */
-    int               *site, *site_place, *site_part; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
-                                         in its site, and among those of that place */
+    int                knows_sites;   /* ddp__engine_sites was called; [world] each: its sites; of the living, the place */
+    int               *site, *site_place, *site_part; /* in its site, and among those of that place; */
+    int               *site_side;     /* ranks whose chunks are added up */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -345,6 +349,7 @@ DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) D
 DDP_LIB void ddp__notify(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
+DDP_LIB int  ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer); /* and is another rank */
 /* These ids are live from now on: under the lock where the engine runs. */
 DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
 /* The number of a group's collective: the group in the upper bits, so that frames and staging tell operations of
@@ -403,7 +408,7 @@ DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
-DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
+DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, float scale,
                              double *divergence);
 DDP_LIB void ddp__memory_own(const ddp__op *op, size_t at, size_t count);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
@@ -440,11 +445,16 @@ DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
 /* Credits are to go back now; until, or when those that wait for one another have to, if earlier. */
 DDP_LIB int    ddp__credit_due(const ddp__engine *e, ddp__peer *p);
 DDP_LIB double ddp__credit_by(const ddp__engine *e, double now, double until);
-/* An algorithm's `leaves`, of what is in memory and not coded otherwise: own values, which take a slot, or results. */
+/* What algorithms that have a `part` begin with, send next, count when it leaves or was stored, and find unsent or over. */
+DDP_LIB int  ddp__flow_returns(const ddp__op *op); /* values are summed where they go, and go back as results */
+DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
+DDP_LIB int  ddp__flow_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
+/* Of what that peer sends `ready` values are results. */
+DDP_LIB int  ddp__flow_result(ddp__engine *e, ddp__op *op, int peer, size_t ready, ddp__frame *f);
 DDP_LIB int  ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-/* The next values of a region, in a slot or in memory already, are the operation's. */
-DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, size_t from,
-                               size_t to, double now);
+DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
+DDP_LIB int  ddp__flow_unsent(ddp__engine *e, const ddp__op *op, int peer);
+DDP_LIB int  ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer);
 /* A chunk at *at of a region is here, which must be the next one; 0 after a failure. The failure: 0. */
 DDP_LIB int  ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
@@ -453,6 +463,9 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__sites_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
+/* Adds up the chunks of those ranks at a place, coded or times scale, and frees their slots; 0: not all are here. */
+DDP_LIB int  ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size_t at, size_t count, int coded,
+                            float scale);
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);

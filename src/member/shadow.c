@@ -198,6 +198,15 @@ static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
     return 0;
 }
 
+static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
+{
+    (void)e;
+    (void)peer;
+    (void)comes;
+    *from = 0;
+    return *to = op->n;
+}
+
 static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
@@ -217,11 +226,6 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
     return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
 }
 
-static void ddp__handed_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
-{
-    ddp__flow_arrived(e, op, peer, slot, f, 0, op->n, now);
-}
-
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     (void)e;
@@ -230,9 +234,9 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_begin, ddp__handed_next, NULL,
-                                        NULL, ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
-                                        ddp__handed_over, NULL};
+    static const ddp__algorithm way = {
+        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, ddp__handed_next, NULL, NULL,
+        ddp__handed_agrees, ddp__flow_arrived, ddp__handed_never, ddp__handed_over, NULL};
 
     return &way;
 }

@@ -197,7 +197,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     v->elastic = d->cfg.min_world > 0;
     v->one = alike;
     if (v->one) v->site.members = d->world;
-    else if (v->elastic) bad = (int)ddp__engine_sites(d->engine, site, err);
+    else if (v->elastic) ddp__engine_sites(d->engine, site);
     else bad = ddp__levels_make(d, v, site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */

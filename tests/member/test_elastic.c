@@ -436,7 +436,7 @@ static void die_in_plan(net_rank *me, void *user)
 
     for (int v = 0; v < k->victims; v++)
         if (k->victim[v] == me->rank) dies = v;
-    if (k->site[0]) net_ok(me, ddp__engine_sites(me->engine, k->site, &me->err));
+    if (k->site[0]) ddp__engine_sites(me->engine, k->site);
     if (dies >= 0) {
         lab.wire[me->rank].engine = me->engine;
         ddp__atomic_store(&lab.wire[me->rank].countdown, k->after[dies]);
