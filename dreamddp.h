@@ -19409,7 +19409,7 @@ typedef struct ddp__turn { double at, rate; } ddp__turn;
 /* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
-    const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
+    ddp__turn *turn;          /* [turns], in order of time; the last one lets bytes pass */
     int    turns;
     double zero;              /* times of turns count from here */
     double up_free;           /* the uplink has taken everything up to here */
@@ -19474,9 +19474,7 @@ typedef struct ddp__act { /* something this worker does at a time */
 /* Everything for one worker; freed by ddp__links_free. */
 typedef struct ddp__links {
     ddp__path *path;      /* [world], the own entry unused */
-    double     rate;      /* of the own access link until the first turn; 0 = unlimited */
-    ddp__turn *turn;
-    int        turns;
+    ddp__link  own;       /* access link */
     ddp__act  *act;       /* in order of time */
     int        acts;
     double     flight;    /* most bytes under way from one peer */
@@ -19485,7 +19483,6 @@ typedef struct ddp__links {
     double     farthest;  /* delay and jitter of any way */
     double     plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
     int        by_pair;   /* ways have rates of their own: no ring is laid over them */
-    int        one_at_a_time;
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
@@ -19499,7 +19496,7 @@ DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text
                                     ddp__incidents *s, ddp_error *err);
 DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
 DDP_LIB void       ddp__incidents_free(ddp__incidents *s);
-/* Makes turns and acts of *l for worker rank, and slowest; l->rate is the rate until then. */
+/* Makes turns and acts of *l for worker rank, and slowest; l->own.rate is the rate until then. */
 DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err);
 
 /* Every worker's access link is like spec; jitter is drawn from seed. */
@@ -19546,9 +19543,7 @@ DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* as values travel as bfloa
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
     int           rank, world;      /* at least 2 */
-    double        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
-    double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
-    const ddp__links *links;        /* instead of these two, or NULL; borrowed until close */
+    const ddp__links *links;        /* that are emulated, or NULL; what it points to belongs to the engine until close */
     int           deterministic;    /* rank-order sums only, never ring */
     size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
                           SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
@@ -19977,9 +19972,7 @@ struct ddp__engine {
     int               *site, *site_place, *site_part; /* in its site, and among those of that place; */
     int               *site_side;     /* ranks whose chunks are added up */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
-    ddp__link          link;
-    ddp__path         *path;          /* emulated ways to the peers */
-    double             slowest, farthest; /* emulated rate (0 = all unlimited) and delay anywhere, on all ranks */
+    ddp__links         links;         /* all zero: none are emulated */
     int                shaped, paced; /* frames pass the delay queue; the emulated uplink */
     int                checks;        /* payloads leave with a checksum */
     int                stalled;       /* nothing passes the emulated access link now */
@@ -20204,9 +20197,6 @@ DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: what is under way on the emulated link ---- */
-/* What the configuration says of links, before memory is laid out; and after. */
-DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
-DDP_LIB void   ddp__emulate_start(ddp__engine *e);
 /* Does what the script asks for by now; returns when to look again, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it may */
@@ -21325,7 +21315,7 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
-    if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
+    if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->links.slowest;
     return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
 }
 
@@ -21519,12 +21509,12 @@ const ddp__algorithm *ddp__plain_way(void)
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
-    double world = (double)e->world, flight = e->farthest * e->slowest, window = (double)ddp__engine_window(e);
+    double world = (double)e->world, flight = e->links.farthest * e->links.slowest, window = (double)ddp__engine_window(e);
 
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
-    if (e->cfg.links && e->cfg.links->by_pair) return 0;
-    if (!(e->slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
+    if (e->links.by_pair) return 0;
+    if (!(e->links.slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
     /* one delay against n / 2 times the bytes; what is sent stays staged for one more */
     if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
     flight *= world / ((world - 1) * (world - 2));
@@ -21927,9 +21917,9 @@ size_t ddp__ring_bytes(const ddp__engine *e)
 
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
-    if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
-    if (2 * e->farthest * e->slowest > (double)ddp__engine_window(e)) return SIZE_MAX;
-    return (size_t)(50 * world * (world - 2) / (world - 1) * (e->farthest * e->slowest + chunk));
+    if (!(e->links.slowest > 0) || e->links.by_pair) return SIZE_MAX;
+    if (2 * e->links.farthest * e->links.slowest > (double)ddp__engine_window(e)) return SIZE_MAX;
+    return (size_t)(50 * world * (world - 2) / (world - 1) * (e->links.farthest * e->links.slowest + chunk));
 }
 
 ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err)
@@ -22175,10 +22165,7 @@ static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 
 size_t ddp__share_bytes(const ddp__engine *e)
 {
-    const ddp__links *links = e->cfg.links;
-
-    if (!e->wire->offers || e->shaped || e->membership) return SIZE_MAX;
-    if (links && links->acts > 0) return SIZE_MAX;
+    if (!e->wire->offers || e->shaped || e->membership || e->links.acts > 0) return SIZE_MAX;
     return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
 }
 
@@ -22631,58 +22618,27 @@ double ddp__check_liveness(ddp__engine *e, double now)
 }
 
 /* ==== comm/delay.c ==== [comm] */
-/* The emulated link: what the configuration says of it, and a queue of what is under way. */
+/* The emulated link: its script, and a queue of what is under way. */
 
 #include <signal.h>
 
 uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6); }
 
-/* ---- the configuration ---- */
-
-void ddp__emulate_plan(ddp__engine *e)
-{
-    const ddp__links *links = e->cfg.links;
-
-    e->link.rate = links ? links->rate : e->cfg.rate;
-    e->slowest = links ? links->slowest : e->cfg.rate;
-    e->farthest = links ? links->farthest : e->cfg.delay_s;
-    if (links) {
-        e->link.turn = links->turn;
-        e->link.turns = links->turns;
-        e->link.one_at_a_time = links->one_at_a_time;
-    }
-    e->paced = e->slowest > 0 || e->link.turns > 0;
-    e->shaped = e->paced || e->farthest > 0;
-}
-
-void ddp__emulate_start(ddp__engine *e)
-{
-    e->link.zero = ddp_now();
-    for (int r = 0; r < e->world; r++) {
-        if (e->cfg.links) {
-            e->path[r] = e->cfg.links->path[r];
-        } else {
-            memset(&e->path[r], 0, sizeof e->path[r]);
-            e->path[r].delay_s = e->farthest;
-        }
-    }
-}
-
 double ddp__emulate_script(ddp__engine *e, double now)
 {
-    const ddp__links *links = e->cfg.links;
+    const ddp__links *links = &e->links;
     int stalled = e->stalled;
     double next;
 
-    if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
-    e->stalled = ddp__link_stalled(&e->link, now);
+    if (links->own.turns == 0 && e->acted == links->acts) return -1;
+    e->stalled = ddp__link_stalled(&e->links.own, now);
     /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
-    next = ddp__link_turns(&e->link, now);
+    next = ddp__link_turns(&e->links.own, now);
     for (; e->acted < links->acts; e->acted++) {
         const ddp__act *act = &links->act[e->acted];
-        double at = e->link.zero + act->at;
+        double at = e->links.own.zero + act->at;
         if (at > now) return next >= 0 && next < at ? next : at;
         ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
                  act->peer < 0 ? "kills rank" : "drops the connection to rank", act->peer < 0 ? e->rank : act->peer,
@@ -22715,7 +22671,7 @@ static double ddp__arrival(ddp__peer *p, double now)
 /* When it reaches this rank's downlink: delay and jitter after it left the way from its peer. */
 static double ddp__reaches(ddp__engine *e, int peer, double now)
 {
-    return ddp__path_receive(&e->path[peer], ddp__arrival(&e->peers[peer], now));
+    return ddp__path_receive(&e->links.path[peer], ddp__arrival(&e->peers[peer], now));
 }
 
 /* Behind all that reached the downlink before it. */
@@ -22744,7 +22700,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
 
     c.f = *f;
     c.peer = peer;
-    c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    c.due = ddp__link_receive_control(&e->links.own, reached, DDP__FRAME_BYTES + f->length);
     /* nearer peers' frames overtake, those of one peer do not: they reach us in order */
     for (; at > e->control_first; at--) {
         const ddp__control *before = &e->control[(at - 1) % e->control_room];
@@ -22756,7 +22712,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
 
 double ddp__last_due(const ddp__engine *e, int peer)
 {
-    ddp__link l = e->link;
+    ddp__link l = e->links.own;
     double last = -1;
 
     for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
@@ -23491,10 +23447,10 @@ void ddp__note_waiting(ddp__engine *e, double now)
         }
         if (busy) continue;
         hops = op->way->relays ? ddp__team_of(e, op).members - 1 : 1;
-        earliest = op->active_at + hops * e->farthest;
-        if (e->slowest > 0) {
+        earliest = op->active_at + hops * e->links.farthest;
+        if (e->links.slowest > 0) {
             size_t first = op->n < e->chunk ? op->n : e->chunk;
-            earliest += hops * (double)(first * sizeof(float)) / e->slowest;
+            earliest += hops * (double)(first * sizeof(float)) / e->links.slowest;
         }
         op->waiting_since = now > earliest ? now : earliest;
     }
@@ -23645,7 +23601,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
 
-    e->up_waiting = e->link.up_free > now;
+    e->up_waiting = e->links.own.up_free > now;
     if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
     for (int k = 1; k < e->world; k++) {
@@ -23659,7 +23615,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    e->peers[chosen].release = ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
+    e->peers[chosen].release = ddp__link_send(&e->links.own, &e->links.path[chosen], now, DDP__FRAME_BYTES + best.length);
     if (!ddp__start_frame(e, chosen, &best, best_op, now, e->peers[chosen].release)) return 0;
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;
@@ -23894,10 +23850,10 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].out_state == DDP__OUT_SERIALISING)
             ddp__earlier(DDP__EVENT_SENT, e->peers[r].release, &next, when);
-    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->link.up_free, &next, when);
+    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->links.own.up_free, &next, when);
     if (e->first_due >= 0) {
         const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
+        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
                      when);
     }
     if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
@@ -23952,7 +23908,7 @@ static int ddp__run_due(ddp__engine *e, double now)
             e->dirty = 1;
         } else {
             int s = e->first_due;
-            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+            (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;
@@ -24071,7 +24027,7 @@ static void ddp__give_up(ddp__engine *e)
 static int ddp__may_stop(ddp__engine *e, double now, double *until)
 {
     int waiting = 0, moving = e->first < e->taken;
-    double patience = 0.5 + 2 * e->farthest;
+    double patience = 0.5 + 2 * e->links.farthest;
 
     if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of ours */
         moving = 1;
@@ -24240,7 +24196,6 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     if (e->membership) e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
-    e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
     if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     if (ddp__in_blocks((int)e->cfg.coding)) {
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
@@ -24277,7 +24232,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 /* Chunk size and number of staging slots. */
 static void ddp__dimension(ddp__engine *e)
 {
-    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->slowest);
+    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->links.slowest);
     size_t unit = ddp__in_blocks((int)e->cfg.coding) ? DDP__CODING_BLOCK * sizeof(float) : 64;
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
@@ -24299,7 +24254,7 @@ static void ddp__dimension(ddp__engine *e)
     e->control_room = 1;
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) / (double)bytes + 5;
+        double flight = e->links.flight / (double)bytes + 5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
@@ -24317,8 +24272,6 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
         return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
     if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
-    if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
-        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
@@ -24381,7 +24334,9 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.wire = cfg->wire;
     plan.rank = cfg->rank;
     plan.world = cfg->world;
-    ddp__emulate_plan(&plan);
+    if (cfg->links) plan.links = *cfg->links;
+    plan.paced = plan.links.slowest > 0 || plan.links.own.turns > 0;
+    plan.shaped = plan.paced || plan.links.farthest > 0;
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
@@ -24400,7 +24355,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
         ddp__release(&cfg->allocator, block, plan.block_bytes);
         return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
     }
-    ddp__emulate_start(e);
+    e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
         e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
@@ -29197,24 +29152,24 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
     if (s->count == 0) return DDP_OK;
-    l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
+    l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->own.turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
-    if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    if (!l->own.turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
     for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
         if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
-            l->turn[l->turns++].at = i->at;
-            if (i->kind == DDP__STALL) l->turn[l->turns++].at = i->at + i->seconds;
+            l->own.turn[l->own.turns++].at = i->at;
+            if (i->kind == DDP__STALL) l->own.turn[l->own.turns++].at = i->at + i->seconds;
         } else {
             l->act[l->acts].at = i->at;
             l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
         }
     }
-    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
+    qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__time_order);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
-    for (int k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    for (int k = 0; k < l->own.turns; k++) l->own.turn[k].rate = ddp__script_rate(s, rank, l->own.rate, l->own.turn[k].at);
     return DDP_OK;
 }
 
@@ -29228,7 +29183,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
     memset(l, 0, sizeof *l);
     l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
     if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
-    l->rate = l->slowest = spec->rate;
+    l->own.rate = l->slowest = spec->rate;
     l->farthest = spec->delay_s + spec->jitter_s;
     l->flight = spec->rate * l->farthest;
     l->plan_rate = spec->rate;
@@ -29244,7 +29199,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
 void ddp__links_free(ddp__links *l)
 {
     DDP_FREE(l->path);
-    DDP_FREE(l->turn);
+    DDP_FREE(l->own.turn);
     DDP_FREE(l->act);
     memset(l, 0, sizeof *l);
 }
@@ -42837,8 +42792,8 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     double pair = 0, host = 0;
 
     l->by_pair = 1;
-    l->one_at_a_time = n->one_at_a_time;
-    l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
+    l->own.one_at_a_time = n->one_at_a_time;
+    l->own.rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
     for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
         host = ddp__least_rate(host, own);
@@ -42856,7 +42811,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             p->delay_s = delay;
             p->jitter_s = jitter;
             p->rng = ddp__jitter_rng(c->seed, a, b);
-            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) * (delay + jitter);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->own.rate)) * (delay + jitter);
             if (flight > l->flight) l->flight = flight;
         }
     }
@@ -54832,7 +54787,7 @@ static void ddp__row_fill(ddp_pipe *p, double *row)
     row[DDP__TELLS_STEP] = x->step_s / steps;
     for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) row[DDP__TELLS_BUSY] += x->sum[k] / steps;
     row[DDP__TELLS_EXPOSED] = ddp__stage_exposed(p->d);
-    row[DDP__TELLS_RATE] = p->d->links.rate;
+    row[DDP__TELLS_RATE] = p->d->links.own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * s;
@@ -55433,8 +55388,8 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 
     if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
     own = told + (size_t)p->d->rank * (size_t)(S + 1);
-    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, l->rate);
-    own[S] = l->rate;
+    own[S] = l->own.rate;
+    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
     s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
     for (int i = 0; s == DDP_OK && i < world; i++)
         for (int to = 0; to < S; to++)

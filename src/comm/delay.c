@@ -1,56 +1,25 @@
-/* The emulated link: what the configuration says of it, and a queue of what is under way. */
+/* The emulated link: its script, and a queue of what is under way. */
 #include "comm/state.h"
 
 #include <signal.h>
 
 uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6); }
 
-/* ---- the configuration ---- */
-
-void ddp__emulate_plan(ddp__engine *e)
-{
-    const ddp__links *links = e->cfg.links;
-
-    e->link.rate = links ? links->rate : e->cfg.rate;
-    e->slowest = links ? links->slowest : e->cfg.rate;
-    e->farthest = links ? links->farthest : e->cfg.delay_s;
-    if (links) {
-        e->link.turn = links->turn;
-        e->link.turns = links->turns;
-        e->link.one_at_a_time = links->one_at_a_time;
-    }
-    e->paced = e->slowest > 0 || e->link.turns > 0;
-    e->shaped = e->paced || e->farthest > 0;
-}
-
-void ddp__emulate_start(ddp__engine *e)
-{
-    e->link.zero = ddp_now();
-    for (int r = 0; r < e->world; r++) {
-        if (e->cfg.links) {
-            e->path[r] = e->cfg.links->path[r];
-        } else {
-            memset(&e->path[r], 0, sizeof e->path[r]);
-            e->path[r].delay_s = e->farthest;
-        }
-    }
-}
-
 double ddp__emulate_script(ddp__engine *e, double now)
 {
-    const ddp__links *links = e->cfg.links;
+    const ddp__links *links = &e->links;
     int stalled = e->stalled;
     double next;
 
-    if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
-    e->stalled = ddp__link_stalled(&e->link, now);
+    if (links->own.turns == 0 && e->acted == links->acts) return -1;
+    e->stalled = ddp__link_stalled(&e->links.own, now);
     /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
-    next = ddp__link_turns(&e->link, now);
+    next = ddp__link_turns(&e->links.own, now);
     for (; e->acted < links->acts; e->acted++) {
         const ddp__act *act = &links->act[e->acted];
-        double at = e->link.zero + act->at;
+        double at = e->links.own.zero + act->at;
         if (at > now) return next >= 0 && next < at ? next : at;
         ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
                  act->peer < 0 ? "kills rank" : "drops the connection to rank", act->peer < 0 ? e->rank : act->peer,
@@ -83,7 +52,7 @@ static double ddp__arrival(ddp__peer *p, double now)
 /* When it reaches this rank's downlink: delay and jitter after it left the way from its peer. */
 static double ddp__reaches(ddp__engine *e, int peer, double now)
 {
-    return ddp__path_receive(&e->path[peer], ddp__arrival(&e->peers[peer], now));
+    return ddp__path_receive(&e->links.path[peer], ddp__arrival(&e->peers[peer], now));
 }
 
 /* Behind all that reached the downlink before it. */
@@ -112,7 +81,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
 
     c.f = *f;
     c.peer = peer;
-    c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
+    c.due = ddp__link_receive_control(&e->links.own, reached, DDP__FRAME_BYTES + f->length);
     /* nearer peers' frames overtake, those of one peer do not: they reach us in order */
     for (; at > e->control_first; at--) {
         const ddp__control *before = &e->control[(at - 1) % e->control_room];
@@ -124,7 +93,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
 
 double ddp__last_due(const ddp__engine *e, int peer)
 {
-    ddp__link l = e->link;
+    ddp__link l = e->links.own;
     double last = -1;
 
     for (int s = e->first_due; s >= 0; s = e->slot[s].next) {

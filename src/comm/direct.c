@@ -61,12 +61,12 @@ const ddp__algorithm *ddp__plain_way(void)
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
-    double world = (double)e->world, flight = e->farthest * e->slowest, window = (double)ddp__engine_window(e);
+    double world = (double)e->world, flight = e->links.farthest * e->links.slowest, window = (double)ddp__engine_window(e);
 
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
-    if (e->cfg.links && e->cfg.links->by_pair) return 0;
-    if (!(e->slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
+    if (e->links.by_pair) return 0;
+    if (!(e->links.slowest > 0)) return DDP__FULL_BYTES * 2 / ((size_t)e->world * (size_t)(e->world - 1));
     /* one delay against n / 2 times the bytes; what is sent stays staged for one more */
     if (e->world == 2) return 2 * flight <= window ? SIZE_MAX : (size_t)window;
     flight *= world / ((world - 1) * (world - 2));

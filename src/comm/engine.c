@@ -48,7 +48,6 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     if (e->membership) e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
-    e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
     if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     if (ddp__in_blocks((int)e->cfg.coding)) {
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
@@ -85,7 +84,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 /* Chunk size and number of staging slots. */
 static void ddp__dimension(ddp__engine *e)
 {
-    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->slowest);
+    size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->links.slowest);
     size_t unit = ddp__in_blocks((int)e->cfg.coding) ? DDP__CODING_BLOCK * sizeof(float) : 64;
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
@@ -107,7 +106,7 @@ static void ddp__dimension(ddp__engine *e)
     e->control_room = 1;
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) / (double)bytes + 5;
+        double flight = e->links.flight / (double)bytes + 5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
@@ -125,8 +124,6 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
         return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
     if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
-    if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
-        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
@@ -189,7 +186,9 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.wire = cfg->wire;
     plan.rank = cfg->rank;
     plan.world = cfg->world;
-    ddp__emulate_plan(&plan);
+    if (cfg->links) plan.links = *cfg->links;
+    plan.paced = plan.links.slowest > 0 || plan.links.own.turns > 0;
+    plan.shaped = plan.paced || plan.links.farthest > 0;
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
@@ -208,7 +207,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
         ddp__release(&cfg->allocator, block, plan.block_bytes);
         return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
     }
-    ddp__emulate_start(e);
+    e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
         e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;

@@ -43,9 +43,7 @@ DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* as values travel as bfloa
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
     int           rank, world;      /* at least 2 */
-    double        rate; /* bytes per second of this worker's uplink and, separately, downlink; 0 = unshaped */
-    double        delay_s;          /* one-way delay added per message, receiver side; 0 = none */
-    const ddp__links *links;        /* instead of these two, or NULL; borrowed until close */
+    const ddp__links *links;        /* that are emulated, or NULL; what it points to belongs to the engine until close */
     int           deterministic;    /* rank-order sums only, never ring */
     size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
                           SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */

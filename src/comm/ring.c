@@ -43,9 +43,9 @@ size_t ddp__ring_bytes(const ddp__engine *e)
 
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
-    if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
-    if (2 * e->farthest * e->slowest > (double)ddp__engine_window(e)) return SIZE_MAX;
-    return (size_t)(50 * world * (world - 2) / (world - 1) * (e->farthest * e->slowest + chunk));
+    if (!(e->links.slowest > 0) || e->links.by_pair) return SIZE_MAX;
+    if (2 * e->links.farthest * e->links.slowest > (double)ddp__engine_window(e)) return SIZE_MAX;
+    return (size_t)(50 * world * (world - 2) / (world - 1) * (e->links.farthest * e->links.slowest + chunk));
 }
 
 ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err)

@@ -97,10 +97,10 @@ void ddp__note_waiting(ddp__engine *e, double now)
         }
         if (busy) continue;
         hops = op->way->relays ? ddp__team_of(e, op).members - 1 : 1;
-        earliest = op->active_at + hops * e->farthest;
-        if (e->slowest > 0) {
+        earliest = op->active_at + hops * e->links.farthest;
+        if (e->links.slowest > 0) {
             size_t first = op->n < e->chunk ? op->n : e->chunk;
-            earliest += hops * (double)(first * sizeof(float)) / e->slowest;
+            earliest += hops * (double)(first * sizeof(float)) / e->links.slowest;
         }
         op->waiting_since = now > earliest ? now : earliest;
     }
@@ -251,7 +251,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
 
-    e->up_waiting = e->link.up_free > now;
+    e->up_waiting = e->links.own.up_free > now;
     if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
     for (int k = 1; k < e->world; k++) {
@@ -265,7 +265,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
         if (!op) break; /* ddp__next_frame took the control frame off its list */
     }
     if (chosen < 0) return 0;
-    e->peers[chosen].release = ddp__link_send(&e->link, &e->path[chosen], now, DDP__FRAME_BYTES + best.length);
+    e->peers[chosen].release = ddp__link_send(&e->links.own, &e->links.path[chosen], now, DDP__FRAME_BYTES + best.length);
     if (!ddp__start_frame(e, chosen, &best, best_op, now, e->peers[chosen].release)) return 0;
     e->peers[chosen].out_state = DDP__OUT_SERIALISING;
     return 1;

@@ -34,10 +34,7 @@ static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 
 size_t ddp__share_bytes(const ddp__engine *e)
 {
-    const ddp__links *links = e->cfg.links;
-
-    if (!e->wire->offers || e->shaped || e->membership) return SIZE_MAX;
-    if (links && links->acts > 0) return SIZE_MAX;
+    if (!e->wire->offers || e->shaped || e->membership || e->links.acts > 0) return SIZE_MAX;
     return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
 }
 

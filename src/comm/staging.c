@@ -131,7 +131,7 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
-    if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
+    if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->links.slowest;
     return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
 }
 

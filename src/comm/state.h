@@ -256,9 +256,7 @@ struct ddp__engine {
     int               *site, *site_place, *site_part; /* in its site, and among those of that place; */
     int               *site_side;     /* ranks whose chunks are added up */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
-    ddp__link          link;
-    ddp__path         *path;          /* emulated ways to the peers */
-    double             slowest, farthest; /* emulated rate (0 = all unlimited) and delay anywhere, on all ranks */
+    ddp__links         links;         /* all zero: none are emulated */
     int                shaped, paced; /* frames pass the delay queue; the emulated uplink */
     int                checks;        /* payloads leave with a checksum */
     int                stalled;       /* nothing passes the emulated access link now */
@@ -483,9 +481,6 @@ DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: what is under way on the emulated link ---- */
-/* What the configuration says of links, before memory is laid out; and after. */
-DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
-DDP_LIB void   ddp__emulate_start(ddp__engine *e);
 /* Does what the script asks for by now; returns when to look again, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it may */

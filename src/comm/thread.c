@@ -27,10 +27,10 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].out_state == DDP__OUT_SERIALISING)
             ddp__earlier(DDP__EVENT_SENT, e->peers[r].release, &next, when);
-    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->link.up_free, &next, when);
+    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->links.own.up_free, &next, when);
     if (e->first_due >= 0) {
         const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
+        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
                      when);
     }
     if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
@@ -85,7 +85,7 @@ static int ddp__run_due(ddp__engine *e, double now)
             e->dirty = 1;
         } else {
             int s = e->first_due;
-            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+            (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
             if (e->first_due < 0) e->last_due = -1;
             e->slot[s].next = -1;
@@ -204,7 +204,7 @@ static void ddp__give_up(ddp__engine *e)
 static int ddp__may_stop(ddp__engine *e, double now, double *until)
 {
     int waiting = 0, moving = e->first < e->taken;
-    double patience = 0.5 + 2 * e->farthest;
+    double patience = 0.5 + 2 * e->links.farthest;
 
     if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of ours */
         moving = 1;

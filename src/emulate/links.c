@@ -247,24 +247,24 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
     if (s->count == 0) return DDP_OK;
-    l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
+    l->own.turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->own.turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
-    if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    if (!l->own.turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
     for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
         if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
-            l->turn[l->turns++].at = i->at;
-            if (i->kind == DDP__STALL) l->turn[l->turns++].at = i->at + i->seconds;
+            l->own.turn[l->own.turns++].at = i->at;
+            if (i->kind == DDP__STALL) l->own.turn[l->own.turns++].at = i->at + i->seconds;
         } else {
             l->act[l->acts].at = i->at;
             l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
         }
     }
-    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
+    qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__time_order);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
-    for (int k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    for (int k = 0; k < l->own.turns; k++) l->own.turn[k].rate = ddp__script_rate(s, rank, l->own.rate, l->own.turn[k].at);
     return DDP_OK;
 }
 
@@ -278,7 +278,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
     memset(l, 0, sizeof *l);
     l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
     if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
-    l->rate = l->slowest = spec->rate;
+    l->own.rate = l->slowest = spec->rate;
     l->farthest = spec->delay_s + spec->jitter_s;
     l->flight = spec->rate * l->farthest;
     l->plan_rate = spec->rate;
@@ -294,7 +294,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
 void ddp__links_free(ddp__links *l)
 {
     DDP_FREE(l->path);
-    DDP_FREE(l->turn);
+    DDP_FREE(l->own.turn);
     DDP_FREE(l->act);
     memset(l, 0, sizeof *l);
 }

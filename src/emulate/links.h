@@ -14,7 +14,7 @@ typedef struct ddp__turn { double at, rate; } ddp__turn;
 /* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
-    const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
+    ddp__turn *turn;          /* [turns], in order of time; the last one lets bytes pass */
     int    turns;
     double zero;              /* times of turns count from here */
     double up_free;           /* the uplink has taken everything up to here */
@@ -79,9 +79,7 @@ typedef struct ddp__act { /* something this worker does at a time */
 /* Everything for one worker; freed by ddp__links_free. */
 typedef struct ddp__links {
     ddp__path *path;      /* [world], the own entry unused */
-    double     rate;      /* of the own access link until the first turn; 0 = unlimited */
-    ddp__turn *turn;
-    int        turns;
+    ddp__link  own;       /* access link */
     ddp__act  *act;       /* in order of time */
     int        acts;
     double     flight;    /* most bytes under way from one peer */
@@ -90,7 +88,6 @@ typedef struct ddp__links {
     double     farthest;  /* delay and jitter of any way */
     double     plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
     int        by_pair;   /* ways have rates of their own: no ring is laid over them */
-    int        one_at_a_time;
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
@@ -104,7 +101,7 @@ DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text
                                     ddp__incidents *s, ddp_error *err);
 DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
 DDP_LIB void       ddp__incidents_free(ddp__incidents *s);
-/* Makes turns and acts of *l for worker rank, and slowest; l->rate is the rate until then. */
+/* Makes turns and acts of *l for worker rank, and slowest; l->own.rate is the rate until then. */
 DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err);
 
 /* Every worker's access link is like spec; jitter is drawn from seed. */

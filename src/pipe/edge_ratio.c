@@ -34,8 +34,8 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 
     if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
     own = told + (size_t)p->d->rank * (size_t)(S + 1);
-    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, l->rate);
-    own[S] = l->rate;
+    own[S] = l->own.rate;
+    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
     s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
     for (int i = 0; s == DDP_OK && i < world; i++)
         for (int to = 0; to < S; to++)

@@ -142,7 +142,7 @@ static void ddp__row_fill(ddp_pipe *p, double *row)
     row[DDP__TELLS_STEP] = x->step_s / steps;
     for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) row[DDP__TELLS_BUSY] += x->sum[k] / steps;
     row[DDP__TELLS_EXPOSED] = ddp__stage_exposed(p->d);
-    row[DDP__TELLS_RATE] = p->d->links.rate;
+    row[DDP__TELLS_RATE] = p->d->links.own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * s;

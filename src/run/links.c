@@ -62,8 +62,8 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     double pair = 0, host = 0;
 
     l->by_pair = 1;
-    l->one_at_a_time = n->one_at_a_time;
-    l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
+    l->own.one_at_a_time = n->one_at_a_time;
+    l->own.rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
     for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
         host = ddp__least_rate(host, own);
@@ -81,7 +81,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             p->delay_s = delay;
             p->jitter_s = jitter;
             p->rng = ddp__jitter_rng(c->seed, a, b);
-            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) * (delay + jitter);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->own.rate)) * (delay + jitter);
             if (flight > l->flight) l->flight = flight;
         }
     }

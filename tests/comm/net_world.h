@@ -19,10 +19,12 @@ typedef struct net_rank {
     const struct net_setup *set;
     ddp__wire *wire;
     double seconds;
+    ddp__links links;
 } net_rank;
 
 typedef struct net_setup {
     int world, tcp;
+    double rate, delay_s; /* of every link; 0 = unlimited, none */
     ddp__engine_config cfg;
     void (*tune)(ddp__engine_config *cfg, int rank); /* differences between ranks; may be NULL */
 } net_setup;
@@ -89,23 +91,39 @@ static DDP__UNUSED void net_ok(net_rank *me, ddp_status s)
     if (s != DDP_OK) net_fail(me, "status %d: %.250s", (int)s, me->err.msg);
 }
 
+/* The configuration of a rank; *l is to be freed behind the engine. */
+static DDP__UNUSED ddp__engine_config net_config(const net_setup *s, int rank, ddp__links *l)
+{
+    const ddp__netspec spec = {s->rate, s->delay_s, 0};
+    ddp__engine_config cfg = s->cfg;
+    ddp_error err;
+
+    memset(l, 0, sizeof *l);
+    cfg.rank = rank;
+    if (s->rate > 0 || s->delay_s > 0) {
+        if (ddp__links_alike(&spec, rank, s->world, 0, l, &err)) abort();
+        cfg.links = l;
+    }
+    if (cfg.min_world > 0) cfg.membership = ddp__elastic_membership();
+    return cfg;
+}
+
 static DDP__UNUSED void *net_thread(void *arg)
 {
     net_rank *me = (net_rank *)arg;
-    ddp__engine_config cfg = me->set->cfg;
+    ddp__engine_config cfg = net_config(me->set, me->rank, &me->links);
 
-    cfg.rank = me->rank;
     cfg.wire = me->wire;
     if (me->set->tune) me->set->tune(&cfg, me->rank);
     me->wire = cfg.wire;
-    if (cfg.min_world > 0) cfg.membership = ddp__elastic_membership();
     if (ddp__engine_open(&cfg, &me->engine, &me->err) != DDP_OK) {
         net_fail(me, "open: %.250s", me->err.msg);
         if (me->wire) me->wire->table->close(me->wire);
-        return NULL;
+    } else {
+        me->fn(me, me->user);
+        ddp__engine_close(me->engine);
     }
-    me->fn(me, me->user);
-    ddp__engine_close(me->engine);
+    ddp__links_free(&me->links);
     return NULL;
 }
 

@@ -112,7 +112,7 @@ static void an_operation_that_moves_is_ended_too(void **state)
     (void)state;
     net_defaults(&set, 2);
     set.cfg.op_timeout_s = 1;
-    set.cfg.rate = 1e5;
+    set.rate = 1e5;
     net_run(&set, arrive, &use);
 }
 

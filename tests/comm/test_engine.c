@@ -141,8 +141,8 @@ static void two_hundred_messages_of_all_kinds_arrive_whatever_the_timing(void **
         set.cfg.chunk_bytes = seed % 2 ? 1024 : 0;
         set.cfg.check_writes = seed == 3;
         set.cfg.max_count = STRESS_FLOATS;
-        if (seed == 6) set.cfg.delay_s = 0.0005;
-        if (seed == 5) set.cfg.rate = 2e7;
+        if (seed == 6) set.delay_s = 0.0005;
+        if (seed == 5) set.rate = 2e7;
         net_run(&set, stress, &seed);
     }
 }
@@ -193,7 +193,7 @@ static void sends_and_collectives_in_unlike_order_do_not_block_each_other(void *
             set.cfg.chunk_bytes = 1024;
             set.cfg.max_count = 3000;
             set.cfg.op_timeout_s = 4;
-            if (shaped) set.cfg.rate = 1e7;
+            if (shaped) set.rate = 1e7;
             net_run(&set, flood, &p2p_first);
         }
 }
@@ -229,7 +229,7 @@ static void urgent_messages_leave_room_for_the_oldest(void **state)
     set.cfg.chunk_bytes = 1024;
     set.cfg.op_timeout_s = 4;
     net_run(&set, one_by_one, NULL);
-    set.cfg.rate = 2e7;
+    set.rate = 2e7;
     net_run(&set, one_by_one, NULL);
 }
 
@@ -287,7 +287,7 @@ static void divergence_is_the_squared_distance_to_the_average(void **state)
             net_setup set;
             net_defaults(&set, world);
             set.cfg.chunk_bytes = 512;
-            if (shaped) set.cfg.rate = 1e8;
+            if (shaped) set.rate = 1e8;
             net_run(&set, measure_divergence, NULL);
         }
 }
@@ -555,7 +555,7 @@ static void abort_reaches_every_rank_with_the_same_sentence(void **state)
         net_setup set;
         net_defaults(&set, 4);
         set.tcp = tcp;
-        if (tcp) set.cfg.rate = 1e6;
+        if (tcp) set.rate = 1e6;
         else set.cfg.share_bytes = SIZE_MAX; /* it might be over before the abort */
         net_run(&set, abort_all, NULL);
     }

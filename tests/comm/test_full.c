@@ -92,7 +92,7 @@ static void every_rank_has_the_bits_of_a_sum_in_rank_order(void **state)
                 full_defaults(&set, world);
                 set.tcp = tcp;
                 set.cfg.chunk_bytes = s % 2 ? 1024 : 64;
-                if (s == 5) set.cfg.rate = world == 4 ? 1e8 : 0;
+                if (s == 5) set.rate = world == 4 ? 1e8 : 0;
                 set.cfg.check_writes = world % 2;
                 set.cfg.max_count = 100003;
                 net_run(&set, sum_once, &c);
@@ -115,8 +115,8 @@ static void messages_of_every_kind_keep_their_bits(void **state)
             /* all of them, or the short ones: direct operations between */
             if (seed % 2) set.cfg.full_bytes = 4 * 3000;
             if (seed % 3 == 0) {
-                set.cfg.rate = 5e7;
-                set.cfg.delay_s = 0.0005;
+                set.rate = 5e7;
+                set.delay_s = 0.0005;
             }
             net_run(&set, stress, &seed);
         }
@@ -155,7 +155,7 @@ static void ranks_may_leave_when_they_are_done(void **state)
             full_defaults(&set, 4);
             set.tcp = tcp;
             set.cfg.chunk_bytes = 256;
-            if (shaped) set.cfg.rate = 2e7, set.cfg.delay_s = 0.002;
+            if (shaped) set.rate = 2e7, set.delay_s = 0.002;
             net_run(&set, leave_early, NULL);
         }
 }
@@ -205,8 +205,8 @@ static void the_link_and_the_size_choose(void **state)
         net_setup set;
         choice c;
         net_defaults(&set, cases[i].world);
-        set.cfg.rate = cases[i].rate;
-        set.cfg.delay_s = cases[i].delay_s;
+        set.rate = cases[i].rate;
+        set.delay_s = cases[i].delay_s;
         set.cfg.full_bytes = cases[i].full_bytes;
         c.n = cases[i].n;
         c.want = cases[i].want;

@@ -75,7 +75,7 @@ static void a_small_urgent_message_overtakes_a_large_one(void **state)
         net_setup set;
         net_defaults(&set, 2);
         set.tcp = kind;
-        set.cfg.rate = 5e6;
+        set.rate = 5e6;
         net_run(&set, overtake, NULL);
     }
 }
@@ -132,7 +132,7 @@ static void urgent_messages_always_find_room(void **state)
         net_defaults(&set, 2);
         set.tcp = kind % 2;
         if (kind & 2) set.cfg.chunk_bytes = 4096;
-        if (kind & 4) set.cfg.rate = 5e7;
+        if (kind & 4) set.rate = 5e7;
         net_run(&set, first_the_urgent, NULL);
     }
 }
@@ -184,7 +184,7 @@ static void both_kinds_arrive_whatever_the_timing(void **state)
         net_defaults(&set, 2);
         set.tcp = kind % 2;
         if (kind & 2) set.cfg.chunk_bytes = 1024;
-        if (kind & 4) set.cfg.rate = 1e8;
+        if (kind & 4) set.rate = 1e8;
         net_run(&set, mixed, NULL);
     }
 }

@@ -225,7 +225,7 @@ static void the_input_is_free_before_the_result_is_there(void **state)
 
     (void)state;
     net_defaults(&set, 2);
-    set.cfg.delay_s = 0.1;
+    set.delay_s = 0.1;
     net_run(&set, release, NULL);
 }
 

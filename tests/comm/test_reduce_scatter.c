@@ -65,7 +65,7 @@ static void reduce_scatter_and_all_gather_make_an_all_reduce(void **state)
                 net_defaults(&set, world);
                 set.tcp = tcp;
                 if (n == 1000) set.cfg.chunk_bytes = 64;
-                if (s == 4 && world == 3) set.cfg.rate = 1e8;
+                if (s == 4 && world == 3) set.rate = 1e8;
                 net_run(&set, scatter_then_gather, &n);
             }
 }
@@ -108,7 +108,7 @@ static void reduce_scatters_overlap(void **state)
         net_defaults(&set, 2 + kind);
         set.tcp = kind % 2;
         set.cfg.chunk_bytes = 1024;
-        if (kind / 2) set.cfg.rate = 5e7;
+        if (kind / 2) set.rate = 5e7;
         net_run(&set, scatter_many, NULL);
     }
 }

@@ -109,7 +109,7 @@ static void every_rank_has_the_bits_of_one_path(void **state)
                 ring_defaults(&set, world);
                 set.tcp = tcp;
                 set.cfg.chunk_bytes = s % 2 ? 1024 : 64;
-                if (s == 5) set.cfg.rate = world == 4 ? 1e8 : 0;
+                if (s == 5) set.rate = world == 4 ? 1e8 : 0;
                 set.cfg.check_writes = world % 2;
                 set.cfg.max_count = 100003;
                 net_run(&set, sum_once, &c);
@@ -136,8 +136,8 @@ static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
             set.cfg.chunk_bytes = seed % 4 == 2 ? 64 : 1024;
             if (seed != 3) set.cfg.max_count = 15;
         }
-        if (seed == 6) set.cfg.delay_s = 0.0005;
-        if (seed == 5) set.cfg.rate = 2e7;
+        if (seed == 6) set.delay_s = 0.0005;
+        if (seed == 5) set.rate = 2e7;
         net_run(&set, stress, &seed);
     }
 }
@@ -185,7 +185,7 @@ static void rings_leave_room_for_the_oldest_and_get_it(void **state)
         set.cfg.max_count = 15; /* the fewest slots there can be */
         set.cfg.op_timeout_s = 5;
         set.tcp = rings % 5 == 0;
-        if (rings % 4 == 3) set.cfg.rate = 2e7;
+        if (rings % 4 == 3) set.rate = 2e7;
         net_run(&set, one_by_one, &rings);
     }
 }
@@ -268,7 +268,7 @@ static void a_rank_lost_during_a_ring_is_named(void **state)
         net_setup set;
         ring_defaults(&set, 5);
         set.tcp = 1;
-        set.cfg.rate = 4e6;
+        set.rate = 4e6;
         net_run(&set, lose_rank_two, &leaves);
     }
 }
@@ -397,8 +397,8 @@ static void the_link_and_the_size_choose(void **state)
         net_setup set;
         choice c;
         net_defaults(&set, cases[i].world);
-        set.cfg.rate = cases[i].rate;
-        set.cfg.delay_s = cases[i].delay_s;
+        set.rate = cases[i].rate;
+        set.delay_s = cases[i].delay_s;
         set.cfg.deterministic = cases[i].deterministic;
         set.cfg.ring_bytes = cases[i].ring_bytes;
         c.n = cases[i].n;
@@ -407,21 +407,18 @@ static void the_link_and_the_size_choose(void **state)
     }
     { /* a long round trip does not fit into one peer's staging */
         ddp__engine e;
-        ddp__links pairs;
         memset(&e, 0, sizeof e);
-        memset(&pairs, 0, sizeof pairs);
-        pairs.by_pair = 1;
         e.world = 4;
         e.chunk = 15616;
         e.credits = 15;
         e.width = 4;
-        e.slowest = 12.5e6;
-        e.farthest = 0.02;
+        e.links.slowest = 12.5e6;
+        e.links.farthest = 0.02;
         assert_true(ddp__ring_bytes(&e) < SIZE_MAX);
-        e.cfg.links = &pairs; /* each pair has its own way: a ring would leave most of them idle */
+        e.links.by_pair = 1; /* each pair has its own way: a ring would leave most of them idle */
         assert_true(ddp__ring_bytes(&e) == SIZE_MAX);
-        e.cfg.links = NULL;
-        e.farthest = 0.03;
+        e.links.by_pair = 0;
+        e.links.farthest = 0.03;
         assert_true(ddp__ring_bytes(&e) == SIZE_MAX);
     }
 }
@@ -489,8 +486,8 @@ static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
             memset(&t, 0, sizeof t);
             ring_defaults(&set, world);
             set.tcp = (int)i % 2;
-            set.cfg.rate = cases[i].rate;
-            set.cfg.delay_s = cases[i].delay_s;
+            set.rate = cases[i].rate;
+            set.delay_s = cases[i].delay_s;
             set.cfg.chunk_bytes = 24 * 1024; /* few frames: the processor is not what is timed */
             t.n = cases[i].n;
             t.messages = cases[i].messages;

@@ -150,8 +150,8 @@ static void links_that_are_emulated_and_elastic_worlds_send_bytes(void **state)
         net_setup set;
         net_defaults(&set, 2);
         set.cfg.chunk_bytes = 1024;
-        if (how == 1) set.cfg.rate = 1e9;
-        if (how == 2) set.cfg.delay_s = 0.0001;
+        if (how == 1) set.rate = 1e9;
+        if (how == 2) set.delay_s = 0.0001;
         if (how == 3) set.cfg.min_world = 1;
         if (how == 4) set.cfg.share_bytes = 900000;
         net_run(&set, add_large, &shares);

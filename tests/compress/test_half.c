@@ -177,8 +177,8 @@ static void sums_of_halves_are_those_of_a_plain_loop(void **state)
                 set.cfg.check_writes = s == 4;
                 set.cfg.max_count = 100003;
                 if (c.n == 1000) set.cfg.chunk_bytes = 64;
-                if (s == 5) set.cfg.rate = 1e8;
-                if (s == 10) set.cfg.delay_s = 0.001;
+                if (s == 5) set.rate = 1e8;
+                if (s == 10) set.delay_s = 0.001;
                 set.cfg.deterministic = s % 2;
                 if (s % 2 == 0) set.cfg.ring_bytes = 1; /* yet never a ring */
                 net_run(&set, half_once, &c);
@@ -229,7 +229,7 @@ static void halves_and_floats_travel_side_by_side(void **state)
         set.tcp = kind % 2;
         set.cfg.coding = DDP_AS_BFLOAT;
         set.cfg.chunk_bytes = 1024;
-        if (kind / 2) set.cfg.rate = 5e7;
+        if (kind / 2) set.rate = 5e7;
         net_run(&set, halves_and_floats, NULL);
     }
 }

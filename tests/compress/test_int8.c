@@ -165,8 +165,8 @@ static void sums_of_blocks_are_those_of_a_plain_loop(void **state)
                 set.cfg.check_writes = s == 4;
                 set.cfg.max_count = MOST;
                 if (c.n == 1000) set.cfg.chunk_bytes = 64; /* becomes one block */
-                if (s == 6) set.cfg.rate = 1e8;
-                if (s == 12) set.cfg.delay_s = 0.001;
+                if (s == 6) set.rate = 1e8;
+                if (s == 12) set.delay_s = 0.001;
                 set.cfg.deterministic = s % 2;
                 if (s % 2 == 0) set.cfg.ring_bytes = 1; /* yet never a ring */
                 net_run(&set, int8_once, &c);
@@ -214,7 +214,7 @@ static void blocks_and_floats_travel_side_by_side(void **state)
         net_setup set;
         int8_setup(&set, 3, kind % 2);
         set.cfg.chunk_bytes = 1024;
-        if (kind / 2) set.cfg.rate = 5e7;
+        if (kind / 2) set.rate = 5e7;
         net_run(&set, blocks_and_floats, NULL);
     }
 }

@@ -155,11 +155,11 @@ static void a_worker_gets_the_turns_of_its_link_and_its_acts(void **state)
     (void)state;
     memset(&s, 0, sizeof s);
     memset(&l, 0, sizeof l);
-    l.rate = l.slowest = 5000;
+    l.own.rate = l.slowest = 5000;
     assert_int_equal(ddp__script_read(write_file("turns", text), 2, &s, NULL), DDP_OK);
     assert_int_equal(ddp__script_apply(&s, 1, &l, NULL), DDP_OK);
-    assert_int_equal(l.turns, 6);
-    for (int i = 0; i < 6; i++) assert_true(l.turn[i].at == at[i] && l.turn[i].rate == rate[i]);
+    assert_int_equal(l.own.turns, 6);
+    for (int i = 0; i < 6; i++) assert_true(l.own.turn[i].at == at[i] && l.own.turn[i].rate == rate[i]);
     assert_true(l.slowest == 10); /* that of worker 0: chunks are the same everywhere */
     assert_int_equal(l.acts, 2);
     assert_true(l.act[0].at == 7 && l.act[0].peer == -1 && l.act[1].at == 9 && l.act[1].peer == 0);
@@ -200,11 +200,11 @@ static void a_topology_gives_each_pair_its_own_rate_and_delay(void **state)
     assert_int_equal(open_links(net, 1, 3, &l, &err), DDP_OK); /* device 3, in the west */
     assert_true(near(l.path[0].rate, 0.2e9 / 8) && near(l.path[2].rate, 0.2e9 / 8));
     assert_true(near(l.path[0].delay_s, 0.02) && near(l.path[0].jitter_s, 0.004));
-    assert_true(near(l.rate, 0.05e9 / 8) && near(l.slowest, 0.05e9 / 8));
+    assert_true(near(l.own.rate, 0.05e9 / 8) && near(l.slowest, 0.05e9 / 8));
     assert_true(near(l.farthest, 0.03) && l.by_pair);
     assert_true(near(l.flight, 0.05e9 / 8 * 0.024));
-    assert_int_equal(l.turns, 2);
-    assert_true(l.turn[0].rate == -1 && near(l.turn[1].rate, 0.05e9 / 8));
+    assert_int_equal(l.own.turns, 2);
+    assert_true(l.own.turn[0].rate == -1 && near(l.own.turn[1].rate, 0.05e9 / 8));
     assert_int_equal(l.acts, 0); /* worker 0 cuts */
     ddp__links_free(&l);
     snprintf(net, sizeof net, "%s", write_file("wan.json", groups_text));
@@ -226,11 +226,11 @@ static void a_variant_and_one_at_a_time_are_read(void **state)
     (void)state;
     snprintf(net, sizeof net, "%s@1,2", write_file("wan.json", text));
     assert_int_equal(open_links(net, 1, 2, &l, &err), DDP_OK);
-    assert_true(near(l.path[0].delay_s, 0.02) && !l.one_at_a_time);
+    assert_true(near(l.path[0].delay_s, 0.02) && !l.own.one_at_a_time);
     ddp__links_free(&l);
     snprintf(net, sizeof net, "%s:as_in_code@1,2", write_file("wan.json", text));
     assert_int_equal(open_links(net, 1, 2, &l, &err), DDP_OK);
-    assert_true(near(l.path[0].delay_s, 0.04) && near(l.path[0].rate, 0.2e9 / 8) && l.one_at_a_time);
+    assert_true(near(l.path[0].delay_s, 0.04) && near(l.path[0].rate, 0.2e9 / 8) && l.own.one_at_a_time);
     ddp__links_free(&l);
     snprintf(net, sizeof net, "%s:as_in_code", write_file("wan.json", text));
     assert_int_equal(open_links(net, 3, 4, &l, &err), DDP_OK);

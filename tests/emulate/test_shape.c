@@ -124,7 +124,7 @@ static void jitter_is_uniform_seeded_and_keeps_the_order(void **state)
 
 static void a_turn_of_the_rate_counts_from_its_time_on(void **state)
 {
-    const ddp__turn turn[] = {{1, -1}, {3, 100}, {4, 0}};
+    ddp__turn turn[] = {{1, -1}, {3, 100}, {4, 0}};
     ddp__link l;
     ddp__path p;
     (void)state;
@@ -246,8 +246,8 @@ static void check_transfer(transfer *t, int tcp)
         double begin, end;
         net_defaults(&set, t->world);
         set.tcp = tcp;
-        set.cfg.rate = t->rate;
-        set.cfg.delay_s = t->delay_s;
+        set.rate = t->rate;
+        set.delay_s = t->delay_s;
         if (t->drowsy) {
             awake_table = tcp ? &ddp__tcp_table : &ddp__threads_table;
             set.tune = make_drowsy;
@@ -400,7 +400,7 @@ static void credits_of_small_chunks_travel_together(void **state)
 
     (void)state;
     net_defaults(&set, 3);
-    set.cfg.rate = 1e7;
+    set.rate = 1e7;
     set.cfg.chunk_bytes = 4096;
     net_run(&set, count_heads, NULL);
 }
@@ -442,7 +442,7 @@ static void an_urgent_message_overtakes_between_chunks(void **state)
     net_setup set;
     (void)state;
     net_defaults(&set, 3);
-    set.cfg.rate = 5e6;
+    set.rate = 5e6;
     net_run(&set, urgent_second, NULL);
 }
 
@@ -481,8 +481,8 @@ static void waiting_for_a_late_rank_is_counted_apart(void **state)
     (void)state;
     net_defaults(&set, 3);
     net_run(&set, wait_for_a_late_rank, NULL);
-    set.cfg.rate = 1e7;
-    set.cfg.delay_s = 0.005;
+    set.rate = 1e7;
+    set.delay_s = 0.005;
     net_run(&set, wait_for_a_late_rank, NULL);
 }
 

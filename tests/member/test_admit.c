@@ -178,7 +178,7 @@ static void who_admits_first_waits_for_the_others(void **state)
         net_defaults(&set, 4);
         set.tcp = tcp;
         set.cfg.min_world = 1;
-        set.cfg.rate = 4e6;
+        set.rate = 4e6;
         set.cfg.peer_timeout_s = 0.6;
         set.tune = newcomer_config;
         log_to(&set);

@@ -502,8 +502,8 @@ static void deaths(uint64_t first, int count, int like, int victims)
             set.cfg.deterministic = 0;
             set.cfg.ring_bytes = 4096;
         }
-        if (seed % 7 == 3) set.cfg.delay_s = 0.001;
-        if (seed % 7 == 5) set.cfg.rate = 3e7;
+        if (seed % 7 == 3) set.delay_s = 0.001;
+        if (seed % 7 == 5) set.rate = 3e7;
         if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
         lab_run(&lab, &set, die_in_plan, &k);
         plan_check(&k, alive_of(&k));
@@ -559,8 +559,8 @@ static void deaths_in_sites(int tcp, const int *site, unsigned dead, int coded, 
         k.coding = coded ? codings[seed % 4] : DDP_AS_FLOAT;
         set.cfg.coding = k.coding;
         set.cfg.coder = ddp__blocks_coder();
-        if (seed % 7 == 3) set.cfg.delay_s = 0.001;
-        if (seed % 7 == 5) set.cfg.rate = 3e7;
+        if (seed % 7 == 3) set.delay_s = 0.001;
+        if (seed % 7 == 5) set.rate = 3e7;
         if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
         lab_run(&lab, &set, die_in_plan, &k);
         plan_check(&k, alive_of(&k));
@@ -658,19 +658,19 @@ static kill_plan *shared_plan(void)
 
 static void process_main(kill_plan *k, const net_setup *set, int rank, int fds[8][8])
 {
-    ddp__engine_config cfg = set->cfg;
+    ddp__links links;
+    ddp__engine_config cfg = net_config(set, rank, &links);
     ddp__engine *e = NULL;
     ddp_status s;
 
     for (int a = 0; a < k->world; a++)
         for (int b = 0; b < k->world; b++)
             if (a != rank && fds[a][b] >= 0) close(fds[a][b]); /* or the dead would not be seen */
-    cfg.rank = rank;
     s = net_wire(rank, k->world, fds[rank], NULL, &cfg.wire, &k->err[rank]);
-    if (cfg.min_world > 0) cfg.membership = ddp__elastic_membership();
     if (s == DDP_OK) s = ddp__engine_open(&cfg, &e, &k->err[rank]);
     if (s == DDP_OK) s = plan_run(k, e, rank, &k->err[rank]);
     if (e) ddp__engine_close(e);
+    ddp__links_free(&links);
     _exit((int)s);
 }
 
@@ -732,7 +732,7 @@ static void processes_are_killed(void **state)
             set.cfg.deterministic = 0;
             set.cfg.ring_bytes = 4096;
         }
-        if (seed % 5 == 1) set.cfg.rate = 1e7;
+        if (seed % 5 == 1) set.rate = 1e7;
         if (!processes(k, &set, SIGKILL)) fail();
         killed = k->hold;
         for (int r = 0; r < k->world; r++)
@@ -973,8 +973,8 @@ static void heartbeats_pass_a_slow_link_that_is_full(void **state)
         net_defaults(&set, 3);
         set.tcp = tcp;
         set.cfg.min_world = 1;
-        set.cfg.rate = 10e6 / 8;
-        set.cfg.delay_s = 0.02;
+        set.rate = 10e6 / 8;
+        set.delay_s = 0.02;
         set.cfg.peer_timeout_s = lab_patience(0.7);
         lab_run(&lab, &set, send_for_long, &took);
         if (took < 2.3) fail_msg("3 MB over 10 Mbit/s in %.2f s", took);

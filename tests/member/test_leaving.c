@@ -106,7 +106,7 @@ static void leaving_while_a_death_is_noticed(void **state)
             log_to(&set);
             set.tcp = 1;
             set.cfg.min_world = 1;
-            set.cfg.delay_s = 0.1;
+            set.delay_s = 0.1;
             set.cfg.peer_timeout_s = lab_patience(2);
             gathered = 0;
             failure = lab_try(&lab, &set, die_leave_or_go_on, &c);

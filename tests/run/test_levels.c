@@ -95,7 +95,7 @@ static void messages_begin_when_the_one_before_is_done(void **state)
         net_defaults(&set, 4);
         set.tcp = kind % 2;
         if (kind & 2) set.cfg.chunk_bytes = 256;
-        if (kind & 4) set.cfg.delay_s = 0.0005;
+        if (kind & 4) set.delay_s = 0.0005;
         set.cfg.check_writes = kind == 2;
         set.cfg.max_count = kind == 2 ? 1000 : 0;
         net_run(&set, chains, NULL);
