@@ -113,22 +113,6 @@ const char *ddp__coding_name(int coding)
     return coding >= 0 && coding <= (int)DDP__AS_BYTES ? name[coding] : "an unknown coding";
 }
 
-/* Half bytes: an odd number of values can only end at the end of the message. */
-size_t ddp__frame_values(const ddp__frame *f)
-{
-    const int wide = f->coding == (int)DDP_AS_INT8;
-    const size_t each = wide ? 1 : 2, block = sizeof(float) + DDP__CODING_BLOCK / each;
-    size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
-                  : sizeof(float), blocks, values;
-
-    if (!ddp__in_blocks(f->coding)) return f->length % size ? SIZE_MAX : f->length / size;
-    blocks = f->length / block + (f->length % block != 0);
-    if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
-    values = (f->length - blocks * sizeof(float)) * each;
-    if (!wide && f->offset <= f->count && values == (size_t)(f->count - f->offset) + 1) values--;
-    return values;
-}
-
 size_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
@@ -139,50 +123,52 @@ size_t ddp__frame_payload(int coding, size_t count)
     return count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
-/* Number i of the eight words of a head, before its checksum. */
-static void ddp__frame_put(unsigned char *head, int i, uint32_t v)
+size_t ddp__frame_values(const ddp__frame *f)
 {
-    for (int b = 0; b < 4; b++) head[4 * i + b] = (unsigned char)(v >> 8 * b);
+    const size_t block = ddp__frame_payload(f->coding, DDP__CODING_BLOCK), rest = f->length % block;
+    const size_t each = f->coding == (int)DDP_AS_INT8 ? 1 : 2; /* of a block, in a byte */
+    size_t n = f->length / ddp__frame_payload(f->coding, 1);
+
+    if (ddp__in_blocks(f->coding)) {
+        n = f->length / block * DDP__CODING_BLOCK + (rest > sizeof(float) ? (rest - sizeof(float)) * each : 0);
+        /* half bytes: an odd number of values can only end at the end of the message */
+        if (each == 2 && f->offset <= f->count && n == (size_t)(f->count - f->offset) + 1) n--;
+    }
+    return ddp__frame_payload(f->coding, n) == f->length ? n : SIZE_MAX;
 }
 
-static uint32_t ddp__frame_get(const unsigned char *head, int i)
-{
-    uint32_t v = 0;
-
-    for (int b = 0; b < 4; b++) v |= (uint32_t)head[4 * i + b] << 8 * b;
-    return v;
-}
+enum { DDP__FRAME_WORDS = 8 }; /* of a head, before its checksum */
 
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
-    ddp__frame_put(head, 0, DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 21 |
-                            ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24);
-    ddp__frame_put(head, 1, f->seq);
-    ddp__frame_put(head, 2, f->count);
-    ddp__frame_put(head, 3, f->offset);
-    ddp__frame_put(head, 4, f->length);
-    ddp__frame_put(head, 5, (uint32_t)f->layer);
-    ddp__frame_put(head, 6, f->sent);
-    ddp__frame_put(head, 7, f->check);
-    ddp__frame_put(head, 8, ddp__crc32c(0, head, DDP__FRAME_BYTES - 4));
+    const uint32_t kind = (uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5;
+    const uint32_t first = DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 21 | kind << 24;
+    uint32_t word[DDP__FRAME_WORDS + 1] = {first, f->seq, f->count, f->offset, f->length, (uint32_t)f->layer, f->sent,
+                                           f->check, 0};
+
+    for (int i = 0; i <= DDP__FRAME_WORDS; i++) {
+        if (i == DDP__FRAME_WORDS) word[i] = ddp__crc32c(0, head, 4 * DDP__FRAME_WORDS);
+        for (int b = 0; b < 4; b++) head[4 * i + b] = (unsigned char)(word[i] >> 8 * b);
+    }
 }
 
 int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
-    const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
+    uint32_t word[DDP__FRAME_WORDS + 1] = {0};
 
-    if ((first & 0x1fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
-    if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
-    f->coding = (int)(first >> 21 & 7);
-    f->type = (int)(kind & 15);
-    f->p2p = (int)(kind >> 4 & 1);
-    f->verb = (int)(kind >> 5);
-    f->seq = ddp__frame_get(head, 1);
-    f->count = ddp__frame_get(head, 2);
-    f->offset = ddp__frame_get(head, 3);
-    f->length = ddp__frame_get(head, 4);
-    f->layer = (int32_t)ddp__frame_get(head, 5);
-    f->sent = ddp__frame_get(head, 6);
-    f->check = ddp__frame_get(head, 7);
+    for (int i = 0; i < DDP__FRAME_BYTES; i++) word[i / 4] |= (uint32_t)head[i] << 8 * (i % 4);
+    if ((word[0] & 0x1fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if (word[DDP__FRAME_WORDS] != ddp__crc32c(0, head, 4 * DDP__FRAME_WORDS)) return 0;
+    f->coding = (int)(word[0] >> 21 & 7);
+    f->type = (int)(word[0] >> 24 & 15);
+    f->p2p = (int)(word[0] >> 28 & 1);
+    f->verb = (int)(word[0] >> 29);
+    f->seq = word[1];
+    f->count = word[2];
+    f->offset = word[3];
+    f->length = word[4];
+    f->layer = (int32_t)word[5];
+    f->sent = word[6];
+    f->check = word[7];
     return f->type >= DDP__FRAME_PART && f->type <= DDP__FRAME_SUMMED;
 }
