@@ -19693,7 +19693,7 @@ typedef struct ddp__peer_record {
 /* A copy of what the engine remembers of its operations, for the post-mortem. */
 typedef struct ddp__oplog {
     ddp__op_record   *record; /* [count], oldest first */
-    int               count, room;
+    int               count;
     long              dropped; /* older operations that were forgotten */
     ddp__peer_record *peer;    /* [world]; that of this rank says what it has begun itself */
     ddp_error         error;   /* the engine's first, code DDP_OK = none */
@@ -20085,6 +20085,8 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
+/* 1 if a limit has passed; else *again is to be no later than that. */
+DDP_LIB int  ddp__passed(double limit, double now, double *again);
 DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
 /* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
@@ -20116,9 +20118,8 @@ DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* Values from offset at on of a list, in a row; and back. */
-DDP_LIB void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out);
-DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data);
+/* Values from offset at on of a list, in a row; or back. */
+DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row, int back);
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
@@ -20636,6 +20637,12 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
 
 /* ---- progress ---- */
 
+int ddp__passed(double limit, double now, double *again)
+{
+    if (now < limit) *again = fmin(*again, limit);
+    return now >= limit;
+}
+
 double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_at ? op->last_move : op->active_at; }
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
@@ -20876,24 +20883,13 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }
 
-void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
+void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row, int back)
 {
     size_t here;
 
-    for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
-        const void *own = ddp__memory_at(op, in, at, count, &here);
-        memcpy(to, own, here * op->unit);
-    }
-}
-
-void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data)
-{
-    const unsigned char *from = (const unsigned char *)data;
-    size_t here;
-
-    for (; count > 0; at += here, count -= here, from += here * op->unit) {
+    for (unsigned char *flat = (unsigned char *)row; count > 0; at += here, count -= here, flat += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
-        memcpy(own, from, here * op->unit);
+        memcpy(back ? own : flat, back ? flat : own, here * op->unit);
     }
 }
 
@@ -20902,14 +20898,11 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
     const float *from = (const float *)data;
     size_t here;
 
-    if (op->unit == 1) {
-        ddp__memory_scatter(op, &op->to, at, count, data);
-        return;
-    }
-    for (; count > 0; at += here, count -= here, from += here) {
-        float *to = (float *)ddp__memory_at(op, &op->to, at, count, &here);
-        if (op->m.add) ddp__floats_add(to, from, here);
-        else ddp__floats_store(to, from, here, divergence);
+    for (size_t done = 0; done < count; done += here) {
+        void *to = ddp__memory_at(op, &op->to, at + done, count - done, &here);
+        if (op->unit == 1) memcpy(to, (const char *)data + done, here);
+        else if (op->m.add) ddp__floats_add((float *)to, from + done, here);
+        else ddp__floats_store((float *)to, from + done, here, divergence);
     }
 }
 
@@ -20976,7 +20969,7 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     size_t count = ddp__frame_values(f);
     ddp_error err;
 
-    ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
+    ddp__memory_copy(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded, 0);
     if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
     else if (e->cfg.coder->encode(e->cfg.coding, (unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
@@ -21007,7 +21000,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
 {
     float *sum = e->rounded;
 
-    ddp__memory_gather(op, &op->from, at, count, sum);
+    ddp__memory_copy(op, &op->from, at, count, sum, 0);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[place] = sum;
     ddp__floats_sum(sum, e->terms, terms, count, op->scale, NULL);
@@ -21015,7 +21008,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
-    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
+    if (op->m.add) ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends it from there */
     ddp__memory_store(op, at, sum, count, divergence);
     return 1;
 }
@@ -21041,12 +21034,12 @@ int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
     for (; at < end; at += count) {
         float *x = e->rounded, *rest = op->m.residual + at;
         count = end - at < e->chunk ? end - at : e->chunk;
-        ddp__memory_gather(op, &op->from, at, count, x);
+        ddp__memory_copy(op, &op->from, at, count, x, 0);
         ddp__floats_add(x, rest, count);
         memcpy(rest, x, count * sizeof *rest);
         if (!ddp__code_round(e, op, x, count)) return 0;
         for (size_t i = 0; i < count; i++) rest[i] -= x[i];
-        ddp__memory_scatter(op, &op->from, at, count, x);
+        ddp__memory_copy(op, &op->from, at, count, x, 1);
     }
     return 1;
 }
@@ -21095,18 +21088,6 @@ static int ddp__guards(const ddp__engine *e, const ddp__op *op)
     return op->m.verb == DDP_ALL_REDUCE || (op->p2p && op->m.verb < DDP_RECEIVE);
 }
 
-/* A 64-bit hash that any change of a float changes; chained through h. */
-static uint64_t ddp__floats_hash(uint64_t h, const float *data, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, data + i, sizeof bits);
-        h = (h ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
-        h ^= h >> 29;
-    }
-    return h;
-}
-
 static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 {
     uint64_t h = offset;
@@ -21114,7 +21095,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 
     for (; count > 0; offset += here, count -= here) {
         const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
-        h = ddp__floats_hash(h, (const float *)data, here);
+        h = ddp_hash_floats(h, (const float *)data, here);
     }
     return h;
 }
@@ -21310,7 +21291,7 @@ double ddp__credit_by(const ddp__engine *e, double now, double until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         /* those that are late wait for the uplink, which has an event of its own */
-        if (p->owed_count > 0 && p->owed_by > now && p->owed_by < until) until = p->owed_by;
+        if (p->owed_count > 0 && p->owed_by > now) until = fmin(until, p->owed_by);
     }
     return until;
 }
@@ -22084,10 +22065,10 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
 {
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
     const size_t count = f->length / sizeof(float);
-    const float *data = e->slot[slot].data;
+    float *data = e->slot[slot].data;
 
     if (!ddp__guard_check(e, op, f->offset, count)) return;
-    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
+    if (op->m.add) ddp__memory_copy(op, ddp__result_of(op), f->offset, count, data, 1);
     ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
     ddp__slot_free(e, slot);
 }
@@ -22488,11 +22469,11 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
 
     if (!op) return;
     since = ddp__still_since(op);
-    if (now - since >= op->note_s) {
+    if (ddp__passed(since + op->note_s, now, again)) {
         op->note_s *= 2;
         ddp__note(e, op, now, now - since);
+        *again = fmin(*again, since + op->note_s);
     }
-    if (since + op->note_s < *again) *again = since + op->note_s;
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
@@ -22528,12 +22509,8 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
 
-    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
+    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0 || !ddp__passed(op->clock + limit, now, again)) return;
     passed = now - op->clock;
-    if (passed < limit) {
-        if (op->clock + limit < *again) *again = op->clock + limit;
-        return;
-    }
     ddp__missing_text(e, op, who, sizeof who);
     if (who[0])
         ddp__fault(e, DDP_TIMEOUT, "%s timed out: %s did not submit it within %.1f s of the first rank; look there "
@@ -22556,12 +22533,11 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
 
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
-    if (now - e->slot[s].arrived >= limit)
+    if (ddp__passed(e->slot[s].arrived + limit, now, again))
         ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not submitted: all "
                    "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
                    "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
-    else if (e->slot[s].arrived + limit < *again) *again = e->slot[s].arrived + limit;
 }
 
 double ddp__check_liveness(ddp__engine *e, double now)
@@ -22578,18 +22554,15 @@ double ddp__check_liveness(ddp__engine *e, double now)
         ddp__peer *p = &e->peers[peer];
         if (peer == e->rank || p->out_of_world) continue;
         if (!p->goodbye_read && !p->closed) {
-            if (now - p->last_beat >= beat && !e->closing) {
+            if (!e->closing && ddp__passed(p->last_beat + beat, now, &again)) {
                 p->want_heartbeat = 1;
                 p->last_beat = now;
             }
-            if (p->last_beat + beat < again) again = p->last_beat + beat;
-            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled)) {
-                double limit = e->cfg.peer_timeout_s;
-                if (now - p->last_got >= limit) {
-                    char why[64];
-                    snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
-                    ddp__peer_lost(e, peer, why);
-                } else if (p->last_got + limit < again) again = p->last_got + limit;
+            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled) &&
+                ddp__passed(p->last_got + e->cfg.peer_timeout_s, now, &again)) {
+                char why[64];
+                snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
+                ddp__peer_lost(e, peer, why);
             }
         }
         if (e->frozen) continue;
@@ -22717,13 +22690,12 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
     static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
                                        "answers", "asks for", "receives", "serves", "pulls"};
 
+    static const char *const coded[] = {"averages", "averages in bfloat16", "averages in int8 blocks of",
+                                        "averages in int4 blocks of", "averages in e3m0 blocks of"};
+
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
-    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_INT4) return "averages in int4 blocks of";
-    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_E3M0) return "averages in e3m0 blocks of";
-    if (verb == (int)DDP_ALL_REDUCE && coding)
-        return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
-    if (verb < 0 || verb > (int)DDP_PULL) return "does something unknown with";
-    return text[verb];
+    if (verb == (int)DDP_ALL_REDUCE && coding >= 0 && coding <= (int)DDP_AS_E3M0) return coded[coding];
+    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "does something unknown with";
 }
 
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
@@ -23084,7 +23056,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
-            ddp__frame_read(e, peer, ddp_now());
+            ddp__frame_read(e, peer, p->last_got);
             frames++;
             continue;
         }
@@ -23098,7 +23070,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         if (got == 0) break;
         moved = 1;
         p->in_got += (size_t)got;
-        p->last_got = -1; /* set by the caller: one clock reading for all */
+        p->last_got = ddp_now();
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
@@ -23109,15 +23081,7 @@ int ddp__receive_all(ddp__engine *e)
 {
     int moved = 0;
 
-    for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
-        int peer = (e->rank + k) % e->world;
-        if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);
-    }
-    if (moved) {
-        double now = ddp_now();
-        for (int peer = 0; peer < e->world; peer++)
-            if (e->peers[peer].last_got < 0) e->peers[peer].last_got = now;
-    }
+    for (int k = 1; k < e->world; k++) moved |= ddp__receive_from(e, (e->rank + k) % e->world);
     return moved;
 }
 
@@ -23692,8 +23656,8 @@ void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
 
 void ddp__oplog_free(ddp__oplog *log)
 {
-    if (log->record) DDP_FREE(log->record);
-    if (log->peer) DDP_FREE(log->peer);
+    DDP_FREE(log->record);
+    DDP_FREE(log->peer);
     memset(log, 0, sizeof *log);
 }
 
@@ -23712,7 +23676,7 @@ static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
 
-    for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
+    for (long t = e->first; t < e->submitted && log->count < DDP__OPLOG; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
         ddp__op_record *r;
         if (op->done) continue;
@@ -23728,37 +23692,34 @@ static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
     }
 }
 
-static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
+static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log, int inner)
 {
     for (int p = 0; p < e->world; p++) {
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
-        int own = p == e->rank;
-        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->names[p]);
-        r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
-        r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
-        r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
-        r->left = peer->left;
+        const int own = inner && p == e->rank, heard = inner && peer->heard_at > 0;
+        r->begun = own ? (long)e->next_seq : heard ? (long)peer->begun : -1;
+        r->heard_s = own ? 0 : heard ? log->now - peer->heard_at : -1;
+        r->got_s = own ? 0 : inner && peer->last_got > 0 ? log->now - peer->last_got : -1;
+        r->left = inner && peer->left;
+        if (inner && !own) snprintf(r->name, sizeof r->name, "%s", e->wire->names[p]);
     }
 }
 
 /* Under the lock. */
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
-    long unfinished = 0, done, kept;
+    long unfinished = 0, kept = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
 
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
-    done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
-    kept = log->room - unfinished;
-    if (kept > done) kept = done;
-    if (kept < 0) kept = 0;
+    if (kept > DDP__OPLOG - unfinished) kept = unfinished < DDP__OPLOG ? DDP__OPLOG - unfinished : 0;
     log->now = ddp_now();
     log->error = e->error;
     for (long s = e->span_count - kept; s < e->span_count; s++)
         (void)ddp__oplog_add(log, &e->spans[s % DDP__SPANS], DDP__IS_DONE);
     ddp__oplog_unfinished(e, log, inner);
     log->dropped = e->span_count + unfinished - log->count;
-    if (inner) ddp__oplog_peers(e, log);
+    ddp__oplog_peers(e, log, inner);
     log->served = 1;
 }
 
@@ -23782,16 +23743,10 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
     double until = ddp_now() + 1;
 
     memset(out, 0, sizeof *out);
-    out->room = DDP__OPLOG;
-    out->record = (ddp__op_record *)ddp__calloc((size_t)out->room, sizeof *out->record);
+    out->record = (ddp__op_record *)ddp__calloc(DDP__OPLOG, sizeof *out->record);
     out->peer = (ddp__peer_record *)ddp__calloc((size_t)e->world, sizeof *out->peer);
     if (!out->record || !out->peer)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", out->room);
-    for (int p = 0; p < e->world; p++) {
-        ddp__peer_record *r = &out->peer[p];
-        r->begun = -1;
-        r->heard_s = r->got_s = -1;
-    }
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", (int)DDP__OPLOG);
     pthread_mutex_lock(&e->lock);
     while (!e->quiet && !out->served) {
         if (!e->wanted) { /* else somebody else's turn comes first */
@@ -23812,39 +23767,24 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
 
 /* ---- the emulated link's events ---- */
 
-typedef enum ddp__event {
-    DDP__EVENT_NONE,
-    DDP__EVENT_SENT,     /* a frame has left the uplink and the way to its peer */
-    DDP__EVENT_UPLINK,   /* the uplink is free again */
-    DDP__EVENT_CONTROL,
-    DDP__EVENT_CHUNK,
-    DDP__EVENT_SUBMITTED
-} ddp__event;
-
-static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double *when)
+/* When the next chunk under way has passed the downlink, DBL_MAX: none is. */
+static double ddp__chunk_due(const ddp__engine *e)
 {
-    if (*next != DDP__EVENT_NONE && *when <= time) return;
-    *next = kind;
-    *when = time;
+    const ddp__slot *s = &e->slot[e->first_due];
+
+    return e->first_due < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-static ddp__event ddp__next_event(const ddp__engine *e, double *when)
+/* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX: never. */
+static double ddp__next_event(const ddp__engine *e)
 {
-    ddp__event next = DDP__EVENT_NONE;
+    double next = ddp__chunk_due(e);
 
-    *when = -1;
     for (int r = 0; r < e->world; r++)
-        if (e->peers[r].out_state == DDP__OUT_SERIALISING)
-            ddp__earlier(DDP__EVENT_SENT, e->peers[r].release, &next, when);
-    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->links.own.up_free, &next, when);
-    if (e->first_due >= 0) {
-        const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
-                     when);
-    }
-    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
-    if (e->begun < e->taken)
-        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+        if (e->peers[r].out_state == DDP__OUT_SERIALISING) next = fmin(next, e->peers[r].release);
+    if (e->up_waiting) next = fmin(next, e->links.own.up_free);
+    if (e->control_count > 0) next = fmin(next, e->control[e->control_first].due);
+    if (e->begun < e->taken) next = fmin(next, e->ops[e->begun % e->cfg.queue].span.submitted);
     return next;
 }
 
@@ -23874,25 +23814,16 @@ static void ddp__uplink_done(ddp__engine *e, double when)
     }
 }
 
+/* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up late loses
+ * nothing of the rate. */
 static int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
     double when;
-    ddp__event kind;
 
-    /* Events run at the time they were due, and so do the frames that they make possible:
-     * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
-        if (kind == DDP__EVENT_SENT) {
-            ddp__uplink_done(e, when);
-        } else if (kind == DDP__EVENT_UPLINK) {
-            e->up_waiting = 0; /* loaded below */
-        } else if (kind == DDP__EVENT_CONTROL) {
-            ddp__control_due(e, when);
-        } else if (kind == DDP__EVENT_SUBMITTED) {
-            e->begun++;
-            e->dirty = 1;
-        } else {
+    for (; e->fault.code == DDP_OK && (when = ddp__next_event(e)) <= now; moved = 1) {
+        ddp__uplink_done(e, when);
+        if (ddp__chunk_due(e) <= when) {
             int s = e->first_due;
             (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
@@ -23900,9 +23831,13 @@ static int ddp__run_due(ddp__engine *e, double now)
             e->slot[s].next = -1;
             ddp__slot_ready(e, s, when);
         }
+        if (e->control_count > 0 && e->control[e->control_first].due <= when) ddp__control_due(e, when);
+        if (e->begun < e->taken && e->ops[e->begun % e->cfg.queue].span.submitted <= when) {
+            e->begun++;
+            e->dirty = 1;
+        }
         ddp__activate(e, when);
-        (void)ddp__send_all(e, when);
-        moved = 1;
+        (void)ddp__send_all(e, when); /* loads an uplink that is free again */
     }
     return moved;
 }
@@ -24020,10 +23955,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
         patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
     }
     if (!e->closing) {
-        if (moving && now < e->last_move + patience) {
-            if (e->last_move + patience < *until) *until = e->last_move + patience;
-            return 0;
-        }
+        if (moving && !ddp__passed(e->last_move + patience, now, until)) return 0;
         e->closing = 1;
         e->last_move = now;
         for (int r = 0; r < e->world; r++) {
@@ -24038,9 +23970,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
         if (r == e->rank || p->closed || p->send_dead || p->out_of_world) continue;
         waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
-    if (!waiting || now >= e->last_move + patience + 0.5) return 1;
-    if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
-    return 0;
+    return !waiting || ddp__passed(e->last_move + patience + 0.5, now, until);
 }
 
 /* What the wire wants done by this thread before its first and after its last byte. */
@@ -24083,9 +24013,7 @@ int ddp__round(ddp__engine *e, double *until)
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
     if (e->shaped) {
-        double due;
-        (void)ddp__next_event(e, &due);
-        if (due >= 0 && due < *until) *until = due;
+        *until = fmin(*until, ddp__next_event(e));
         *until = ddp__credit_by(e, now, *until);
     }
     if (script >= 0 && script < *until) *until = script;

@@ -193,7 +193,7 @@ typedef struct ddp__peer_record {
 /* A copy of what the engine remembers of its operations, for the post-mortem. */
 typedef struct ddp__oplog {
     ddp__op_record   *record; /* [count], oldest first */
-    int               count, room;
+    int               count;
     long              dropped; /* older operations that were forgotten */
     ddp__peer_record *peer;    /* [world]; that of this rank says what it has begun itself */
     ddp_error         error;   /* the engine's first, code DDP_OK = none */

@@ -94,11 +94,11 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
 
     if (!op) return;
     since = ddp__still_since(op);
-    if (now - since >= op->note_s) {
+    if (ddp__passed(since + op->note_s, now, again)) {
         op->note_s *= 2;
         ddp__note(e, op, now, now - since);
+        *again = fmin(*again, since + op->note_s);
     }
-    if (since + op->note_s < *again) *again = since + op->note_s;
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
@@ -134,12 +134,8 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
 
-    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
+    if (!op || op->state != DDP__OP_ACTIVE || limit <= 0 || !ddp__passed(op->clock + limit, now, again)) return;
     passed = now - op->clock;
-    if (passed < limit) {
-        if (op->clock + limit < *again) *again = op->clock + limit;
-        return;
-    }
     ddp__missing_text(e, op, who, sizeof who);
     if (who[0])
         ddp__fault(e, DDP_TIMEOUT, "%s timed out: %s did not submit it within %.1f s of the first rank; look there "
@@ -162,12 +158,11 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
 
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
-    if (now - e->slot[s].arrived >= limit)
+    if (ddp__passed(e->slot[s].arrived + limit, now, again))
         ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not submitted: all "
                    "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
                    "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
-    else if (e->slot[s].arrived + limit < *again) *again = e->slot[s].arrived + limit;
 }
 
 double ddp__check_liveness(ddp__engine *e, double now)
@@ -184,18 +179,15 @@ double ddp__check_liveness(ddp__engine *e, double now)
         ddp__peer *p = &e->peers[peer];
         if (peer == e->rank || p->out_of_world) continue;
         if (!p->goodbye_read && !p->closed) {
-            if (now - p->last_beat >= beat && !e->closing) {
+            if (!e->closing && ddp__passed(p->last_beat + beat, now, &again)) {
                 p->want_heartbeat = 1;
                 p->last_beat = now;
             }
-            if (p->last_beat + beat < again) again = p->last_beat + beat;
-            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled)) {
-                double limit = e->cfg.peer_timeout_s;
-                if (now - p->last_got >= limit) {
-                    char why[64];
-                    snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
-                    ddp__peer_lost(e, peer, why);
-                } else if (p->last_got + limit < again) again = p->last_got + limit;
+            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled) &&
+                ddp__passed(p->last_got + e->cfg.peer_timeout_s, now, &again)) {
+                char why[64];
+                snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
+                ddp__peer_lost(e, peer, why);
             }
         }
         if (e->frozen) continue;

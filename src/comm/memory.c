@@ -119,24 +119,13 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }
 
-void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
+void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row, int back)
 {
     size_t here;
 
-    for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
-        const void *own = ddp__memory_at(op, in, at, count, &here);
-        memcpy(to, own, here * op->unit);
-    }
-}
-
-void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data)
-{
-    const unsigned char *from = (const unsigned char *)data;
-    size_t here;
-
-    for (; count > 0; at += here, count -= here, from += here * op->unit) {
+    for (unsigned char *flat = (unsigned char *)row; count > 0; at += here, count -= here, flat += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
-        memcpy(own, from, here * op->unit);
+        memcpy(back ? own : flat, back ? flat : own, here * op->unit);
     }
 }
 
@@ -145,14 +134,11 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
     const float *from = (const float *)data;
     size_t here;
 
-    if (op->unit == 1) {
-        ddp__memory_scatter(op, &op->to, at, count, data);
-        return;
-    }
-    for (; count > 0; at += here, count -= here, from += here) {
-        float *to = (float *)ddp__memory_at(op, &op->to, at, count, &here);
-        if (op->m.add) ddp__floats_add(to, from, here);
-        else ddp__floats_store(to, from, here, divergence);
+    for (size_t done = 0; done < count; done += here) {
+        void *to = ddp__memory_at(op, &op->to, at + done, count - done, &here);
+        if (op->unit == 1) memcpy(to, (const char *)data + done, here);
+        else if (op->m.add) ddp__floats_add((float *)to, from + done, here);
+        else ddp__floats_store((float *)to, from + done, here, divergence);
     }
 }
 
@@ -219,7 +205,7 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     size_t count = ddp__frame_values(f);
     ddp_error err;
 
-    ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
+    ddp__memory_copy(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded, 0);
     if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
     else if (e->cfg.coder->encode(e->cfg.coding, (unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
@@ -250,7 +236,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
 {
     float *sum = e->rounded;
 
-    ddp__memory_gather(op, &op->from, at, count, sum);
+    ddp__memory_copy(op, &op->from, at, count, sum, 0);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[place] = sum;
     ddp__floats_sum(sum, e->terms, terms, count, op->scale, NULL);
@@ -258,7 +244,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
-    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
+    if (op->m.add) ddp__memory_copy(op, ddp__result_of(op), at, count, sum, 1); /* the owner sends it from there */
     ddp__memory_store(op, at, sum, count, divergence);
     return 1;
 }
@@ -284,12 +270,12 @@ int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
     for (; at < end; at += count) {
         float *x = e->rounded, *rest = op->m.residual + at;
         count = end - at < e->chunk ? end - at : e->chunk;
-        ddp__memory_gather(op, &op->from, at, count, x);
+        ddp__memory_copy(op, &op->from, at, count, x, 0);
         ddp__floats_add(x, rest, count);
         memcpy(rest, x, count * sizeof *rest);
         if (!ddp__code_round(e, op, x, count)) return 0;
         for (size_t i = 0; i < count; i++) rest[i] -= x[i];
-        ddp__memory_scatter(op, &op->from, at, count, x);
+        ddp__memory_copy(op, &op->from, at, count, x, 1);
     }
     return 1;
 }
@@ -338,18 +324,6 @@ static int ddp__guards(const ddp__engine *e, const ddp__op *op)
     return op->m.verb == DDP_ALL_REDUCE || (op->p2p && op->m.verb < DDP_RECEIVE);
 }
 
-/* A 64-bit hash that any change of a float changes; chained through h. */
-static uint64_t ddp__floats_hash(uint64_t h, const float *data, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, data + i, sizeof bits);
-        h = (h ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
-        h ^= h >> 29;
-    }
-    return h;
-}
-
 static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 {
     uint64_t h = offset;
@@ -357,7 +331,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 
     for (; count > 0; offset += here, count -= here) {
         const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
-        h = ddp__floats_hash(h, (const float *)data, here);
+        h = ddp_hash_floats(h, (const float *)data, here);
     }
     return h;
 }

@@ -218,6 +218,12 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
 
 /* ---- progress ---- */
 
+int ddp__passed(double limit, double now, double *again)
+{
+    if (now < limit) *again = fmin(*again, limit);
+    return now >= limit;
+}
+
 double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_at ? op->last_move : op->active_at; }
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)

@@ -7,13 +7,12 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
     static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
                                        "answers", "asks for", "receives", "serves", "pulls"};
 
+    static const char *const coded[] = {"averages", "averages in bfloat16", "averages in int8 blocks of",
+                                        "averages in int4 blocks of", "averages in e3m0 blocks of"};
+
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
-    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_INT4) return "averages in int4 blocks of";
-    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_E3M0) return "averages in e3m0 blocks of";
-    if (verb == (int)DDP_ALL_REDUCE && coding)
-        return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
-    if (verb < 0 || verb > (int)DDP_PULL) return "does something unknown with";
-    return text[verb];
+    if (verb == (int)DDP_ALL_REDUCE && coding >= 0 && coding <= (int)DDP_AS_E3M0) return coded[coding];
+    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "does something unknown with";
 }
 
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
@@ -374,7 +373,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
-            ddp__frame_read(e, peer, ddp_now());
+            ddp__frame_read(e, peer, p->last_got);
             frames++;
             continue;
         }
@@ -388,7 +387,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         if (got == 0) break;
         moved = 1;
         p->in_got += (size_t)got;
-        p->last_got = -1; /* set by the caller: one clock reading for all */
+        p->last_got = ddp_now();
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
@@ -399,14 +398,6 @@ int ddp__receive_all(ddp__engine *e)
 {
     int moved = 0;
 
-    for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
-        int peer = (e->rank + k) % e->world;
-        if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);
-    }
-    if (moved) {
-        double now = ddp_now();
-        for (int peer = 0; peer < e->world; peer++)
-            if (e->peers[peer].last_got < 0) e->peers[peer].last_got = now;
-    }
+    for (int k = 1; k < e->world; k++) moved |= ddp__receive_from(e, (e->rank + k) % e->world);
     return moved;
 }

@@ -69,8 +69,8 @@ void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
 
 void ddp__oplog_free(ddp__oplog *log)
 {
-    if (log->record) DDP_FREE(log->record);
-    if (log->peer) DDP_FREE(log->peer);
+    DDP_FREE(log->record);
+    DDP_FREE(log->peer);
     memset(log, 0, sizeof *log);
 }
 
@@ -89,7 +89,7 @@ static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
 
-    for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
+    for (long t = e->first; t < e->submitted && log->count < DDP__OPLOG; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
         ddp__op_record *r;
         if (op->done) continue;
@@ -105,37 +105,34 @@ static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
     }
 }
 
-static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
+static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log, int inner)
 {
     for (int p = 0; p < e->world; p++) {
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
-        int own = p == e->rank;
-        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->names[p]);
-        r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
-        r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
-        r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
-        r->left = peer->left;
+        const int own = inner && p == e->rank, heard = inner && peer->heard_at > 0;
+        r->begun = own ? (long)e->next_seq : heard ? (long)peer->begun : -1;
+        r->heard_s = own ? 0 : heard ? log->now - peer->heard_at : -1;
+        r->got_s = own ? 0 : inner && peer->last_got > 0 ? log->now - peer->last_got : -1;
+        r->left = inner && peer->left;
+        if (inner && !own) snprintf(r->name, sizeof r->name, "%s", e->wire->names[p]);
     }
 }
 
 /* Under the lock. */
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
-    long unfinished = 0, done, kept;
+    long unfinished = 0, kept = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
 
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
-    done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
-    kept = log->room - unfinished;
-    if (kept > done) kept = done;
-    if (kept < 0) kept = 0;
+    if (kept > DDP__OPLOG - unfinished) kept = unfinished < DDP__OPLOG ? DDP__OPLOG - unfinished : 0;
     log->now = ddp_now();
     log->error = e->error;
     for (long s = e->span_count - kept; s < e->span_count; s++)
         (void)ddp__oplog_add(log, &e->spans[s % DDP__SPANS], DDP__IS_DONE);
     ddp__oplog_unfinished(e, log, inner);
     log->dropped = e->span_count + unfinished - log->count;
-    if (inner) ddp__oplog_peers(e, log);
+    ddp__oplog_peers(e, log, inner);
     log->served = 1;
 }
 
@@ -159,16 +156,10 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
     double until = ddp_now() + 1;
 
     memset(out, 0, sizeof *out);
-    out->room = DDP__OPLOG;
-    out->record = (ddp__op_record *)ddp__calloc((size_t)out->room, sizeof *out->record);
+    out->record = (ddp__op_record *)ddp__calloc(DDP__OPLOG, sizeof *out->record);
     out->peer = (ddp__peer_record *)ddp__calloc((size_t)e->world, sizeof *out->peer);
     if (!out->record || !out->peer)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", out->room);
-    for (int p = 0; p < e->world; p++) {
-        ddp__peer_record *r = &out->peer[p];
-        r->begun = -1;
-        r->heard_s = r->got_s = -1;
-    }
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", (int)DDP__OPLOG);
     pthread_mutex_lock(&e->lock);
     while (!e->quiet && !out->served) {
         if (!e->wanted) { /* else somebody else's turn comes first */

@@ -224,10 +224,10 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
 {
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
     const size_t count = f->length / sizeof(float);
-    const float *data = e->slot[slot].data;
+    float *data = e->slot[slot].data;
 
     if (!ddp__guard_check(e, op, f->offset, count)) return;
-    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
+    if (op->m.add) ddp__memory_copy(op, ddp__result_of(op), f->offset, count, data, 1);
     ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
     ddp__slot_free(e, slot);
 }

@@ -140,7 +140,7 @@ double ddp__credit_by(const ddp__engine *e, double now, double until)
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         /* those that are late wait for the uplink, which has an event of its own */
-        if (p->owed_count > 0 && p->owed_by > now && p->owed_by < until) until = p->owed_by;
+        if (p->owed_count > 0 && p->owed_by > now) until = fmin(until, p->owed_by);
     }
     return until;
 }

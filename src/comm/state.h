@@ -369,6 +369,8 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
+/* 1 if a limit has passed; else *again is to be no later than that. */
+DDP_LIB int  ddp__passed(double limit, double now, double *again);
 DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
 /* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
@@ -400,9 +402,8 @@ DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* Values from offset at on of a list, in a row; and back. */
-DDP_LIB void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out);
-DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data);
+/* Values from offset at on of a list, in a row; or back. */
+DDP_LIB void ddp__memory_copy(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *row, int back);
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */

@@ -3,39 +3,24 @@
 
 /* ---- the emulated link's events ---- */
 
-typedef enum ddp__event {
-    DDP__EVENT_NONE,
-    DDP__EVENT_SENT,     /* a frame has left the uplink and the way to its peer */
-    DDP__EVENT_UPLINK,   /* the uplink is free again */
-    DDP__EVENT_CONTROL,
-    DDP__EVENT_CHUNK,
-    DDP__EVENT_SUBMITTED
-} ddp__event;
-
-static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double *when)
+/* When the next chunk under way has passed the downlink, DBL_MAX: none is. */
+static double ddp__chunk_due(const ddp__engine *e)
 {
-    if (*next != DDP__EVENT_NONE && *when <= time) return;
-    *next = kind;
-    *when = time;
+    const ddp__slot *s = &e->slot[e->first_due];
+
+    return e->first_due < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
-static ddp__event ddp__next_event(const ddp__engine *e, double *when)
+/* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX: never. */
+static double ddp__next_event(const ddp__engine *e)
 {
-    ddp__event next = DDP__EVENT_NONE;
+    double next = ddp__chunk_due(e);
 
-    *when = -1;
     for (int r = 0; r < e->world; r++)
-        if (e->peers[r].out_state == DDP__OUT_SERIALISING)
-            ddp__earlier(DDP__EVENT_SENT, e->peers[r].release, &next, when);
-    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->links.own.up_free, &next, when);
-    if (e->first_due >= 0) {
-        const ddp__slot *s = &e->slot[e->first_due];
-        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
-                     when);
-    }
-    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
-    if (e->begun < e->taken)
-        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+        if (e->peers[r].out_state == DDP__OUT_SERIALISING) next = fmin(next, e->peers[r].release);
+    if (e->up_waiting) next = fmin(next, e->links.own.up_free);
+    if (e->control_count > 0) next = fmin(next, e->control[e->control_first].due);
+    if (e->begun < e->taken) next = fmin(next, e->ops[e->begun % e->cfg.queue].span.submitted);
     return next;
 }
 
@@ -65,25 +50,16 @@ static void ddp__uplink_done(ddp__engine *e, double when)
     }
 }
 
+/* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up late loses
+ * nothing of the rate. */
 static int ddp__run_due(ddp__engine *e, double now)
 {
     int moved = 0;
     double when;
-    ddp__event kind;
 
-    /* Events run at the time they were due, and so do the frames that they make possible:
-     * a thread that wakes up late loses nothing of the rate. */
-    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
-        if (kind == DDP__EVENT_SENT) {
-            ddp__uplink_done(e, when);
-        } else if (kind == DDP__EVENT_UPLINK) {
-            e->up_waiting = 0; /* loaded below */
-        } else if (kind == DDP__EVENT_CONTROL) {
-            ddp__control_due(e, when);
-        } else if (kind == DDP__EVENT_SUBMITTED) {
-            e->begun++;
-            e->dirty = 1;
-        } else {
+    for (; e->fault.code == DDP_OK && (when = ddp__next_event(e)) <= now; moved = 1) {
+        ddp__uplink_done(e, when);
+        if (ddp__chunk_due(e) <= when) {
             int s = e->first_due;
             (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
             e->first_due = e->slot[s].next;
@@ -91,9 +67,13 @@ static int ddp__run_due(ddp__engine *e, double now)
             e->slot[s].next = -1;
             ddp__slot_ready(e, s, when);
         }
+        if (e->control_count > 0 && e->control[e->control_first].due <= when) ddp__control_due(e, when);
+        if (e->begun < e->taken && e->ops[e->begun % e->cfg.queue].span.submitted <= when) {
+            e->begun++;
+            e->dirty = 1;
+        }
         ddp__activate(e, when);
-        (void)ddp__send_all(e, when);
-        moved = 1;
+        (void)ddp__send_all(e, when); /* loads an uplink that is free again */
     }
     return moved;
 }
@@ -211,10 +191,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
         patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
     }
     if (!e->closing) {
-        if (moving && now < e->last_move + patience) {
-            if (e->last_move + patience < *until) *until = e->last_move + patience;
-            return 0;
-        }
+        if (moving && !ddp__passed(e->last_move + patience, now, until)) return 0;
         e->closing = 1;
         e->last_move = now;
         for (int r = 0; r < e->world; r++) {
@@ -229,9 +206,7 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
         if (r == e->rank || p->closed || p->send_dead || p->out_of_world) continue;
         waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
     }
-    if (!waiting || now >= e->last_move + patience + 0.5) return 1;
-    if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
-    return 0;
+    return !waiting || ddp__passed(e->last_move + patience + 0.5, now, until);
 }
 
 /* What the wire wants done by this thread before its first and after its last byte. */
@@ -274,9 +249,7 @@ int ddp__round(ddp__engine *e, double *until)
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
     if (e->shaped) {
-        double due;
-        (void)ddp__next_event(e, &due);
-        if (due >= 0 && due < *until) *until = due;
+        *until = fmin(*until, ddp__next_event(e));
         *until = ddp__credit_by(e, now, *until);
     }
     if (script >= 0 && script < *until) *until = script;
