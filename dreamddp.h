@@ -4625,7 +4625,6 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
-    pthread_t      *thread;      /* [threads - 1] */
     int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
@@ -4633,6 +4632,7 @@ struct ddp__pool {
     void           *user;
     long            items, grain;
     long            next;        /* first item nobody has taken; atomic */
+    pthread_t       thread[1];   /* [threads - 1] */
 };
 
 /* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
@@ -4667,14 +4667,9 @@ static void *ddp__pool_main(void *arg)
 
 ddp__pool *ddp__pool_open(int threads)
 {
-    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p);
+    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p + (size_t)threads * sizeof *p->thread);
 
     if (!p) return NULL;
-    p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
-    if (!p->thread) {
-        DDP_FREE(p);
-        return NULL;
-    }
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->idle, NULL);
@@ -4700,7 +4695,6 @@ void ddp__pool_close(ddp__pool *p)
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);
-    DDP_FREE(p->thread);
     DDP_FREE(p);
 }
 
@@ -4849,8 +4843,9 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp = {NULL, 0, 0, 0};
+    ddp_status status;
     struct stat st;
-    int why, straight;
+    int straight;
 
     memset(o, 0, sizeof *o);
     if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
@@ -4858,21 +4853,16 @@ ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
     ddp__text_addf(&tmp, "%s", path);
     if (!straight) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
     o->path = ddp__strdup(path);
-    if (tmp.failed || !o->path) {
-        ddp__text_free(&tmp);
-        if (o->path) DDP_FREE(o->path);
-        return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    }
     o->tmp = tmp.data;
-    o->f = fopen(o->tmp, "wb");
-    if (o->f) {
+    if (!tmp.failed && o->path && (o->f = fopen(o->tmp, "wb")) != NULL) {
         (void)fcntl(fileno(o->f), F_SETFD, FD_CLOEXEC);
         return DDP_OK;
     }
-    why = errno;
+    status = tmp.failed || !o->path ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path)
+                                    : ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(errno));
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
-    return ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(why));
+    return status;
 }
 
 void ddp__file_put(ddp__file *o, const void *bytes, size_t n)
@@ -19463,7 +19453,7 @@ typedef struct ddp__incident { ddp__incident_kind kind; double at, seconds, rate
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;
-    int            count, room;
+    int            count;
 } ddp__incidents;
 
 typedef struct ddp__act { /* something this worker does at a time */
@@ -28831,21 +28821,17 @@ static const ddp__rate_unit ddp__no_unit[] = {{"", 1}, {NULL, 0}};
 /* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
 static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
 {
-    char number[40];
-    size_t i = 0;
-    double v;
+    char word[60], *unit;
+    size_t digits;
 
-    while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
-    if (i == 0 || i >= sizeof number) return 0;
-    memcpy(number, text, i);
-    number[i] = 0;
-    if (!ddp__parse_double(number, &v)) return 0;
-    for (; units->name; units++) {
-        if (strlen(units->name) != n - i || strncmp(units->name, text + i, n - i)) continue;
-        *out = v * units->value;
-        return 1;
-    }
-    return 0;
+    if (n >= sizeof word) return 0;
+    memcpy(word, text, n);
+    word[n] = 0;
+    digits = strspn(word, "0123456789.");
+    *out = strtod(word, &unit);
+    while (units->name && strcmp(units->name, unit)) units++;
+    *out *= units->value;
+    return digits > 0 && unit == word + digits && units->name;
 }
 
 int ddp__netspec_fits(double rate, double delay_s)
@@ -28907,7 +28893,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 
 /* ---- the script of incidents ---- */
 
-enum { DDP__SCRIPT_WORDS = 6 };
+enum { DDP__SCRIPT_WORDS = 6, DDP__SCRIPT_GROWS = 64 };
 
 typedef struct ddp__script_text { /* a line cut into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
@@ -29004,12 +28990,11 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
-    if (s->count == s->room) {
-        int room = s->room ? 2 * s->room : 16;
-        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
+    if (s->count % DDP__SCRIPT_GROWS == 0) {
+        const size_t room = (size_t)(s->count + DDP__SCRIPT_GROWS) * sizeof *s->list;
+        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, room);
         if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
         s->list = list;
-        s->room = room;
     }
     s->list[s->count++] = i;
     return DDP_OK;

@@ -115,8 +115,9 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
     ddp__text tmp = {NULL, 0, 0, 0};
+    ddp_status status;
     struct stat st;
-    int why, straight;
+    int straight;
 
     memset(o, 0, sizeof *o);
     if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
@@ -124,21 +125,16 @@ ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
     ddp__text_addf(&tmp, "%s", path);
     if (!straight) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
     o->path = ddp__strdup(path);
-    if (tmp.failed || !o->path) {
-        ddp__text_free(&tmp);
-        if (o->path) DDP_FREE(o->path);
-        return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    }
     o->tmp = tmp.data;
-    o->f = fopen(o->tmp, "wb");
-    if (o->f) {
+    if (!tmp.failed && o->path && (o->f = fopen(o->tmp, "wb")) != NULL) {
         (void)fcntl(fileno(o->f), F_SETFD, FD_CLOEXEC);
         return DDP_OK;
     }
-    why = errno;
+    status = tmp.failed || !o->path ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path)
+                                    : ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(errno));
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
-    return ddp__fail(err, DDP_IO, "cannot write %s: %s", path, strerror(why));
+    return status;
 }
 
 void ddp__file_put(ddp__file *o, const void *bytes, size_t n)

@@ -109,7 +109,6 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
-    pthread_t      *thread;      /* [threads - 1] */
     int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
@@ -117,6 +116,7 @@ struct ddp__pool {
     void           *user;
     long            items, grain;
     long            next;        /* first item nobody has taken; atomic */
+    pthread_t       thread[1];   /* [threads - 1] */
 };
 
 /* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
@@ -151,14 +151,9 @@ static void *ddp__pool_main(void *arg)
 
 ddp__pool *ddp__pool_open(int threads)
 {
-    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p);
+    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p + (size_t)threads * sizeof *p->thread);
 
     if (!p) return NULL;
-    p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
-    if (!p->thread) {
-        DDP_FREE(p);
-        return NULL;
-    }
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->idle, NULL);
@@ -184,7 +179,6 @@ void ddp__pool_close(ddp__pool *p)
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);
-    DDP_FREE(p->thread);
     DDP_FREE(p);
 }
 

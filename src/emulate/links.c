@@ -12,21 +12,17 @@ static const ddp__rate_unit ddp__no_unit[] = {{"", 1}, {NULL, 0}};
 /* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
 static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
 {
-    char number[40];
-    size_t i = 0;
-    double v;
+    char word[60], *unit;
+    size_t digits;
 
-    while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
-    if (i == 0 || i >= sizeof number) return 0;
-    memcpy(number, text, i);
-    number[i] = 0;
-    if (!ddp__parse_double(number, &v)) return 0;
-    for (; units->name; units++) {
-        if (strlen(units->name) != n - i || strncmp(units->name, text + i, n - i)) continue;
-        *out = v * units->value;
-        return 1;
-    }
-    return 0;
+    if (n >= sizeof word) return 0;
+    memcpy(word, text, n);
+    word[n] = 0;
+    digits = strspn(word, "0123456789.");
+    *out = strtod(word, &unit);
+    while (units->name && strcmp(units->name, unit)) units++;
+    *out *= units->value;
+    return digits > 0 && unit == word + digits && units->name;
 }
 
 int ddp__netspec_fits(double rate, double delay_s)
@@ -88,7 +84,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 
 /* ---- the script of incidents ---- */
 
-enum { DDP__SCRIPT_WORDS = 6 };
+enum { DDP__SCRIPT_WORDS = 6, DDP__SCRIPT_GROWS = 64 };
 
 typedef struct ddp__script_text { /* a line cut into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
@@ -185,12 +181,11 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
-    if (s->count == s->room) {
-        int room = s->room ? 2 * s->room : 16;
-        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
+    if (s->count % DDP__SCRIPT_GROWS == 0) {
+        const size_t room = (size_t)(s->count + DDP__SCRIPT_GROWS) * sizeof *s->list;
+        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, room);
         if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
         s->list = list;
-        s->room = room;
     }
     s->list[s->count++] = i;
     return DDP_OK;

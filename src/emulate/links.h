@@ -68,7 +68,7 @@ typedef struct ddp__incident { ddp__incident_kind kind; double at, seconds, rate
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;
-    int            count, room;
+    int            count;
 } ddp__incidents;
 
 typedef struct ddp__act { /* something this worker does at a time */
