@@ -11,10 +11,10 @@ DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are as
 
 struct ddp_safetensors {
     char           *name;
-    int             fd;    /* -1: the arrays lie in memory */
-    const char     *bytes; /* the arrays, where fd is -1 */
+    int             fd;    /* -1: it lies in memory */
+    const char     *bytes; /* of the file, where fd is -1 */
     uint64_t        begin; /* of the arrays in the file */
-    uint64_t        size;  /* of all arrays */
+    uint64_t        size;  /* of all arrays; before the header was read, of the file */
     ddp__json      *header;
     int             count;
     ddp_safetensor *tensor; /* [count] by offset; names lie in header */
@@ -99,26 +99,13 @@ static int ddp__st_whole(const ddp__json *v, uint64_t *out)
     return 1;
 }
 
-static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
-{
-    int i;
-
-    for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
-    if (i == DDP__ST_TYPES)
-        return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
-                           "I8, U8 and BOOL are understood", v->string);
-    t->type = (ddp_safetensors_type)i;
-    return DDP_OK;
-}
-
 static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list, ddp_error *err)
 {
-    const ddp__json *v;
     uint64_t n;
 
     if (list->count > DDP_SAFETENSORS_DIMS)
         return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
-    for (v = list->first; v; v = v->next) {
+    for (const ddp__json *v = list->first; v; v = v->next) {
         if (!ddp__st_whole(v, &n))
             return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
                                "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
@@ -132,13 +119,18 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
+    int i = 0;
 
     if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
         return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
     DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
     DDP__TRY(ddp__json_need(s->name, entry, "shape", DDP__JSON_ARRAY, &shape, err));
     DDP__TRY(ddp__json_need(s->name, entry, "data_offsets", DDP__JSON_ARRAY, &offsets, err));
-    DDP__TRY(ddp__st_type(s, t, type, err));
+    while (i < DDP__ST_TYPES && strcmp(type->string, ddp__st_types[i].name)) i++;
+    if (i == DDP__ST_TYPES)
+        return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, I8, U8 and BOOL are "
+                           "understood", type->string);
+    t->type = (ddp_safetensors_type)i;
     DDP__TRY(ddp__st_shape(s, t, shape, err));
     if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
         !ddp__st_whole(offsets->first->next, &end) || begin > end)
@@ -179,21 +171,10 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
     return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name, s->size - at);
 }
 
-static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
-{
-    const ddp__json *v;
-
-    if (notes->kind == DDP__JSON_OBJECT) {
-        for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
-        if (!v) return DDP_OK;
-    }
-    return ddp__fail(err, DDP_FORMAT, "%.120s: __metadata__ must be an object of texts", s->name);
-}
-
 /* text: the header's n bytes. */
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
-    const ddp__json *v;
+    const ddp__json *v, *note;
 
     if (n == 0 || *text != '{')
         return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
@@ -204,45 +185,27 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
     if (!s->tensor)
         return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name, s->header->count);
     for (v = s->header->first; v; v = v->next) {
-        if (!strcmp(v->key, "__metadata__")) {
-            DDP__TRY(ddp__st_notes(s, v, err));
+        s->tensor[s->count].name = v->key;
+        if (strcmp(v->key, "__metadata__")) {
+            DDP__TRY(ddp__st_tensor(s, &s->tensor[s->count++], v, err));
             continue;
         }
-        s->tensor[s->count].name = v->key;
-        DDP__TRY(ddp__st_tensor(s, &s->tensor[s->count], v, err));
-        s->count++;
+        for (note = v->first; note && note->kind == DDP__JSON_STRING; note = note->next) {}
+        if (note || v->kind != DDP__JSON_OBJECT)
+            return ddp__fail(err, DDP_FORMAT, "%.120s: __metadata__ must be an object of texts", s->name);
     }
     qsort(s->tensor, (size_t)s->count, sizeof *s->tensor, ddp__st_by_offset);
     return ddp__st_packed(s, err);
 }
 
-/* Length of the header, from its first 8 bytes and the size of the file. */
-static ddp_status ddp__st_length(const char *name, const unsigned char *word, uint64_t size,
-                                 uint64_t *length, ddp_error *err)
-{
-    uint64_t n = 0;
+/* ---- opening ---- */
 
-    if (size < 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
-                         "it cut off?", name, size);
-    for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
-    if (n > size - 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
-                         "%" PRIu64 " follow: cut off, or not a safetensors file", name, n, size - 8);
-    if (n > DDP__ST_HEADER)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
-                         " are read", name, n, DDP__ST_HEADER);
-    *length = n;
-    return DDP_OK;
-}
-
-/* ---- reading bytes ---- */
-
-static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
+static ddp_status ddp__st_read(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
 
-    while (n) {
+    if (s->fd < 0 && n) memcpy(out, s->bytes + at, n);
+    while (s->fd >= 0 && n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
@@ -255,55 +218,59 @@ static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out
     return DDP_OK;
 }
 
-/* ---- opening ---- */
-
-static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
+static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
 {
-    unsigned char word[8];
     struct stat st;
-    uint64_t n = 0;
-    char *text;
-    ddp_status code;
 
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
-                         ddp__file_kind(st.st_mode));
-    memset(word, 0, sizeof word);
-    if (st.st_size >= 8) DDP__TRY(ddp__st_pread(s, 0, word, 8, err));
-    DDP__TRY(ddp__st_length(s->name, word, (uint64_t)st.st_size, &n, err));
+    s->size = (uint64_t)st.st_size;
+    if (S_ISREG(st.st_mode)) return DDP_OK;
+    return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name, ddp__file_kind(st.st_mode));
+}
+
+/* Of s->size bytes: the length of the header, and that. */
+static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
+{
+    const uint64_t size = s->size;
+    unsigned char word[8];
+    uint64_t n = 0;
+    ddp_status code;
+    char *text;
+
+    if (size < 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
+                         "it cut off?", s->name, size);
+    DDP__TRY(ddp__st_read(s, 0, word, 8, err));
+    for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
+    if (n > size - 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
+                         "%" PRIu64 " follow: cut off, or not a safetensors file", s->name, n, size - 8);
+    if (n > DDP__ST_HEADER)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
+                         " are read", s->name, n, DDP__ST_HEADER);
     s->begin = 8 + n;
-    s->size = (uint64_t)st.st_size - s->begin;
+    s->size = size - s->begin;
     text = (char *)ddp__calloc((size_t)n, 1);
     if (!text) return ddp__fail(err, DDP_MEMORY, "out of memory for the header of %s", s->name);
-    code = ddp__st_pread(s, 8, text, (size_t)n, err);
+    code = ddp__st_read(s, 8, text, (size_t)n, err);
     if (code == DDP_OK) code = ddp__st_header(s, text, (size_t)n, err);
     DDP_FREE(text);
     return code;
 }
 
-static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
-{
-    uint64_t n = 0;
-
-    DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
-    s->begin = 8 + n;
-    s->size = size - s->begin;
-    s->bytes = bytes + s->begin;
-    return ddp__st_header(s, bytes + 8, (size_t)n, err);
-}
-
-static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const void *bytes, size_t n, ddp_error *err)
+/* bytes NULL: of a file. */
+static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
-    ddp_status code;
+    ddp_status code = DDP_OK;
 
-    if (s) s->fd = -1;
+    if (s) s->fd = -1, s->bytes = (const char *)bytes, s->size = n;
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
     else if (!s || !s->name) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    else code = in_memory ? ddp__st_memory(s, (const char *)bytes, n, err) : ddp__st_file(s, err);
+    else if (!bytes) code = ddp__st_find(s, err);
+    if (code == DDP_OK) code = ddp__st_begin(s, err);
     if (code == DDP_OK) return s;
     ddp_safetensors_close(s);
     return NULL;
@@ -311,12 +278,12 @@ static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const vo
 
 ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
 {
-    return ddp__st_opened(path, 0, NULL, 0, err);
+    return ddp__st_opened(path, NULL, 0, err);
 }
 
 ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
-    return ddp__st_opened(name, 1, bytes, n, err);
+    return ddp__st_opened(name, bytes ? bytes : "", bytes ? n : 0, err);
 }
 
 void ddp_safetensors_close(ddp_safetensors *s)
@@ -405,9 +372,7 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
     size_t width = ddp_safetensors_type_bytes(t->type);
 
     DDP__TRY(ddp__st_range(s, t, first, count, err));
-    if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
-    if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
-    return DDP_OK;
+    return ddp__st_read(s, s->begin + t->offset + first * width, out, count * width, err);
 }
 
 ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
