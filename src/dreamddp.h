@@ -156,7 +156,6 @@
 #include "io/json.c"
 #include "io/safetensors.c"
 #ifndef DDP_NO_MODELS
-#include "io/weights.h"
 #include "io/weights.c"
 #endif
 #include "wire/wire.h"
@@ -210,8 +209,6 @@
 #include "member/elastic.c"
 #include "member/state.h"
 #include "member/state.c"
-#include "member/manifest.h"
-#include "member/manifest.c"
 #include "member/reshard.c"
 #include "member/checkpoint.c"
 #include "member/join.h"

@@ -1,47 +1,207 @@
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
-#include "member/manifest.h"
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk: there
+ * is none of half a checkpoint. */
+#include "member/state.h"
 
 #include <dirent.h>
 
+/* ---- the manifest, as JSON: what all ranks' files are of ---- */
+
+#define DDP__MANIFEST "dreamddp checkpoint 4"
+
+/* What a rank says of its file; hash 0: it was lost. */
+typedef struct ddp__said {
+    uint64_t hash, common; /* ddp__worker_hash */
+    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
+} ddp__said;
+
+enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
+
+typedef struct ddp__manifest {
+    ddp__json  *root;
+    long        step;
+    int         world, copies, period, synchronised, generation;
+    uint64_t    run;
+    const char *strategy, *optimizer, *model; /* borrowed of root */
+    ddp__said  *said; /* [world] but common */
+} ddp__manifest;
+
+/* 1: ranks with the same part of the model hold the same values. */
+static int ddp__said_equal(const ddp__said *said, int world)
+{
+    for (int i = 0; i < world; i++)
+        for (int k = 0; said[i].hash && k < i; k++)
+            if (said[k].hash && said[k].cut == said[i].cut && said[k].common != said[i].common) return 0;
+    return 1;
+}
+
+static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said *said, int world, int cut)
+{
+    ddp__text_addf(t, ",\n \"%s\": [", name);
+    for (int i = 0; i < world; i++)
+        if (!said[i].hash) ddp__text_addf(t, "%snull", i ? ", " : "");
+        else ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", cut ? said[i].cut : said[i].hash);
+    ddp__text_addf(t, "]");
+}
+
+static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
+                                      int generation, ddp_error *err)
+{
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status code;
+
+    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
+                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
+                   "\"generation\": %d, \"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
+                   ddp__said_equal(said, s->world) ? "true" : "false", generation);
+    ddp__json_string(&t, s->optimizer);
+    ddp__manifest_ranks(&t, "hash", said, s->world, 0);
+    ddp__manifest_ranks(&t, "cut", said, s->world, 1);
+    ddp__text_addf(&t, ",\n \"copy\": [");
+    for (int i = 0; i < s->world; i++) ddp__text_addf(&t, "%s%d", i ? ", " : "", (int)said[i].copy);
+    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
+    for (int i = 0; i < s->wholes; i++) {
+        ddp__text_addf(&t, "%s", i ? ", " : "");
+        ddp__json_string(&t, s->whole[i]);
+    }
+    ddp__text_addf(&t, "]}\n");
+    code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
+                    : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return code;
+}
+
+static uint64_t ddp__manifest_number(const ddp__json *v)
+{
+    return v && v->kind == DDP__JSON_STRING ? (uint64_t)strtoull(v->string, NULL, 16) : 0;
+}
+
+/* What each rank said. */
+static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    static const char *const name[3] = {"hash", "cut", "copy"};
+    const ddp__json *list[3], *v[3];
+
+    for (int k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, name[k], DDP__JSON_ARRAY, &list[k], err));
+        if (list[k]->count != m->world || m->world < 1)
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k],
+                             list[k]->count, m->world);
+        v[k] = list[k]->first;
+    }
+    m->said = (ddp__said *)ddp__calloc((size_t)m->world, sizeof *m->said);
+    if (!m->said) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
+    for (int i = 0; i < m->world; i++) {
+        const double copy = v[2]->kind == DDP__JSON_NUMBER ? v[2]->number : -1;
+        m->said[i].hash = ddp__manifest_number(v[0]);
+        m->said[i].cut = ddp__manifest_number(v[1]);
+        if (!(copy >= 0 && copy < m->copies) || copy != floor(copy))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: the copy of rank %d is not one of %d", path, i, m->copies);
+        m->said[i].copy = (uint64_t)copy;
+        for (int k = 0; k < 3; k++) v[k] = v[k]->next;
+    }
+    return DDP_OK;
+}
+
+/* m is to be freed also after an error. */
+static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    static const char *const number[4] = {"step", "world", "period", "copies"};
+    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
+    const char *value[5];
+    const ddp__json *v;
+    long whole[4];
+
+    memset(m, 0, sizeof *m);
+    m->root = ddp__json_read(path, err);
+    if (!m->root) return err->code;
+    for (int k = 0; k < 5; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
+        value[k] = v->string;
+        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
+                             path, v->string);
+    }
+    for (int k = 0; k < 4; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
+        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
+        whole[k] = (long)v->number;
+    }
+    m->run = (uint64_t)strtoull(value[1], NULL, 16);
+    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
+    v = ddp__json_get(m->root, "generation");
+    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "synchronised");
+    m->synchronised = v && v->kind == DDP__JSON_TRUE;
+    return ddp__manifest_said(path, m, err);
+}
+
+static void ddp__manifest_free(ddp__manifest *m)
+{
+    ddp__json_free(m->root);
+    if (m->said) DDP_FREE(m->said);
+    m->root = NULL;
+    m->said = NULL;
+}
+
+/* Is it of this model, and may this run take it? *kin: of as many copies, this strategy and period, so that each copy
+ * goes on as it was. */
+static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
+                                     ddp_error *err)
+{
+    const ddp__json *layers, *v;
+    int l = 0;
+
+    DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
+    if (layers->count != s->wholes)
+        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
+                         path, layers->count, s->wholes);
+    for (v = layers->first; v; v = v->next, l++)
+        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->whole[l]))
+            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
+                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
+    if (strcmp(m->optimizer, s->optimizer))
+        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
+                         "has %.40s", path, m->optimizer, s->optimizer);
+    *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
+    if (*kin || m->synchronised) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
+                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
+                     "period %d", path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
+}
+
 /* ---- names ---- */
 
-typedef struct ddp__save_path {
-    char data[4096];
-} ddp__save_path;
+enum { DDP__CHECKPOINT_PATH = 4096, DDP__CHECKPOINT_FOLDER = DDP__CHECKPOINT_PATH - 64 };
 
-static DDP__PRINTF(3, 4) ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
+static ddp_status ddp__checkpoint_fits(const char *folder, ddp_error *err)
 {
-    va_list ap;
-    int n;
+    const size_t n = strlen(folder);
 
-    va_start(ap, fmt);
-    n = vsnprintf(p->data, sizeof p->data, fmt, ap);
-    va_end(ap);
-    if (n > 0 && (size_t)n < sizeof p->data) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+    if (n <= DDP__CHECKPOINT_FOLDER) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %zu bytes is too long", n);
 }
 
-static ddp_status ddp__checkpoint_manifest(ddp__save_path *p, ddp_error *err, const char *folder, long step)
+/* The folder of a step, or a file in it; that of folder was found to fit. */
+static void ddp__checkpoint_path(char *out, const char *folder, long step, const char *file)
 {
-    return ddp__checkpoint_path(p, err, "%s/step-%012ld/manifest.json", folder, step);
+    snprintf(out, DDP__CHECKPOINT_PATH, "%s/step-%012ld%s", folder, step, file);
 }
 
-/* The step of a folder's name, -1 if it is not ours. */
-static long ddp__checkpoint_step(const char *name)
+/* A step that is saved once more must not touch the files that its manifest names until the new manifest is there: so a
+ * rank's file has two names, and each save takes the other one. */
+static void ddp__shard_file(char out[40], long rank, int generation)
 {
-    long step;
-
-    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step)) return -1;
-    return step;
+    snprintf(out, 40, "/rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
 }
 
-/* The path of a rank's file. A step that is saved once more must not touch the files that its manifest names
- * until the new manifest is there: so a rank's file has two names, and each save takes the other one. */
-static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const char *folder, long step, int rank,
-                                        int generation)
+static void ddp__shard_path(char *out, const char *folder, long step, int rank, int generation)
 {
-    return ddp__checkpoint_path(p, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step, rank,
-                                generation ? "-again" : "");
+    char file[40];
+
+    ddp__shard_file(file, rank, generation);
+    ddp__checkpoint_path(out, folder, step, file);
 }
 
 /* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1: none. */
@@ -49,19 +209,20 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 {
     DIR *dir = opendir(folder);
     struct dirent *e;
-    ddp__save_path path;
-    ddp_status s = DDP_OK;
+    char path[DDP__CHECKPOINT_PATH];
+    long step;
 
     *out = -1;
     if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
-    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
-        long step = ddp__checkpoint_step(e->d_name);
-        if (step <= *out || step >= below) continue;
-        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
-        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
+    while ((e = readdir(dir)) != NULL) {
+        if (strncmp(e->d_name, "step-", 5) || strlen(e->d_name) != 17 || !ddp__parse_long(e->d_name + 5, &step) ||
+            step <= *out || step >= below)
+            continue;
+        ddp__checkpoint_path(path, folder, step, "/manifest.json");
+        if (!whole || access(path, R_OK) == 0) *out = step;
     }
     closedir(dir);
-    return s;
+    return DDP_OK;
 }
 
 /* ---- what goes ---- */
@@ -69,25 +230,22 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 /* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0: all. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
-    ddp__save_path path, at;
-    DIR *dir = NULL;
+    char path[DDP__CHECKPOINT_PATH], keep[40];
     struct dirent *e;
+    DIR *dir;
 
-    if (!world && ddp__checkpoint_manifest(&path, NULL, folder, step) == DDP_OK)
-        unlink(path.data); /* first, so that half of a checkpoint does not count */
-    if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK) dir = opendir(path.data);
-    while (dir && (e = readdir(dir)) != NULL) {
-        char keep[64];
+    ddp__checkpoint_path(path, folder, step, "");
+    dir = opendir(path);
+    if (!dir) return;
+    if (!world) unlinkat(dirfd(dir), "manifest.json", 0); /* first, so that half of a checkpoint does not count */
+    while ((e = readdir(dir)) != NULL) {
         const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
-
-        snprintf(keep, sizeof keep, "rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
-        if ((rank < 0 && strncmp(e->d_name, "manifest.json.tmp.", 18)) ||
-            (rank >= 0 && rank < world && !strcmp(e->d_name, keep)))
-            continue;
-        if (ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK) unlink(at.data);
+        ddp__shard_file(keep, rank, generation);
+        if (rank < 0 ? !strncmp(e->d_name, "manifest.json.tmp.", 18) : rank >= world || strcmp(e->d_name, keep + 1))
+            unlinkat(dirfd(dir), e->d_name, 0);
     }
-    if (dir) closedir(dir);
-    if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
+    closedir(dir);
+    if (!world) rmdir(path); /* with a file of somebody else in it, it stays */
 }
 
 /* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
@@ -118,22 +276,36 @@ typedef struct ddp__saving {
     int         generation; /* which of their two names this step's files get */
     ddp__said  *file;       /* [world] */
     uint64_t   *said;       /* [world] a word of each */
-    ddp__save_path path;
+    char        path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
+
+/* The run and the generation of a step's manifest; generation -1: there is none that can be read. */
+static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, int *generation, ddp_error *err)
+{
+    ddp__manifest m;
+    ddp_error unread;
+    ddp_status code;
+
+    ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
+    code = ddp__manifest_read(v->path, &m, &unread);
+    *run = m.run;
+    *generation = code == DDP_OK ? m.generation : -1;
+    ddp__manifest_free(&m);
+    return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
+}
 
 /* 1 if the folder holds this step of another run, or of one that cannot be read. */
 static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_error *err)
 {
-    ddp__manifest m;
-    ddp_error unread;
+    uint64_t run;
+    int generation;
 
     *foreign = 0;
-    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
-    if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
-    unread.code = ddp__manifest_read(v->path.data, &m, &unread);
-    *foreign = unread.code != DDP_OK || m.run != v->s->run;
-    ddp__manifest_free(&m);
-    return unread.code == DDP_MEMORY ? ddp__fail(err, DDP_MEMORY, "%s", unread.msg) : DDP_OK;
+    ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
+    if (step < 0 || access(v->path, F_OK)) return DDP_OK;
+    DDP__TRY(ddp__manifest_peek(v, step, &run, &generation, err));
+    *foreign = generation < 0 || run != v->s->run;
+    return DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
@@ -167,28 +339,18 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-/* The generation of a step's files that its manifest does not name. */
-static ddp_status ddp__generation_unused(const char *manifest, int *generation, ddp_error *err)
-{
-    ddp__manifest m;
-    ddp_error unread;
-    const ddp_status code = ddp__manifest_read(manifest, &m, &unread);
-
-    *generation = code == DDP_OK && !m.generation;
-    ddp__manifest_free(&m);
-    return code == DDP_MEMORY ? ddp__fail(err, DDP_MEMORY, "%s", unread.msg) : DDP_OK;
-}
+/* ---- saving ---- */
 
 /* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->said;
+    uint64_t *said = v->said, named;
     int r = 0;
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
-    DDP__TRY(ddp__generation_unused(v->path.data, &v->generation, err));
+    DDP__TRY(ddp__manifest_peek(v, s->step, &named, &v->generation, err));
+    v->generation = v->generation == 0; /* the one that the manifest does not name */
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__fresh_number();
     DDP__TRY(ddp__worker_gather(s, said, 1, err));
@@ -209,12 +371,12 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
     while (!sealed) {
         for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
             if (!said[r]) continue;
-            DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
-            others += access(v->path.data, F_OK) == 0;
+            ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
+            others += access(v->path, F_OK) == 0;
         }
         if (!others && !written) {
-            DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
-            DDP__TRY(ddp__manifest_write(s, v->path.data, v->file, v->generation, err));
+            ddp__checkpoint_path(v->path, v->folder, s->step, "/manifest.json");
+            DDP__TRY(ddp__manifest_write(s, v->path, v->file, v->generation, err));
             written = 1;
         }
         said[s->rank] = written ? 2 : 1;
@@ -241,18 +403,19 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     v->file = (ddp__said *)ddp__calloc((size_t)s->world, sizeof *v->file);
     v->said = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *v->said);
     if (!v->file || !v->said) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
+    DDP__TRY(ddp__checkpoint_fits(v->folder, err));
     DDP__TRY(ddp__checkpoint_folder(v->folder, err));
-    DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld", v->folder, s->step));
-    DDP__TRY(ddp__checkpoint_folder(v->path.data, err));
+    ddp__checkpoint_path(v->path, v->folder, s->step, "");
+    DDP__TRY(ddp__checkpoint_folder(v->path, err));
     DDP__TRY(ddp__save_meet(v, err));
-    DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, s->rank, v->generation));
-    DDP__TRY(ddp__worker_write(s, v->path.data, &hash, err));
+    ddp__shard_path(v->path, v->folder, s->step, s->rank, v->generation);
+    DDP__TRY(ddp__worker_write(s, v->path, &hash, err));
     own.hash = hash.all, own.common = hash.common;
     v->file[s->rank] = own;
     DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
     while (!v->file[r].hash) r++;
-    DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
-    if (is_new && access(v->path.data, F_OK))
+    ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
+    if (is_new && access(v->path, F_OK))
         ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
                  "its own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
     return ddp__save_seal(v, err);
@@ -260,7 +423,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
-    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, {""}};
+    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, ""};
     ddp_status code = ddp__save_all(&v, err);
 
     if (v.file) DDP_FREE(v.file);
@@ -329,7 +492,8 @@ static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folde
 static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m,
                                         const char *path, uint64_t *words, ddp_error *err)
 {
-    const uint64_t own = ddp__manifest_hash(m);
+    const uint64_t run = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
+    const uint64_t own = ddp__hash(run, m->said, (size_t)m->world * sizeof *m->said);
 
     words[s->rank] = own;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
@@ -344,7 +508,7 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
  * same, but for buffers, and any will do. Who was lost when it was written has none, and takes another's, as a newcomer
  * would. -1: the model was cut otherwise. */
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
-                                       ddp__save_path *path, int *rank, ddp_error *err)
+                                       char *path, int *rank, ddp_error *err)
 {
     int first = -1;
 
@@ -354,21 +518,21 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             if (!m->said[r].hash || m->said[r].cut != s->cut) continue;
             if ((int)m->said[r].copy != (s->copy + c) % m->copies) continue;
             if (first < 0) first = r;
-            DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, r, m->generation));
+            ddp__shard_path(path, folder, m->step, r, m->generation);
             *rank = r;
-            if (access(path->data, R_OK) == 0) return DDP_OK;
+            if (access(path, R_OK) == 0) return DDP_OK;
         }
         if (kin && c == 0 && first >= 0) break;
     }
     if (first < 0) return DDP_OK;
-    DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, first, m->generation));
+    ddp__shard_path(path, folder, m->step, first, m->generation);
     return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
-                     "rank has to start where its files are", path->data, strerror(ENOENT));
+                     "rank has to start where its files are", path, strerror(ENOENT));
 }
 
 /* The files of all ranks of the copy that this worker goes on with. */
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
-                                 ddp__save_path *room, ddp_error *err)
+                                 char *room, ddp_error *err)
 {
     const size_t world = (size_t)m->world;
     const char **path = (const char **)ddp__calloc(world, sizeof *path);
@@ -380,14 +544,14 @@ static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin
     if (!path || !hash) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     for (int r = 0; code == DDP_OK && r < m->world; r++) {
         if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
-        code = ddp__checkpoint_shard(room, err, folder, m->step, r, m->generation);
-        if (code == DDP_OK) path[files] = ddp__strdup(room->data);
-        if (code == DDP_OK && !path[files]) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+        ddp__shard_path(room, folder, m->step, r, m->generation);
+        path[files] = ddp__strdup(room);
+        if (!path[files]) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
         hash[files++] = m->said[r].hash;
     }
     if (code == DDP_OK) code = ddp__shards_open(&x, s, path, hash, files, err);
-    if (code == DDP_OK) code = ddp__checkpoint_manifest(room, err, folder, m->step);
-    if (code == DDP_OK) code = ddp__model_fits(s, m, room->data, err);
+    ddp__checkpoint_path(room, folder, m->step, "/manifest.json");
+    if (code == DDP_OK) code = ddp__model_fits(s, m, room, err);
     if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
     ddp__shards_close(x);
     for (int i = 0; path && i < files; i++)
@@ -397,37 +561,27 @@ static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin
     return code;
 }
 
-/* 1: every rank finds the part of the model that it has here. */
-static ddp_status ddp__checkpoint_cut(const ddp__worker *s, int found, uint64_t *words, int *same, ddp_error *err)
-{
-    words[s->rank] = found ? 1 : 2;
-    DDP__TRY(ddp__worker_gather(s, words, 1, err));
-    *same = 1;
-    for (int r = 0; r < s->world; r++) *same &= words[r] != 2;
-    return DDP_OK;
-}
-
-static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m, ddp__save_path *path,
+static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m, char *path,
                                        uint64_t *words, ddp__loaded *of, ddp_error *err)
 {
     long step = 0;
-    int rank, uncut;
+    int rank, uncut = 1;
 
+    DDP__TRY(ddp__checkpoint_fits(folder, err));
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
-    DDP__TRY(ddp__checkpoint_manifest(path, err, folder, step));
-    DDP__TRY(ddp__manifest_read(path->data, m, err));
-    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
+    ddp__checkpoint_path(path, folder, step, "/manifest.json");
+    DDP__TRY(ddp__manifest_read(path, m, err));
+    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
     of->world = m->world;
-    DDP__TRY(ddp__manifest_fits(s, path->data, m, &of->kin, err));
-    DDP__TRY(ddp__checkpoint_agree(s, m, path->data, words, err));
+    DDP__TRY(ddp__manifest_fits(s, path, m, &of->kin, err));
+    DDP__TRY(ddp__checkpoint_agree(s, m, path, words, err));
     DDP__TRY(ddp__checkpoint_rank(s, m, of->kin, folder, path, &rank, err));
-    DDP__TRY(ddp__checkpoint_cut(s, rank >= 0, words, &uncut, err));
+    words[s->rank] = rank >= 0 ? 1 : 2;
+    DDP__TRY(ddp__worker_gather(s, words, 1, err));
+    for (int r = 0; r < s->world; r++) uncut &= words[r] != 2; /* every rank finds the part of the model that it has */
     of->same = of->kin && uncut && m->world == s->world;
-    if (uncut) {
-        DDP__TRY(ddp__file_load(s, m, m->said[rank].hash, path->data, err));
-    } else {
-        DDP__TRY(ddp__copy_load(s, m, of->kin, folder, path, err));
-    }
+    DDP__TRY(uncut ? ddp__file_load(s, m, m->said[rank].hash, path, err)
+                   : ddp__copy_load(s, m, of->kin, folder, path, err));
     s->run = m->run;
     return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
 }
@@ -436,13 +590,13 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
     ddp__manifest m;
-    ddp__save_path path;
+    char path[DDP__CHECKPOINT_PATH];
     ddp_status code;
 
     memset(of, 0, sizeof *of);
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     memset(&m, 0, sizeof m);
-    code = ddp__checkpoint_read(s, folder, &m, &path, words, of, err);
+    code = ddp__checkpoint_read(s, folder, &m, path, words, of, err);
     ddp__manifest_free(&m);
     DDP_FREE(words);
     return code;
