@@ -12674,6 +12674,17 @@ DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_
 DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
                                           const char *const *notes, ddp_error *err);
 
+#ifndef DDP_NO_MODELS
+/* Saving the weights of a model of which other processes have a part. Array by array, in the order of the file: n
+ * values that this process has (data) and does not write go to who writes; or (data NULL) those of `stage` are put
+ * into f. */
+typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
+                                        ddp_error *err);
+/* As ddp_weights_save; writes: 1 of the process that writes the file. */
+DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
+                                     int writes, ddp_error *err);
+#endif
+
 /* "[3, 4]" into text, for error sentences. */
 DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);
 
@@ -13573,18 +13584,6 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 
 #ifndef DDP_NO_MODELS
 
-/* ==== io/weights.h ==== [io] */
-/* Saving the weights of a model of which other processes have a part. */
-
-/* Array by array, in the order of the file: n values that this process has (data) and does not write go to who writes;
- * or (data NULL) those of `stage` are put into f. */
-typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
-                                        ddp_error *err);
-
-/* As ddp_weights_save; writes: 1 of the process that writes the file. */
-DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
-                                     int writes, ddp_error *err);
-
 /* ==== io/weights.c ==== [io] */
 /* The weights of a model in a safetensors file: names, shapes, loading and saving. */
 
@@ -13934,9 +13933,8 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp__weights s;
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
-    ddp_status code;
+    ddp_status code = ddp__weights_list(g, path, &s, &why);
 
-    code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
         code = why.code;

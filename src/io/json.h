@@ -56,6 +56,17 @@ DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_
 DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
                                           const char *const *notes, ddp_error *err);
 
+#ifndef DDP_NO_MODELS
+/* Saving the weights of a model of which other processes have a part. Array by array, in the order of the file: n
+ * values that this process has (data) and does not write go to who writes; or (data NULL) those of `stage` are put
+ * into f. */
+typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
+                                        ddp_error *err);
+/* As ddp_weights_save; writes: 1 of the process that writes the file. */
+DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
+                                     int writes, ddp_error *err);
+#endif
+
 /* "[3, 4]" into text, for error sentences. */
 DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);
 

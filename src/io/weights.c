@@ -1,5 +1,6 @@
 /* The weights of a model in a safetensors file: names, shapes, loading and saving. */
-#include "io/weights.h"
+#include "graph/graph_internal.h"
+#include "io/json.h"
 
 #define DDP__WEIGHT_NAME 192
 
@@ -347,9 +348,8 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp__weights s;
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
-    ddp_status code;
+    ddp_status code = ddp__weights_list(g, path, &s, &why);
 
-    code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
         code = why.code;

@@ -1,5 +1,5 @@
 /* One weights file of a model whose stages are on several ranks: rank 0 writes what the others send, part by part. */
-#include "io/weights.h"
+#include "io/json.h"
 #include "pipe/executor.h"
 
 enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
