@@ -57541,6 +57541,9 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
  *                 trailing zeros: for coordinates and tick labels */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
+/* Writes the text to out, and frees it; what: for errors. */
+DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error *err);
+
 /* ---- charts ---- */
 
 /* One line of a chart. Points whose x or y is not finite are stepped over. */
@@ -57713,6 +57716,17 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
         }
     }
     va_end(list);
+}
+
+ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error *err)
+{
+    const int short_of = t->failed, bad = short_of || fwrite(t->data, 1, t->size, out) != t->size || fflush(out);
+    const int why = errno;
+
+    ddp__text_free(t);
+    if (!bad) return DDP_OK;
+    return ddp__fail(err, short_of ? DDP_MEMORY : DDP_IO, "cannot print the %s: %s", what,
+                     short_of ? "out of memory" : strerror(why));
 }
 
 /* ---- charts ---- */
@@ -58159,18 +58173,10 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
 
 ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
 {
-    ddp__text t;
-    int bad;
+    ddp__text t = {NULL, 0, 0, 0};
 
-    memset(&t, 0, sizeof t);
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
-    if (t.failed) {
-        ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the picture of %d pipelines", count);
-    }
-    bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
-    ddp__text_free(&t);
-    return bad ? ddp__fail(err, DDP_IO, "cannot write the picture of %d pipelines: %s", count, strerror(errno)) : DDP_OK;
+    return ddp__text_print(&t, out, "picture of the pipelines", err);
 }
 
 /* ---- of a run ---- */
@@ -58228,37 +58234,24 @@ void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long tota
     p->start_s = p->shown_s = p->last_s = ddp_now();
 }
 
-/* 7s, 3m05s, 2h07m */
-static int ddp__progress_eta(char *out, size_t room, double s)
-{
-    long n = s < 3e8 ? lround(s) : 0;
-
-    if (!(s < 3e8)) return snprintf(out, room, "?");
-    if (n < 60) return snprintf(out, room, "%lds", n);
-    if (n < 3600) return snprintf(out, room, "%ldm%02lds", n / 60, n % 60);
-    return snprintf(out, room, "%ldh%02ldm", n / 3600, n / 60 % 60);
-}
-
 static void ddp__progress_line(const ddp_progress *p, long done, double loss, char line[DDP__PROGRESS_LINE])
 {
-    char part[6][40], rate[2] = "";
-    double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
-    int digits = snprintf(NULL, 0, "%ld", p->total);
+    const double tokens = p->tokens_per_s, ms = p->step_s * 1e3, left = (double)(p->total - done) * p->step_s;
+    const int thousands = tokens >= 1e4, digits = snprintf(NULL, 0, "%ld", p->total);
+    const long s = left < 3e8 ? lround(left) : 0;
+    size_t n = (size_t)snprintf(line, DDP__PROGRESS_LINE, "%-11.30sstep %*ld/%ld", p->label, digits, done, p->total);
 
-    memset(part, 0, sizeof part);
-    snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
-    snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
-    if (loss >= -DBL_MAX && loss <= DBL_MAX) snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
-    snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
-    if (tokens > 0) {
-        if (tokens >= 1e4) rate[0] = 'k';
-        snprintf(part[4], sizeof part[4], "  %.*f%s tok/s", rate[0] ? 1 : 0, rate[0] ? tokens / 1e3 : tokens, rate);
-    }
-    if (done < p->total) {
-        memcpy(part[5], "  ETA ", 6);
-        ddp__progress_eta(part[5] + 6, sizeof part[5] - 6, (double)(p->total - done) * p->step_s);
-    }
-    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4], part[5]);
+    if (loss >= -DBL_MAX && loss <= DBL_MAX)
+        n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, "  loss %#.4g", loss);
+    n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
+    if (tokens > 0)
+        n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, thousands ? "  %.1fk tok/s" : "  %.0f tok/s",
+                              thousands ? tokens / 1e3 : tokens);
+    if (done >= p->total) return;
+    if (!(left < 3e8)) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA ?");
+    else if (s < 60) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %lds", s);
+    else if (s < 3600) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %ldm%02lds", s / 60, s % 60);
+    else snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %ldh%02ldm", s / 3600, s / 60 % 60);
 }
 
 void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
@@ -58354,17 +58347,9 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
-    int bad, why;
 
     ddp__summary_text(&t, d);
-    if (t.failed) {
-        ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory", d->run_count);
-    }
-    bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
-    why = errno;
-    ddp__text_free(&t);
-    return bad ? ddp__fail(err, DDP_IO, "cannot print the table: %s", strerror(why)) : DDP_OK;
+    return ddp__text_print(&t, out, "table", err);
 }
 
 /* ==== report/jsonl.c ==== [report] */
@@ -58776,11 +58761,10 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp__pm_rank *rank = NULL;
-    ddp_status s;
     size_t at = 0;
     int number = 1;
+    ddp_status s = ddp__file_read(path, &t, pm->err);
 
-    s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
         size_t n = end ? (size_t)(end - (t.data + at)) : t.size - at;
@@ -58968,49 +58952,46 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
 /* ==== report/perfetto.c ==== [report] */
 /* The spans of all workers as a Chrome trace. */
 
-/* The file being made: a comma stands before every event but the first. */
+/* The file being made. */
 typedef struct ddp__perfetto {
     ddp__text              text;
     const ddp_report_data *data;
     double                 origin; /* ddp_now() of the run's ts = 0 */
     long                   pid, next_tid;
-    int                    any;
 } ddp__perfetto;
 
-static void ddp__perfetto_begin(ddp__perfetto *p)
-{
-    ddp__text_addf(&p->text, "%s\n", p->any ? "," : "[");
-    p->any = 1;
-}
+/* What stands before an event. */
+static const char *ddp__perfetto_comma(const ddp__perfetto *p) { return p->text.size ? "," : "["; }
 
 /* The name of a process or thread, and its place among the others. */
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name, long index)
 {
-    ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
-                   p->pid, tid);
+    ddp__text_addf(&p->text, "%s\n{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":",
+                   ddp__perfetto_comma(p), what, p->pid, tid);
     ddp__json_string(&p->text, name);
     ddp__text_addf(&p->text, "}},\n{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%ld,\"tid\":%ld,\"args\":"
                              "{\"sort_index\":%ld}}", what, p->pid, tid, index);
 }
 
-/* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
-static void ddp__perfetto_us(ddp__text *t, long long ns) { ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000); }
+/* What a thread did, up to the args; in whole nanoseconds, so that ends and begins that are equal stay equal. */
+static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, double begin_s, double end_s,
+                                const char *name)
+{
+    const long long begin = llround((begin_s - p->origin) * 1e9), took = llround((end_s - p->origin) * 1e9) - begin;
+
+    ddp__text_addf(&p->text, "%s\n{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":%lld.%03lld,\"dur\":"
+                   "%lld.%03lld,\"name\":", ddp__perfetto_comma(p), p->pid, tid, kind, begin / 1000, begin % 1000,
+                   took / 1000, took % 1000);
+    ddp__json_string(&p->text, name);
+}
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
-    long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
-    const char *name = ddp_span_kind_name(s->kind);
+    const char *kind = ddp_span_kind_name(s->kind);
     const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
 
-    ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
-    ddp__perfetto_us(&p->text, begin);
-    ddp__text_addf(&p->text, ",\"dur\":");
-    ddp__perfetto_us(&p->text, end - begin);
-    ddp__text_addf(&p->text, ",\"name\":");
-    ddp__json_string(&p->text, layer ? layer : name);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", name,
+    ddp__perfetto_event(p, tid, kind, s->begin_s, s->end_s, layer ? layer : kind);
+    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
                    s->step, s->layer, s->bytes);
 }
 
@@ -59034,21 +59015,16 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
 static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
 {
     static const char *const name[3] = {"receive", "stage", "send"};
+    char text[60];
 
     for (int lane = 0; lane < 3 && w->slots; lane++)
         ddp__perfetto_name(p, "thread", p->next_tid + lane, name[lane], p->next_tid + lane);
     for (int i = 0; i < w->slots; i++) {
         const ddp_pipeline_slot *s = &w->slot[i];
         const int lane = s->boundary < 0 ? 1 : s->task.kind == DDP_TASK_SEND ? 2 : 0;
-        const long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
-        ddp__perfetto_begin(p);
-        ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
-                       p->next_tid + lane, name[lane]);
-        ddp__perfetto_us(&p->text, begin);
-        ddp__text_addf(&p->text, ",\"dur\":");
-        ddp__perfetto_us(&p->text, end - begin);
-        ddp__text_addf(&p->text, ",\"name\":\"%s %d\",\"args\":{\"micro_batch\":%d", ddp__slot_text(s),
-                       s->task.micro_batch, s->task.micro_batch);
+        snprintf(text, sizeof text, "%s %d", ddp__slot_text(s), s->task.micro_batch);
+        ddp__perfetto_event(p, p->next_tid + lane, name[lane], s->begin_s, s->end_s, text);
+        ddp__text_addf(&p->text, ",\"args\":{\"micro_batch\":%d", s->task.micro_batch);
         if (s->boundary >= 0) ddp__text_addf(&p->text, ",\"other_stage\":%d", s->boundary);
         ddp__text_addf(&p->text, "}}");
     }
@@ -59082,7 +59058,7 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
             if (r->schedule) ddp__perfetto_stage(&p, &r->workers[w]);
         }
     }
-    ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
+    ddp__text_addf(&p.text, "%s\n]\n", p.text.size ? "" : "[");
     return ddp__text_write(&p.text, path, err);
 }
 

@@ -95,6 +95,17 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
     va_end(list);
 }
 
+ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error *err)
+{
+    const int short_of = t->failed, bad = short_of || fwrite(t->data, 1, t->size, out) != t->size || fflush(out);
+    const int why = errno;
+
+    ddp__text_free(t);
+    if (!bad) return DDP_OK;
+    return ddp__fail(err, short_of ? DDP_MEMORY : DDP_IO, "cannot print the %s: %s", what,
+                     short_of ? "out of memory" : strerror(why));
+}
+
 /* ---- charts ---- */
 
 double ddp__tick_step(double range, int most, int *decimals)

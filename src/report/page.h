@@ -20,6 +20,9 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
  *                 trailing zeros: for coordinates and tick labels */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
+/* Writes the text to out, and frees it; what: for errors. */
+DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error *err);
+
 /* ---- charts ---- */
 
 /* One line of a chart. Points whose x or y is not finite are stepped over. */

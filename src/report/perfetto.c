@@ -2,49 +2,46 @@
 #include "io/json.h"
 #include "report/page.h"
 
-/* The file being made: a comma stands before every event but the first. */
+/* The file being made. */
 typedef struct ddp__perfetto {
     ddp__text              text;
     const ddp_report_data *data;
     double                 origin; /* ddp_now() of the run's ts = 0 */
     long                   pid, next_tid;
-    int                    any;
 } ddp__perfetto;
 
-static void ddp__perfetto_begin(ddp__perfetto *p)
-{
-    ddp__text_addf(&p->text, "%s\n", p->any ? "," : "[");
-    p->any = 1;
-}
+/* What stands before an event. */
+static const char *ddp__perfetto_comma(const ddp__perfetto *p) { return p->text.size ? "," : "["; }
 
 /* The name of a process or thread, and its place among the others. */
 static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, const char *name, long index)
 {
-    ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":", what,
-                   p->pid, tid);
+    ddp__text_addf(&p->text, "%s\n{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%ld,\"tid\":%ld,\"args\":{\"name\":",
+                   ddp__perfetto_comma(p), what, p->pid, tid);
     ddp__json_string(&p->text, name);
     ddp__text_addf(&p->text, "}},\n{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%ld,\"tid\":%ld,\"args\":"
                              "{\"sort_index\":%ld}}", what, p->pid, tid, index);
 }
 
-/* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
-static void ddp__perfetto_us(ddp__text *t, long long ns) { ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000); }
+/* What a thread did, up to the args; in whole nanoseconds, so that ends and begins that are equal stay equal. */
+static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, double begin_s, double end_s,
+                                const char *name)
+{
+    const long long begin = llround((begin_s - p->origin) * 1e9), took = llround((end_s - p->origin) * 1e9) - begin;
+
+    ddp__text_addf(&p->text, "%s\n{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":%lld.%03lld,\"dur\":"
+                   "%lld.%03lld,\"name\":", ddp__perfetto_comma(p), p->pid, tid, kind, begin / 1000, begin % 1000,
+                   took / 1000, took % 1000);
+    ddp__json_string(&p->text, name);
+}
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
-    long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
-    const char *name = ddp_span_kind_name(s->kind);
+    const char *kind = ddp_span_kind_name(s->kind);
     const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
 
-    ddp__perfetto_begin(p);
-    ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
-    ddp__perfetto_us(&p->text, begin);
-    ddp__text_addf(&p->text, ",\"dur\":");
-    ddp__perfetto_us(&p->text, end - begin);
-    ddp__text_addf(&p->text, ",\"name\":");
-    ddp__json_string(&p->text, layer ? layer : name);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", name,
+    ddp__perfetto_event(p, tid, kind, s->begin_s, s->end_s, layer ? layer : kind);
+    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
                    s->step, s->layer, s->bytes);
 }
 
@@ -68,21 +65,16 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
 static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
 {
     static const char *const name[3] = {"receive", "stage", "send"};
+    char text[60];
 
     for (int lane = 0; lane < 3 && w->slots; lane++)
         ddp__perfetto_name(p, "thread", p->next_tid + lane, name[lane], p->next_tid + lane);
     for (int i = 0; i < w->slots; i++) {
         const ddp_pipeline_slot *s = &w->slot[i];
         const int lane = s->boundary < 0 ? 1 : s->task.kind == DDP_TASK_SEND ? 2 : 0;
-        const long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
-        ddp__perfetto_begin(p);
-        ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
-                       p->next_tid + lane, name[lane]);
-        ddp__perfetto_us(&p->text, begin);
-        ddp__text_addf(&p->text, ",\"dur\":");
-        ddp__perfetto_us(&p->text, end - begin);
-        ddp__text_addf(&p->text, ",\"name\":\"%s %d\",\"args\":{\"micro_batch\":%d", ddp__slot_text(s),
-                       s->task.micro_batch, s->task.micro_batch);
+        snprintf(text, sizeof text, "%s %d", ddp__slot_text(s), s->task.micro_batch);
+        ddp__perfetto_event(p, p->next_tid + lane, name[lane], s->begin_s, s->end_s, text);
+        ddp__text_addf(&p->text, ",\"args\":{\"micro_batch\":%d", s->task.micro_batch);
         if (s->boundary >= 0) ddp__text_addf(&p->text, ",\"other_stage\":%d", s->boundary);
         ddp__text_addf(&p->text, "}}");
     }
@@ -116,6 +108,6 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
             if (r->schedule) ddp__perfetto_stage(&p, &r->workers[w]);
         }
     }
-    ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
+    ddp__text_addf(&p.text, "%s\n]\n", p.text.size ? "" : "[");
     return ddp__text_write(&p.text, path, err);
 }

@@ -136,11 +136,10 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp__pm_rank *rank = NULL;
-    ddp_status s;
     size_t at = 0;
     int number = 1;
+    ddp_status s = ddp__file_read(path, &t, pm->err);
 
-    s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
         size_t n = end ? (size_t)(end - (t.data + at)) : t.size - at;

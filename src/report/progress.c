@@ -18,37 +18,24 @@ void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long tota
     p->start_s = p->shown_s = p->last_s = ddp_now();
 }
 
-/* 7s, 3m05s, 2h07m */
-static int ddp__progress_eta(char *out, size_t room, double s)
-{
-    long n = s < 3e8 ? lround(s) : 0;
-
-    if (!(s < 3e8)) return snprintf(out, room, "?");
-    if (n < 60) return snprintf(out, room, "%lds", n);
-    if (n < 3600) return snprintf(out, room, "%ldm%02lds", n / 60, n % 60);
-    return snprintf(out, room, "%ldh%02ldm", n / 3600, n / 60 % 60);
-}
-
 static void ddp__progress_line(const ddp_progress *p, long done, double loss, char line[DDP__PROGRESS_LINE])
 {
-    char part[6][40], rate[2] = "";
-    double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
-    int digits = snprintf(NULL, 0, "%ld", p->total);
+    const double tokens = p->tokens_per_s, ms = p->step_s * 1e3, left = (double)(p->total - done) * p->step_s;
+    const int thousands = tokens >= 1e4, digits = snprintf(NULL, 0, "%ld", p->total);
+    const long s = left < 3e8 ? lround(left) : 0;
+    size_t n = (size_t)snprintf(line, DDP__PROGRESS_LINE, "%-11.30sstep %*ld/%ld", p->label, digits, done, p->total);
 
-    memset(part, 0, sizeof part);
-    snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
-    snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
-    if (loss >= -DBL_MAX && loss <= DBL_MAX) snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
-    snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
-    if (tokens > 0) {
-        if (tokens >= 1e4) rate[0] = 'k';
-        snprintf(part[4], sizeof part[4], "  %.*f%s tok/s", rate[0] ? 1 : 0, rate[0] ? tokens / 1e3 : tokens, rate);
-    }
-    if (done < p->total) {
-        memcpy(part[5], "  ETA ", 6);
-        ddp__progress_eta(part[5] + 6, sizeof part[5] - 6, (double)(p->total - done) * p->step_s);
-    }
-    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4], part[5]);
+    if (loss >= -DBL_MAX && loss <= DBL_MAX)
+        n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, "  loss %#.4g", loss);
+    n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
+    if (tokens > 0)
+        n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, thousands ? "  %.1fk tok/s" : "  %.0f tok/s",
+                              thousands ? tokens / 1e3 : tokens);
+    if (done >= p->total) return;
+    if (!(left < 3e8)) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA ?");
+    else if (s < 60) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %lds", s);
+    else if (s < 3600) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %ldm%02lds", s / 60, s % 60);
+    else snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %ldh%02ldm", s / 3600, s / 60 % 60);
 }
 
 void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
@@ -144,15 +131,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
-    int bad, why;
 
     ddp__summary_text(&t, d);
-    if (t.failed) {
-        ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory", d->run_count);
-    }
-    bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
-    why = errno;
-    ddp__text_free(&t);
-    return bad ? ddp__fail(err, DDP_IO, "cannot print the table: %s", strerror(why)) : DDP_OK;
+    return ddp__text_print(&t, out, "table", err);
 }

@@ -82,18 +82,10 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
 
 ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
 {
-    ddp__text t;
-    int bad;
+    ddp__text t = {NULL, 0, 0, 0};
 
-    memset(&t, 0, sizeof t);
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
-    if (t.failed) {
-        ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the picture of %d pipelines", count);
-    }
-    bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
-    ddp__text_free(&t);
-    return bad ? ddp__fail(err, DDP_IO, "cannot write the picture of %d pipelines: %s", count, strerror(errno)) : DDP_OK;
+    return ddp__text_print(&t, out, "picture of the pipelines", err);
 }
 
 /* ---- of a run ---- */
