@@ -12406,23 +12406,25 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
     return NULL;
 }
 
-static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
+static ddp_images *ddp__cifar_files(const char *const *path, int count, int classes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
-    ddp_status s = ddp__file_read(path, &t, err);
+    ddp_images *m = ddp__images_new(path[0], err);
+    ddp_status s = DDP_OK;
 
-    if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
-    ddp__text_free(&t);
-    return s;
+    for (int i = 0; m && s == DDP_OK && i < count; i++) {
+        ddp__text t = {NULL, 0, 0, 0};
+        s = ddp__file_read(path[i], &t, err);
+        if (s == DDP_OK) s = ddp__cifar_add(m, path[i], (const unsigned char *)t.data, t.size, classes, err);
+        ddp__text_free(&t);
+    }
+    if (s == DDP_OK) return m;
+    ddp_images_close(m);
+    return NULL;
 }
 
 ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 {
-    ddp_images *m = ddp__images_new(path, err);
-
-    if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
-    ddp_images_close(m);
-    return NULL;
+    return ddp__cifar_files(&path, 1, classes, err);
 }
 
 /* ---- a folder ---- */
@@ -12511,13 +12513,8 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
 
     *found = 1;
     if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
-    if (files.count == 0) *found = 0;
-    else m = ddp__images_new(files.path[0], err);
-    for (int i = 0; m && i < files.count; i++) {
-        if (ddp__cifar_file(m, files.path[i], classes, err) == DDP_OK) continue;
-        ddp_images_close(m);
-        m = NULL;
-    }
+    *found = files.count > 0;
+    if (*found) m = ddp__cifar_files((const char *const *)files.path, files.count, classes, err);
     ddp__folder_free(&files);
     return m;
 }
