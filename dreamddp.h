@@ -26577,44 +26577,31 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const
 
 /* ---- to the other workers ---- */
 
-static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
+/* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
+static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
+                                ddp_error *err)
 {
     ddp_message m;
     ddp_piece p;
 
-    if (!s->engine || !n) return DDP_OK;
-    p.bytes = bytes;
-    p.count = n;
     memset(&m, 0, sizeof m);
     m.verb = verb;
-    m.bytes = 1;
-    m.from = &p;
-    m.from_count = 1;
-    m.peer = from;
-    m.step = s->step;
-    m.layer = DDP__OWN_WORD;
-    m.filler = 1;
-    return ddp__engine_run(s->engine, &m, err);
-}
-
-/* A message of bytes from `at` on with one rank. */
-static ddp_status ddp__word_with(ddp__engine *e, ddp_verb verb, int peer, void *at, size_t bytes, ddp_received *got,
-                                 ddp_error *err)
-{
-    ddp_message m;
-    ddp_piece p;
-
+    m.bytes = verb < DDP_SEND;
     p.bytes = at;
-    p.count = bytes / sizeof(float);
-    memset(&m, 0, sizeof m);
-    m.verb = verb;
+    p.count = m.bytes ? n : n / sizeof(float);
     m.from = &p;
     m.from_count = 1;
     m.peer = peer;
+    m.step = step;
     m.layer = DDP__OWN_WORD;
     m.received = got;
     m.filler = 1;
     return ddp__engine_run(e, &m, err);
+}
+
+static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
+{
+    return s->engine && n ? ddp__word_run(s->engine, verb, from, s->step, bytes, n, NULL, err) : DDP_OK;
 }
 
 ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err)
@@ -26624,19 +26611,18 @@ ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *wo
     float asks;
 
     if (rank != hub) {
-        DDP__TRY(ddp__word_with(e, DDP_PUSH, hub, of + (size_t)rank * bytes, bytes, NULL, err));
-        return ddp__word_with(e, DDP_PULL, hub, words, (size_t)world * bytes, NULL, err);
+        DDP__TRY(ddp__word_run(e, DDP_PUSH, hub, 0, of + (size_t)rank * bytes, bytes, NULL, err));
+        return ddp__word_run(e, DDP_PULL, hub, 0, words, (size_t)world * bytes, NULL, err);
     }
     for (int r = 0; r < world; r++) {
         if (r == hub) continue;
-        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, of + (size_t)r * bytes, bytes, &got, err));
+        DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, of + (size_t)r * bytes, bytes, &got, err));
         if (got.verb != DDP_PUSH) memset(of + (size_t)r * bytes, 0, bytes);
     }
     for (int r = 0; r < world; r++) {
         if (r == hub) continue;
-        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, &asks, sizeof asks, &got, err));
-        if (got.verb == DDP_PULL)
-            DDP__TRY(ddp__word_with(e, DDP_ANSWER, r, words, (size_t)world * bytes, NULL, err));
+        DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, &asks, sizeof asks, &got, err));
+        if (got.verb == DDP_PULL) DDP__TRY(ddp__word_run(e, DDP_ANSWER, r, 0, words, (size_t)world * bytes, NULL, err));
     }
     return DDP_OK;
 }
@@ -26782,24 +26768,19 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
     return NULL;
 }
 
-/* The same of all files; *in: which. */
-static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at, ddp__shard **in)
+/* The same of all files; *in: which; *n: so many values follow that both shares have. */
+static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at, ddp__shard **in,
+                                          int64_t *n)
 {
     const ddp__share *o = NULL;
 
-    *in = NULL;
     for (int i = 0; i < x->files && !o; i++) {
         *in = &x->shard[i];
         o = ddp__shard_has(*in, h, at);
     }
+    *n = h->from + h->count - at;
+    if (o && o->from + o->count - at < *n) *n = o->from + o->count - at;
     return o;
-}
-
-static int64_t ddp__shard_run(const ddp__share *h, const ddp__share *o, int64_t at)
-{
-    const int64_t own = h->from + h->count - at, theirs = o->from + o->count - at;
-
-    return own < theirs ? own : theirs;
 }
 
 /* Every value of this worker is in a file. */
@@ -26808,12 +26789,13 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
     const char *missing = "";
     const ddp__share *o;
     ddp__shard *in;
+    int64_t n;
 
     for (int i = 0; i < x->files; i++)
         if (!x->shard[i].f) missing = x->shard[i].path;
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
-        for (int64_t at = h->from; at < h->from + h->count; at += ddp__shard_run(h, o, at)) {
-            o = ddp__shards_have(x, h, at, &in);
+        for (int64_t at = h->from; at < h->from + h->count; at += n) {
+            o = ddp__shards_have(x, h, at, &in, &n);
             if (!o && *missing)
                 return ddp__fail(err, DDP_IO,
                                  "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
@@ -26935,8 +26917,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
         if (h->layer != t->l || (t->b >= 0 ? h->block != t->b : h->trained < 0)) continue;
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
-            o = ddp__shards_have(x, h, at, &in);
-            n = ddp__shard_run(h, o, at);
+            o = ddp__shards_have(x, h, at, &in, &n);
             DDP__TRY(ddp__tensor_run(x, in, o, h, t, at, n, dry, err));
         }
     }
@@ -27063,7 +27044,7 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     static const char *const name[3] = {"numbers", "random", "lr"};
     const ddp__tensor *updates = ddp__worker_find(x->s, "updates");
     const ddp__shard *any = &x->shard[0];
-    int64_t n;
+    int64_t n, run;
 
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
@@ -27082,7 +27063,7 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
         ddp__shard *in;
-        const ddp__share *o = ddp__shards_have(x, h, h->from, &in);
+        const ddp__share *o = ddp__shards_have(x, h, h->from, &in, &run);
         DDP__TRY(ddp_safetensors_bytes(in->f, ddp_safetensors_find(in->f, "updates"), (uint64_t)o->layer, 1, &n, err));
         ((int64_t *)updates->data)[h->layer] = n;
     }
@@ -28197,9 +28178,8 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 {
     ddp_error local = {DDP_OK, ""};
-    ddp_status s;
+    ddp_status s = ddp__engine_admit(j->engine, id, ddp__join_attach, j, &local);
 
-    s = ddp__engine_admit(j->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
     if (j->id == id) j->id = -1;
     if (j->snap && !j->snap_users) {

@@ -372,9 +372,8 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 {
     ddp_error local = {DDP_OK, ""};
-    ddp_status s;
+    ddp_status s = ddp__engine_admit(j->engine, id, ddp__join_attach, j, &local);
 
-    s = ddp__engine_admit(j->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
     if (j->id == id) j->id = -1;
     if (j->snap && !j->snap_users) {

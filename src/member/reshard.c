@@ -55,24 +55,19 @@ static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h
     return NULL;
 }
 
-/* The same of all files; *in: which. */
-static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at, ddp__shard **in)
+/* The same of all files; *in: which; *n: so many values follow that both shares have. */
+static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at, ddp__shard **in,
+                                          int64_t *n)
 {
     const ddp__share *o = NULL;
 
-    *in = NULL;
     for (int i = 0; i < x->files && !o; i++) {
         *in = &x->shard[i];
         o = ddp__shard_has(*in, h, at);
     }
+    *n = h->from + h->count - at;
+    if (o && o->from + o->count - at < *n) *n = o->from + o->count - at;
     return o;
-}
-
-static int64_t ddp__shard_run(const ddp__share *h, const ddp__share *o, int64_t at)
-{
-    const int64_t own = h->from + h->count - at, theirs = o->from + o->count - at;
-
-    return own < theirs ? own : theirs;
 }
 
 /* Every value of this worker is in a file. */
@@ -81,12 +76,13 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
     const char *missing = "";
     const ddp__share *o;
     ddp__shard *in;
+    int64_t n;
 
     for (int i = 0; i < x->files; i++)
         if (!x->shard[i].f) missing = x->shard[i].path;
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
-        for (int64_t at = h->from; at < h->from + h->count; at += ddp__shard_run(h, o, at)) {
-            o = ddp__shards_have(x, h, at, &in);
+        for (int64_t at = h->from; at < h->from + h->count; at += n) {
+            o = ddp__shards_have(x, h, at, &in, &n);
             if (!o && *missing)
                 return ddp__fail(err, DDP_IO,
                                  "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
@@ -208,8 +204,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
         if (h->layer != t->l || (t->b >= 0 ? h->block != t->b : h->trained < 0)) continue;
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
-            o = ddp__shards_have(x, h, at, &in);
-            n = ddp__shard_run(h, o, at);
+            o = ddp__shards_have(x, h, at, &in, &n);
             DDP__TRY(ddp__tensor_run(x, in, o, h, t, at, n, dry, err));
         }
     }
@@ -336,7 +331,7 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     static const char *const name[3] = {"numbers", "random", "lr"};
     const ddp__tensor *updates = ddp__worker_find(x->s, "updates");
     const ddp__shard *any = &x->shard[0];
-    int64_t n;
+    int64_t n, run;
 
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
@@ -355,7 +350,7 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
         ddp__shard *in;
-        const ddp__share *o = ddp__shards_have(x, h, h->from, &in);
+        const ddp__share *o = ddp__shards_have(x, h, h->from, &in, &run);
         DDP__TRY(ddp_safetensors_bytes(in->f, ddp_safetensors_find(in->f, "updates"), (uint64_t)o->layer, 1, &n, err));
         ((int64_t *)updates->data)[h->layer] = n;
     }

@@ -282,44 +282,31 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const
 
 /* ---- to the other workers ---- */
 
-static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
+/* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
+static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
+                                ddp_error *err)
 {
     ddp_message m;
     ddp_piece p;
 
-    if (!s->engine || !n) return DDP_OK;
-    p.bytes = bytes;
-    p.count = n;
     memset(&m, 0, sizeof m);
     m.verb = verb;
-    m.bytes = 1;
-    m.from = &p;
-    m.from_count = 1;
-    m.peer = from;
-    m.step = s->step;
-    m.layer = DDP__OWN_WORD;
-    m.filler = 1;
-    return ddp__engine_run(s->engine, &m, err);
-}
-
-/* A message of bytes from `at` on with one rank. */
-static ddp_status ddp__word_with(ddp__engine *e, ddp_verb verb, int peer, void *at, size_t bytes, ddp_received *got,
-                                 ddp_error *err)
-{
-    ddp_message m;
-    ddp_piece p;
-
+    m.bytes = verb < DDP_SEND;
     p.bytes = at;
-    p.count = bytes / sizeof(float);
-    memset(&m, 0, sizeof m);
-    m.verb = verb;
+    p.count = m.bytes ? n : n / sizeof(float);
     m.from = &p;
     m.from_count = 1;
     m.peer = peer;
+    m.step = step;
     m.layer = DDP__OWN_WORD;
     m.received = got;
     m.filler = 1;
     return ddp__engine_run(e, &m, err);
+}
+
+static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
+{
+    return s->engine && n ? ddp__word_run(s->engine, verb, from, s->step, bytes, n, NULL, err) : DDP_OK;
 }
 
 ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err)
@@ -329,19 +316,18 @@ ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *wo
     float asks;
 
     if (rank != hub) {
-        DDP__TRY(ddp__word_with(e, DDP_PUSH, hub, of + (size_t)rank * bytes, bytes, NULL, err));
-        return ddp__word_with(e, DDP_PULL, hub, words, (size_t)world * bytes, NULL, err);
+        DDP__TRY(ddp__word_run(e, DDP_PUSH, hub, 0, of + (size_t)rank * bytes, bytes, NULL, err));
+        return ddp__word_run(e, DDP_PULL, hub, 0, words, (size_t)world * bytes, NULL, err);
     }
     for (int r = 0; r < world; r++) {
         if (r == hub) continue;
-        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, of + (size_t)r * bytes, bytes, &got, err));
+        DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, of + (size_t)r * bytes, bytes, &got, err));
         if (got.verb != DDP_PUSH) memset(of + (size_t)r * bytes, 0, bytes);
     }
     for (int r = 0; r < world; r++) {
         if (r == hub) continue;
-        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, &asks, sizeof asks, &got, err));
-        if (got.verb == DDP_PULL)
-            DDP__TRY(ddp__word_with(e, DDP_ANSWER, r, words, (size_t)world * bytes, NULL, err));
+        DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, &asks, sizeof asks, &got, err));
+        if (got.verb == DDP_PULL) DDP__TRY(ddp__word_run(e, DDP_ANSWER, r, 0, words, (size_t)world * bytes, NULL, err));
     }
     return DDP_OK;
 }
