@@ -24899,14 +24899,13 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->member_data;
     size_t n = 0, bytes;
-    const char *why = NULL;
+    const char *why = m->after ? "messages after one another in an elastic world (min_world)" : NULL;
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
         why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; use an "
               "all-reduce";
     if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
-    if (m->after) why = "messages after one another in an elastic world (min_world)";
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
@@ -24919,12 +24918,12 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
 }
 
+/* Where so many bytes lie next: in one piece. */
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 {
-    size_t at = el->head;
+    const size_t at = el->head % el->room;
 
-    if (at % el->room + bytes > el->room) at += el->room - at % el->room;
-    return at;
+    return at + bytes > el->room ? el->head + el->room - at : el->head;
 }
 
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
@@ -24955,11 +24954,9 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strip
     }
 }
 
-static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
+static unsigned char *ddp__shadow_residual(const ddp__elastic *el, const ddp__op *op)
 {
-    ddp__elastic *el = e->member_data;
-
-    return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n * op->unit);
+    return el->ring + el->kept[op->seq % DDP__ELASTIC_SPAN].at % el->room + ddp__shadow_part(op->n * op->unit);
 }
 
 static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
@@ -24975,7 +24972,7 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, &op->from, 0);
-    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
+    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e->member_data, op), op->m.residual, op->n * sizeof(float));
 }
 
 void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, &op->from, 1); }
@@ -25040,11 +25037,9 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 /* ---- the way of an operation that another worker has completed ---- */
 
-static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
+static int ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
 {
-    (void)e;
-    (void)op;
-    (void)peer;
+    (void)e, (void)op, (void)peer;
     return 0;
 }
 
@@ -25066,20 +25061,20 @@ static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 
 static int ddp__handed_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    (void)f;
-    return ddp__handed_never(e, op, peer);
-}
-
-static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
-{
-    (void)e;
-    return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
+    (void)e, (void)op, (void)peer, (void)f;
+    return 0;
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     (void)e;
     return op->u.handed.donor != peer;
+}
+
+static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    (void)e;
+    return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
 }
 
 static const ddp__algorithm *ddp__handed_way(void)
@@ -25102,7 +25097,7 @@ void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again)
         op->u.handed.donor = donor;
         op->u.handed.asked = 0;
     } else if (again && op->m.residual && op->n) {
-        memcpy(op->m.residual, ddp__shadow_residual(e, op), op->n * sizeof(float));
+        memcpy(op->m.residual, ddp__shadow_residual(e->member_data, op), op->n * sizeof(float));
     }
 }
 
@@ -25139,7 +25134,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     const ddp__kept *k;
-    size_t count, most;
+    size_t count;
 
     if (e->frozen || e->peers[peer].out_of_world) return 0;
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
@@ -25152,14 +25147,14 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     }
     if (!ep->giving) return 0;
     k = ddp__kept_of(el, ep->giving_seq);
-    most = e->chunk * sizeof(float) / k->unit;
-    count = k->frame.count - ep->given < most ? k->frame.count - ep->given : most;
+    count = e->chunk * sizeof(float) / k->unit;
+    if (count > k->frame.count - ep->given) count = k->frame.count - ep->given;
     *f = k->frame;
     f->offset = (uint32_t)ep->given;
     f->length = (uint32_t)(count * k->unit);
     e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * k->unit;
     ep->given += count;
-    if (ep->given == k->frame.count) ep->giving = 0;
+    ep->giving = ep->given < k->frame.count;
     return 1;
 }
 
@@ -25169,20 +25164,8 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
 /* ---- losses ---- */
 
 uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-
-int ddp__lowest(uint64_t bits)
-{
-    int id = 0;
-    while (id < 63 && !(bits >> id & 1)) id++;
-    return id;
-}
-
-int ddp__bit_count(uint64_t bits)
-{
-    int n = 0;
-    for (; bits; bits &= bits - 1) n++;
-    return n;
-}
+int ddp__lowest(uint64_t bits) { return bits ? __builtin_ctzll(bits) : 63; }
+int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
 
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
@@ -25215,8 +25198,7 @@ static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME
 
 int ddp__of_epoch(const ddp__frame *f)
 {
-    return ddp__is_collective(f) || (f->type == DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE ||
-           f->type == DDP__FRAME_WANT;
+    return (f->type <= DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE || f->type == DDP__FRAME_WANT;
 }
 
 /* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must go on to
@@ -25256,11 +25238,11 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
-    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
+    if (p->in_state == DDP__IN_PAYLOAD && !p->discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
     p->in_state = DDP__IN_PAYLOAD;
-    e->peers[peer].discard = 1;
+    p->discard = 1;
 }
 
 /* Keeps of a list of slots those of send/recv; returns the last. */
@@ -25269,34 +25251,23 @@ static int ddp__list_drop(ddp__engine *e, int *first)
     int s = *first, last = -1;
 
     *first = -1;
-    while (s >= 0) {
-        int next = e->slot[s].next;
+    for (int next; s >= 0; s = next) {
+        next = e->slot[s].next;
         if (ddp__is_collective(&e->slot[s].f)) {
             ddp__slot_free(e, s);
-        } else {
-            if (last < 0) *first = s;
-            else e->slot[last].next = s;
-            e->slot[s].next = -1;
-            last = s;
+            continue;
         }
-        s = next;
+        *(last < 0 ? first : &e->slot[last].next) = s;
+        e->slot[s].next = -1;
+        last = s;
     }
     return last;
 }
 
-static void ddp__controls_drop(ddp__engine *e)
-{
-    int n = 0;
-
-    for (int i = 0; i < e->control_count; i++) {
-        ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
-        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + n++) % e->control_room] = *c;
-    }
-    e->control_count = n;
-}
-
 void ddp__epoch_freeze(ddp__engine *e, double now)
 {
+    int controls = 0;
+
     e->frozen = 1;
     e->last_move = now;
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->member_data->kept[i].asked = 0;
@@ -25318,7 +25289,11 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
             if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
         p->owed_count = n;
     }
-    ddp__controls_drop(e);
+    for (int i = 0; i < e->control_count; i++) {
+        ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
+        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + controls++) % e->control_room] = *c;
+    }
+    e->control_count = controls;
 }
 
 /* ---- beginning again ---- */
@@ -25970,36 +25945,26 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
     return (uint32_t)(f.at - start);
 }
 
-/* A word or a decision; 0 if its payload is neither. */
-static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    const ddp__fields in = {e->member_data->peer[peer].in, 1};
+    ddp__elastic_peer *ep = &e->member_data->peer[peer];
+    const ddp__fields in = {ep->in, 1};
     ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
     ddp__word w;
 
     memset(&w, 0, sizeof w);
-    if (f->type == DDP__FRAME_STATE) {
-        if (!ddp__word_fields(e, in, f->length, &w)) return 0;
-        ddp__state_read(e, peer, &w, now);
-    } else {
-        if (!ddp__decision_fields(e, in, f->length, &view, table)) return 0;
-        ddp__decision_read(e, peer, &view, table, now);
-    }
-    return 1;
-}
-
-static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    ddp__done_set *done = &e->member_data->peer[peer].done;
-
     if (f->type == DDP__FRAME_WANT) {
         ddp__shadow_asked(e, peer, f->seq);
     } else if (f->type == DDP__FRAME_DONE) {
-        done->from = f->seq;
-        done->bits = f->count | (uint64_t)f->offset << 32;
+        ep->done.from = f->seq;
+        ep->done.bits = f->count | (uint64_t)f->offset << 32;
         ddp__shadow_release(e);
-    } else if (!ddp__word_read(e, peer, f, now)) {
+    } else if (f->type == DDP__FRAME_STATE && ddp__word_fields(e, in, f->length, &w)) {
+        ddp__state_read(e, peer, &w, now);
+    } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_fields(e, in, f->length, &view, table)) {
+        ddp__decision_read(e, peer, &view, table, now);
+    } else {
         ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
                    "of this library", peer);
     }

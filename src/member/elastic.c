@@ -68,36 +68,26 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
     return (uint32_t)(f.at - start);
 }
 
-/* A word or a decision; 0 if its payload is neither. */
-static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    const ddp__fields in = {e->member_data->peer[peer].in, 1};
+    ddp__elastic_peer *ep = &e->member_data->peer[peer];
+    const ddp__fields in = {ep->in, 1};
     ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
     ddp__word w;
 
     memset(&w, 0, sizeof w);
-    if (f->type == DDP__FRAME_STATE) {
-        if (!ddp__word_fields(e, in, f->length, &w)) return 0;
-        ddp__state_read(e, peer, &w, now);
-    } else {
-        if (!ddp__decision_fields(e, in, f->length, &view, table)) return 0;
-        ddp__decision_read(e, peer, &view, table, now);
-    }
-    return 1;
-}
-
-static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    ddp__done_set *done = &e->member_data->peer[peer].done;
-
     if (f->type == DDP__FRAME_WANT) {
         ddp__shadow_asked(e, peer, f->seq);
     } else if (f->type == DDP__FRAME_DONE) {
-        done->from = f->seq;
-        done->bits = f->count | (uint64_t)f->offset << 32;
+        ep->done.from = f->seq;
+        ep->done.bits = f->count | (uint64_t)f->offset << 32;
         ddp__shadow_release(e);
-    } else if (!ddp__word_read(e, peer, f, now)) {
+    } else if (f->type == DDP__FRAME_STATE && ddp__word_fields(e, in, f->length, &w)) {
+        ddp__state_read(e, peer, &w, now);
+    } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_fields(e, in, f->length, &view, table)) {
+        ddp__decision_read(e, peer, &view, table, now);
+    } else {
         ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
                    "of this library", peer);
     }

@@ -4,20 +4,8 @@
 /* ---- losses ---- */
 
 uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-
-int ddp__lowest(uint64_t bits)
-{
-    int id = 0;
-    while (id < 63 && !(bits >> id & 1)) id++;
-    return id;
-}
-
-int ddp__bit_count(uint64_t bits)
-{
-    int n = 0;
-    for (; bits; bits &= bits - 1) n++;
-    return n;
-}
+int ddp__lowest(uint64_t bits) { return bits ? __builtin_ctzll(bits) : 63; }
+int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
 
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
@@ -50,8 +38,7 @@ static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME
 
 int ddp__of_epoch(const ddp__frame *f)
 {
-    return ddp__is_collective(f) || (f->type == DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE ||
-           f->type == DDP__FRAME_WANT;
+    return (f->type <= DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE || f->type == DDP__FRAME_WANT;
 }
 
 /* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must go on to
@@ -91,11 +78,11 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
-    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
+    if (p->in_state == DDP__IN_PAYLOAD && !p->discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
     p->in_state = DDP__IN_PAYLOAD;
-    e->peers[peer].discard = 1;
+    p->discard = 1;
 }
 
 /* Keeps of a list of slots those of send/recv; returns the last. */
@@ -104,34 +91,23 @@ static int ddp__list_drop(ddp__engine *e, int *first)
     int s = *first, last = -1;
 
     *first = -1;
-    while (s >= 0) {
-        int next = e->slot[s].next;
+    for (int next; s >= 0; s = next) {
+        next = e->slot[s].next;
         if (ddp__is_collective(&e->slot[s].f)) {
             ddp__slot_free(e, s);
-        } else {
-            if (last < 0) *first = s;
-            else e->slot[last].next = s;
-            e->slot[s].next = -1;
-            last = s;
+            continue;
         }
-        s = next;
+        *(last < 0 ? first : &e->slot[last].next) = s;
+        e->slot[s].next = -1;
+        last = s;
     }
     return last;
 }
 
-static void ddp__controls_drop(ddp__engine *e)
-{
-    int n = 0;
-
-    for (int i = 0; i < e->control_count; i++) {
-        ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
-        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + n++) % e->control_room] = *c;
-    }
-    e->control_count = n;
-}
-
 void ddp__epoch_freeze(ddp__engine *e, double now)
 {
+    int controls = 0;
+
     e->frozen = 1;
     e->last_move = now;
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->member_data->kept[i].asked = 0;
@@ -153,7 +129,11 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
             if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
         p->owed_count = n;
     }
-    ddp__controls_drop(e);
+    for (int i = 0; i < e->control_count; i++) {
+        ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
+        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + controls++) % e->control_room] = *c;
+    }
+    e->control_count = controls;
 }
 
 /* ---- beginning again ---- */

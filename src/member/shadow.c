@@ -49,14 +49,13 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->member_data;
     size_t n = 0, bytes;
-    const char *why = NULL;
+    const char *why = m->after ? "messages after one another in an elastic world (min_world)" : NULL;
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
         why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; use an "
               "all-reduce";
     if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
-    if (m->after) why = "messages after one another in an elastic world (min_world)";
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
@@ -69,12 +68,12 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
 }
 
+/* Where so many bytes lie next: in one piece. */
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 {
-    size_t at = el->head;
+    const size_t at = el->head % el->room;
 
-    if (at % el->room + bytes > el->room) at += el->room - at % el->room;
-    return at;
+    return at + bytes > el->room ? el->head + el->room - at : el->head;
 }
 
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
@@ -105,11 +104,9 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strip
     }
 }
 
-static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
+static unsigned char *ddp__shadow_residual(const ddp__elastic *el, const ddp__op *op)
 {
-    ddp__elastic *el = e->member_data;
-
-    return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n * op->unit);
+    return el->ring + el->kept[op->seq % DDP__ELASTIC_SPAN].at % el->room + ddp__shadow_part(op->n * op->unit);
 }
 
 static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
@@ -125,7 +122,7 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, &op->from, 0);
-    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
+    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e->member_data, op), op->m.residual, op->n * sizeof(float));
 }
 
 void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, &op->from, 1); }
@@ -190,11 +187,9 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 /* ---- the way of an operation that another worker has completed ---- */
 
-static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
+static int ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
 {
-    (void)e;
-    (void)op;
-    (void)peer;
+    (void)e, (void)op, (void)peer;
     return 0;
 }
 
@@ -216,20 +211,20 @@ static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 
 static int ddp__handed_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    (void)f;
-    return ddp__handed_never(e, op, peer);
-}
-
-static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
-{
-    (void)e;
-    return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
+    (void)e, (void)op, (void)peer, (void)f;
+    return 0;
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     (void)e;
     return op->u.handed.donor != peer;
+}
+
+static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    (void)e;
+    return f->type == DDP__FRAME_RESULT && peer == op->u.handed.donor;
 }
 
 static const ddp__algorithm *ddp__handed_way(void)
@@ -252,7 +247,7 @@ void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again)
         op->u.handed.donor = donor;
         op->u.handed.asked = 0;
     } else if (again && op->m.residual && op->n) {
-        memcpy(op->m.residual, ddp__shadow_residual(e, op), op->n * sizeof(float));
+        memcpy(op->m.residual, ddp__shadow_residual(e->member_data, op), op->n * sizeof(float));
     }
 }
 
@@ -289,7 +284,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     const ddp__kept *k;
-    size_t count, most;
+    size_t count;
 
     if (e->frozen || e->peers[peer].out_of_world) return 0;
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
@@ -302,13 +297,13 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     }
     if (!ep->giving) return 0;
     k = ddp__kept_of(el, ep->giving_seq);
-    most = e->chunk * sizeof(float) / k->unit;
-    count = k->frame.count - ep->given < most ? k->frame.count - ep->given : most;
+    count = e->chunk * sizeof(float) / k->unit;
+    if (count > k->frame.count - ep->given) count = k->frame.count - ep->given;
     *f = k->frame;
     f->offset = (uint32_t)ep->given;
     f->length = (uint32_t)(count * k->unit);
     e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * k->unit;
     ep->given += count;
-    if (ep->given == k->frame.count) ep->giving = 0;
+    ep->giving = ep->given < k->frame.count;
     return 1;
 }
