@@ -57492,22 +57492,22 @@ DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, dd
 typedef struct ddp__series {
     const char   *name;  /* written at the end of the line; NULL = none */
     int           style; /* classes "s<style % 8> r<style / 8>" */
-    int           faint; /* thin and pale: the raw values behind a mean */
     const double *x, *y; /* [count] */
     int           count;
+    const ddp_report_note *notes; /* [note_count], dashed lines across the chart that say their texts; but those on slow */
+    int           note_count;     /* ranks, which can be many */
 } ddp__series;
-
-/* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
-typedef struct ddp__mark { double x; const char *text; } ddp__mark;
 
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
-    const ddp__mark   *mark; /* [marks] */
-    int                marks;
-    int                log_y; /* decades; values <= 0 are stepped over */
+    int                over;       /* lines are means over so many points, which stand behind them, pale; 1 = no means */
+    int                note_steps; /* notes stand at their steps, not at their times */
+    int                log_y;      /* decades; values <= 0 are stepped over */
     const ddp__series *series;
     int                count;
 } ddp__chart;
+
+DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1: charts show it */
 
 /* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
 DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
@@ -57550,11 +57550,6 @@ DDP_LIB const char *ddp__slot_text(const ddp_pipeline_slot *s); /* "forward", "s
 
 /* One <svg>, all steps on one time scale; space: the attribute that a file of its own needs, or "". */
 DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count);
-
-/* How many pipelines a run has recorded; one of them, *out's slots being what is returned and DDP_FREE frees; NULL: out of
- * memory. */
-DDP_LIB int ddp__run_pipelines(const ddp_report_run *r);
-DDP_LIB ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out);
 
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
@@ -57675,24 +57670,12 @@ ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error 
 
 double ddp__tick_step(double range, int most, int *decimals)
 {
-    double unit, ratio;
-    int k;
+    const int known = range > 0 && range <= 1e300, low = known ? (int)floor(log10(range / most)) : 0;
+    const double unit = pow(10, low), ratio = known ? range / most / unit : 1;
+    const int k = low + (ratio > 5);
 
-    *decimals = 0;
-    if (!(range > 0) || range > 1e300) return 1;
-    k = (int)floor(log10(range / most));
-    unit = pow(10, k);
-    ratio = range / most / unit;
-    if (ratio > 5) {
-        k++;
-        unit *= 10;
-    } else if (ratio > 2) {
-        unit *= 5;
-    } else if (ratio > 1) {
-        unit *= 2;
-    }
     *decimals = k < 0 ? (k > -6 ? -k : 6) : 0;
-    return unit;
+    return unit * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
 }
 
 typedef struct ddp__axes {
@@ -57755,52 +57738,68 @@ static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digi
     else ddp__add_page(t, "@*</text>", decimals, y);
 }
 
+/* Numbers below a picture, from 0 to most, which lie unit apart from left on. */
+static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most, int parts, int top, int bottom,
+                             int below, const char *of)
+{
+    int decimals;
+    const double step = ddp__tick_step(most, parts, &decimals);
+
+    for (double v = 0; v * step <= most * (1 + 1e-9); v += 1) {
+        const double x = left + v * step * unit;
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
+                      top, bottom, x, bottom + below, decimals, v * step, v > 0 ? "" : of);
+    }
+}
+
 static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 {
-    double step, v;
+    static const int part[3] = {1, 2, 5};
+    const double high = a->y1 - a->y0;
     int decimals;
+    const double step = ddp__tick_step(high, 6, &decimals);
 
-    if (a->log_y) {
-        static const int part[3] = {1, 2, 5};
-        int parts = a->y1 - a->y0 <= 2 ? 3 : 1, every = (int)((a->y1 - a->y0) / 8) + 1;
-        for (int k = (int)floor(a->y0); k <= (int)ceil(a->y1); k += every) {
-            for (int i = 0; i < parts; i++) {
-                v = part[i] * pow(10, k);
-                if (log10(v) >= a->y0 && log10(v) <= a->y1) ddp__svg_y_tick(t, a, v, part[i], k, 3);
-            }
+    for (double v = ceil(a->y0 / step); !a->log_y && v * step <= a->y1; v += 1)
+        ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+    for (double k = floor(a->y0); a->log_y && k <= ceil(a->y1); k += floor(high / 8) + 1)
+        for (int i = 0; i < (high <= 2 ? 3 : 1); i++) {
+            const double y = part[i] * pow(10, k);
+            if (log10(y) >= a->y0 && log10(y) <= a->y1) ddp__svg_y_tick(t, a, y, part[i], (int)k, 3);
         }
-    } else {
-        step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
-        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1) ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
-    }
-    step = ddp__tick_step(a->x1, 6, &decimals);
-    for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
-        const double x = ddp__axes_x(a, v * step);
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>", x,
-                      DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals, v * step);
-    }
+    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / a->x1, a->x1, 6, DDP__CHART_TOP,
+                     DDP__CHART_BOTTOM, 16, "");
     ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
                      "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
                   DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
                   c->x_label, c->y_label);
 }
 
-/* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
-static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
+static double ddp__series_mean(const ddp__series *s, int last, int over)
+{
+    double sum = 0;
+    int n = 0;
+
+    for (int i = last; i >= 0 && i > last - over; i--)
+        if (fabs(s->y[i]) <= DBL_MAX) sum += s->y[i], n++;
+    return sum / n;
+}
+
+/* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is thinned to
+ * about a thousand points. */
+static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, int over, double *end_y)
 {
     int points = 0, stride = s->count / 1000 + 1;
 
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
-        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", s->faint ? "faint" : "line",
-                                       s->style % 8, s->style / 8);
-        *end_y = ddp__axes_y(a, s->y[i]);
+        if (points == 1)
+            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", s->style % 8, s->style / 8);
+        *end_y = ddp__axes_y(a, ddp__series_mean(s, i, over ? over : 1));
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
     }
-    if (!points) return 0;
-    ddp__add_page(t, s->name ? "\"><title>$</title></path>" : "\"></path>", s->name);
-    return 1;
+    if (points) ddp__add_page(t, s->name && over ? "\"><title>$</title></path>" : "\"></path>", s->name);
+    return points;
 }
 
 /* Names in the order of the ends of their lines, pushed apart so that none covers another. */
@@ -57828,19 +57827,27 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
     }
 }
 
+int ddp__note_marks(const ddp_report_note *note)
+{
+    return !note->kind || (strcmp(note->kind, "slow") && strcmp(note->kind, "even"));
+}
+
 static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 {
-    for (int i = 0; i < c->marks; i++) {
-        if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
-        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, c->mark[i].x),
-                      DDP__CHART_TOP, DDP__CHART_BOTTOM, c->mark[i].text);
-    }
+    for (int i = 0; i < c->count; i++)
+        for (int k = 0; k < c->series[i].note_count; k++) {
+            const ddp_report_note *note = &c->series[i].notes[k];
+            const double x = c->note_steps ? (double)note->step : note->time_s;
+            if (ddp__note_marks(note) && x >= 0 && x <= a->x1)
+                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, x),
+                              DDP__CHART_TOP, DDP__CHART_BOTTOM, note->text);
+        }
 }
 
 void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 {
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
-    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order), i, pass;
+    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order);
     ddp__axes a;
 
     if (!end_y || !order) {
@@ -57849,12 +57856,9 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
         ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
         ddp__svg_axes(t, &a, c);
         ddp__svg_marks(t, &a, c);
-        for (pass = 1; pass >= 0; pass--) { /* pale lines lie behind all others */
-            for (i = 0; i < c->count; i++) {
-                if (c->series[i].faint != pass) continue;
-                if (!ddp__svg_line(t, &a, &c->series[i], &end_y[i])) end_y[i] = -1;
-            }
-        }
+        for (int i = 0; i < c->count && c->over > 1; i++) ddp__svg_line(t, &a, &c->series[i], 0, &end_y[i]);
+        for (int i = 0; i < c->count; i++)
+            if (!ddp__svg_line(t, &a, &c->series[i], c->over, &end_y[i])) end_y[i] = -1;
         ddp__svg_names(t, c, end_y, order);
         ddp__text_addf(t, "</svg>\n");
     } else {
@@ -57987,18 +57991,6 @@ static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *l
     }
 }
 
-static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int bottom)
-{
-    int decimals;
-    double ms = scale_s * 1e3, step = ddp__tick_step(ms, 14, &decimals), v;
-
-    for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
-        double x = ddp__swim_x(m, m->begin + v * step / 1e3);
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
-                      DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step, v > 0 ? "" : " ms");
-    }
-}
-
 void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s)
 {
     const int workers = r->worker_count < DDP__SWIM_WORKERS ? r->worker_count : DDP__SWIM_WORKERS;
@@ -58014,7 +58006,7 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
     m.per_s = (DDP__SWIM_W - DDP__SWIM_LEFT - 16) / scale_s;
     ddp__text_addf(t, "<svg class=\"lanes\" viewBox=\"0 0 %d %d\" role=\"img\">", DDP__SWIM_W,
                    bottom + DDP__SWIM_BOTTOM);
-    ddp__swim_axis(t, &m, scale_s, bottom);
+    ddp__svg_x_ticks(t, DDP__SWIM_LEFT, m.per_s / 1e3, scale_s * 1e3, 14, DDP__SWIM_TOP, bottom, 13, " ms");
     for (int w = 0; w < workers; w++) {
         const int top = DDP__SWIM_TOP + 4 + w * DDP__SWIM_WORKER;
         ddp__lane_make(t, &r->workers[w], DDP__LANE_COMPUTE, m.begin, m.end, &compute);
@@ -58119,42 +58111,6 @@ ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *o
 
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
     return ddp__text_print(&t, out, "picture of the pipelines", err);
-}
-
-/* ---- of a run ---- */
-
-int ddp__run_pipelines(const ddp_report_run *r)
-{
-    int most = 0;
-
-    for (int w = 0; r->schedule && r->stages > 1 && w < r->worker_count; w++)
-        if (r->workers[w].slots > 0 && r->workers[w].pipeline >= most) most = r->workers[w].pipeline + 1;
-    return most;
-}
-
-ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
-{
-    size_t room = 1;
-    ddp_pipeline_slot *slot;
-    double busy = 0, end = 0;
-
-    memset(out, 0, sizeof *out);
-    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
-    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
-    for (int w = 0; slot && w < r->worker_count; w++)
-        for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++) slot[out->slots++] = r->workers[w].slot[i];
-    out->slot = slot;
-    out->stages = r->stages;
-    /* a step is what is computed: messages lie between */
-    for (int i = 0, any = 0; i < out->slots; i++) {
-        if (slot[i].boundary >= 0) continue;
-        if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
-        if (slot[i].end_s > end) end = slot[i].end_s;
-        busy += slot[i].end_s - slot[i].begin_s;
-    }
-    out->step_s = end - out->begin_s;
-    if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
-    return slot;
 }
 
 /* ==== report/progress.c ==== [report] */
@@ -59134,26 +59090,6 @@ static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
     }
 }
 
-/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which can be many, are
- * left to the table. *out is the caller's (NULL without notes). Returns how many. */
-static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time, ddp__mark **out)
-{
-    size_t all = 0;
-    int n = 0;
-
-    for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
-    *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
-    if (all && !*out) t->failed = 1;
-    for (int i = 0; *out && i < d->run_count; i++)
-        for (int k = 0; k < d->runs[i].note_count; k++) {
-            const ddp_report_note *note = &d->runs[i].notes[k];
-            if (note->kind && (!strcmp(note->kind, "slow") || !strcmp(note->kind, "even"))) continue;
-            (*out)[n].x = over_time ? note->time_s : (double)note->step;
-            (*out)[n++].text = note->text;
-        }
-    return n;
-}
-
 /* ---- lanes ---- */
 
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
@@ -59206,6 +59142,43 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__PIPELINES_SHOWN = 4 };
 
+/* How many pipelines a run has recorded. */
+static int ddp__run_pipelines(const ddp_report_run *r)
+{
+    int most = 0;
+
+    for (int w = 0; r->schedule && r->stages > 1 && w < r->worker_count; w++)
+        if (r->workers[w].slots > 0 && r->workers[w].pipeline >= most) most = r->workers[w].pipeline + 1;
+    return most;
+}
+
+/* One of them; *out's slots are what is returned and DDP_FREE frees; NULL: out of memory. */
+static ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
+{
+    size_t room = 1;
+    ddp_pipeline_slot *slot;
+    double busy = 0, end = 0;
+
+    memset(out, 0, sizeof *out);
+    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
+    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
+    for (int w = 0; slot && w < r->worker_count; w++)
+        for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++)
+            slot[out->slots++] = r->workers[w].slot[i];
+    out->slot = slot;
+    out->stages = r->stages;
+    /* a step is what is computed: messages lie between */
+    for (int i = 0, any = 0; i < out->slots; i++) {
+        if (slot[i].boundary >= 0) continue;
+        if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
+        if (slot[i].end_s > end) end = slot[i].end_s;
+        busy += slot[i].end_s - slot[i].begin_s;
+    }
+    out->step_s = end - out->begin_s;
+    if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
+    return slot;
+}
+
 static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
 {
     const int all = ddp__run_pipelines(r), shown = all < DDP__PIPELINES_SHOWN ? all : DDP__PIPELINES_SHOWN;
@@ -59245,21 +59218,7 @@ static int ddp__html_style(const ddp_report_data *d, int run)
     return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
 }
 
-/* Mean of the last `over` known losses: what the eye should follow. */
-static void ddp__html_smooth(const double *raw, int n, int over, double *out)
-{
-    for (int i = 0; i < n; i++) {
-        double sum = 0;
-        int count = 0;
-        for (int j = i; j >= 0 && j > i - over; j--) {
-            if (!(fabs(raw[j]) <= DBL_MAX)) continue;
-            sum += raw[j];
-            count++;
-        }
-        out[i] = count ? sum / count : (double)NAN;
-    }
-}
-
+/* Over how many steps losses are averaged: what the eye should follow. */
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int most = 0;
@@ -59271,75 +59230,66 @@ static int ddp__html_smooth_over(const ddp_report_data *d)
 
 static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
 {
-    const int diverges = what == DDP__CURVE_DIVERGENCE, over = diverges ? 1 : ddp__html_smooth_over(d);
-    ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count * 2, sizeof *series);
+    const int diverges = what == DDP__CURVE_DIVERGENCE;
+    ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count, sizeof *series);
     double *room, *x;
     size_t total = 0;
-    ddp__mark *mark = NULL;
     ddp__chart chart;
 
     memset(&chart, 0, sizeof chart);
-    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 3;
+    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 2;
     room = x = (double *)ddp__calloc(total, sizeof *room);
     if (!series || !room) t->failed = 1;
     for (int i = 0; i < d->run_count && !t->failed; i++) {
         const ddp_report_run *r = &d->runs[i];
-        ddp__series *s = &series[chart.count++];
-        const int n = r->step_count;
-        double *y = x + n;
-        for (int j = 0; j < n; j++) {
+        ddp__series *s = &series[i];
+        double *y = x + r->step_count;
+        for (int j = 0; j < r->step_count; j++) {
             const ddp_report_step *step = &r->steps[j];
             x[j] = what == DDP__CURVE_TIME ? step->time_s : diverges ? j + 1 : (double)step->bytes / 1e6;
             y[j] = diverges ? step->divergence : step->loss;
         }
+        s->name = r->strategy;
         s->style = ddp__html_style(d, i);
         s->x = x;
         s->y = y;
-        s->count = n;
-        if (over > 1) {
-            s->faint = 1;
-            s[1] = s[0];
-            s[1].faint = 0;
-            s[1].y = y + n;
-            ddp__html_smooth(y, n, over, y + n);
-            s = &series[chart.count++];
-        }
-        s->name = r->strategy;
-        x += (size_t)n * 3;
+        s->count = r->step_count;
+        s->notes = r->notes;
+        s->note_count = what == DDP__CURVE_BYTES ? 0 : r->note_count;
+        x = y + r->step_count;
     }
     chart.x_label = what == DDP__CURVE_TIME ? "seconds" : diverges ? "step" : "MB sent by a worker";
     chart.y_label = diverges ? "divergence (log scale)" : "loss";
-    chart.log_y = diverges;
+    chart.over = diverges ? 1 : ddp__html_smooth_over(d);
+    chart.note_steps = chart.log_y = diverges;
     chart.series = series;
-    if (what != DDP__CURVE_BYTES && !t->failed) chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
-    chart.mark = mark;
+    chart.count = d->run_count;
     ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
     if (!t->failed) ddp__svg_chart(t, &chart);
     ddp__text_addf(t, "</div>\n");
-    if (mark) DDP_FREE(mark);
     DDP_FREE(room);
     DDP_FREE(series);
 }
 
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
-    int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
-    ddp__mark *mark;
+    int loss = 0, divergence = 0, marks = 0, over = ddp__html_smooth_over(d);
 
-    for (int i = 0; i < d->run_count; i++)
+    for (int i = 0; i < d->run_count; i++) {
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
             divergence |= d->runs[i].steps[j].divergence > 0;
         }
+        for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
+    }
     if (!loss && !divergence) return;
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
         ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
                           "pale ones the steps themselves.</p>\n", over);
-    if (ddp__changes_marks(t, d, 1, &mark) > 0)
+    if (marks)
         ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
                           "the plan was made again.</p>\n");
-    if (mark) DDP_FREE(mark);
     ddp__text_addf(t, "<div class=\"charts\">\n");
     if (loss) {
         ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);

@@ -129,26 +129,6 @@ static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
     }
 }
 
-/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which can be many, are
- * left to the table. *out is the caller's (NULL without notes). Returns how many. */
-static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time, ddp__mark **out)
-{
-    size_t all = 0;
-    int n = 0;
-
-    for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
-    *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
-    if (all && !*out) t->failed = 1;
-    for (int i = 0; *out && i < d->run_count; i++)
-        for (int k = 0; k < d->runs[i].note_count; k++) {
-            const ddp_report_note *note = &d->runs[i].notes[k];
-            if (note->kind && (!strcmp(note->kind, "slow") || !strcmp(note->kind, "even"))) continue;
-            (*out)[n].x = over_time ? note->time_s : (double)note->step;
-            (*out)[n++].text = note->text;
-        }
-    return n;
-}
-
 /* ---- lanes ---- */
 
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
@@ -201,6 +181,43 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__PIPELINES_SHOWN = 4 };
 
+/* How many pipelines a run has recorded. */
+static int ddp__run_pipelines(const ddp_report_run *r)
+{
+    int most = 0;
+
+    for (int w = 0; r->schedule && r->stages > 1 && w < r->worker_count; w++)
+        if (r->workers[w].slots > 0 && r->workers[w].pipeline >= most) most = r->workers[w].pipeline + 1;
+    return most;
+}
+
+/* One of them; *out's slots are what is returned and DDP_FREE frees; NULL: out of memory. */
+static ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
+{
+    size_t room = 1;
+    ddp_pipeline_slot *slot;
+    double busy = 0, end = 0;
+
+    memset(out, 0, sizeof *out);
+    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
+    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
+    for (int w = 0; slot && w < r->worker_count; w++)
+        for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++)
+            slot[out->slots++] = r->workers[w].slot[i];
+    out->slot = slot;
+    out->stages = r->stages;
+    /* a step is what is computed: messages lie between */
+    for (int i = 0, any = 0; i < out->slots; i++) {
+        if (slot[i].boundary >= 0) continue;
+        if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
+        if (slot[i].end_s > end) end = slot[i].end_s;
+        busy += slot[i].end_s - slot[i].begin_s;
+    }
+    out->step_s = end - out->begin_s;
+    if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
+    return slot;
+}
+
 static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
 {
     const int all = ddp__run_pipelines(r), shown = all < DDP__PIPELINES_SHOWN ? all : DDP__PIPELINES_SHOWN;
@@ -240,21 +257,7 @@ static int ddp__html_style(const ddp_report_data *d, int run)
     return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
 }
 
-/* Mean of the last `over` known losses: what the eye should follow. */
-static void ddp__html_smooth(const double *raw, int n, int over, double *out)
-{
-    for (int i = 0; i < n; i++) {
-        double sum = 0;
-        int count = 0;
-        for (int j = i; j >= 0 && j > i - over; j--) {
-            if (!(fabs(raw[j]) <= DBL_MAX)) continue;
-            sum += raw[j];
-            count++;
-        }
-        out[i] = count ? sum / count : (double)NAN;
-    }
-}
-
+/* Over how many steps losses are averaged: what the eye should follow. */
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int most = 0;
@@ -266,75 +269,66 @@ static int ddp__html_smooth_over(const ddp_report_data *d)
 
 static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
 {
-    const int diverges = what == DDP__CURVE_DIVERGENCE, over = diverges ? 1 : ddp__html_smooth_over(d);
-    ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count * 2, sizeof *series);
+    const int diverges = what == DDP__CURVE_DIVERGENCE;
+    ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count, sizeof *series);
     double *room, *x;
     size_t total = 0;
-    ddp__mark *mark = NULL;
     ddp__chart chart;
 
     memset(&chart, 0, sizeof chart);
-    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 3;
+    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 2;
     room = x = (double *)ddp__calloc(total, sizeof *room);
     if (!series || !room) t->failed = 1;
     for (int i = 0; i < d->run_count && !t->failed; i++) {
         const ddp_report_run *r = &d->runs[i];
-        ddp__series *s = &series[chart.count++];
-        const int n = r->step_count;
-        double *y = x + n;
-        for (int j = 0; j < n; j++) {
+        ddp__series *s = &series[i];
+        double *y = x + r->step_count;
+        for (int j = 0; j < r->step_count; j++) {
             const ddp_report_step *step = &r->steps[j];
             x[j] = what == DDP__CURVE_TIME ? step->time_s : diverges ? j + 1 : (double)step->bytes / 1e6;
             y[j] = diverges ? step->divergence : step->loss;
         }
+        s->name = r->strategy;
         s->style = ddp__html_style(d, i);
         s->x = x;
         s->y = y;
-        s->count = n;
-        if (over > 1) {
-            s->faint = 1;
-            s[1] = s[0];
-            s[1].faint = 0;
-            s[1].y = y + n;
-            ddp__html_smooth(y, n, over, y + n);
-            s = &series[chart.count++];
-        }
-        s->name = r->strategy;
-        x += (size_t)n * 3;
+        s->count = r->step_count;
+        s->notes = r->notes;
+        s->note_count = what == DDP__CURVE_BYTES ? 0 : r->note_count;
+        x = y + r->step_count;
     }
     chart.x_label = what == DDP__CURVE_TIME ? "seconds" : diverges ? "step" : "MB sent by a worker";
     chart.y_label = diverges ? "divergence (log scale)" : "loss";
-    chart.log_y = diverges;
+    chart.over = diverges ? 1 : ddp__html_smooth_over(d);
+    chart.note_steps = chart.log_y = diverges;
     chart.series = series;
-    if (what != DDP__CURVE_BYTES && !t->failed) chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
-    chart.mark = mark;
+    chart.count = d->run_count;
     ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
     if (!t->failed) ddp__svg_chart(t, &chart);
     ddp__text_addf(t, "</div>\n");
-    if (mark) DDP_FREE(mark);
     DDP_FREE(room);
     DDP_FREE(series);
 }
 
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
-    int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
-    ddp__mark *mark;
+    int loss = 0, divergence = 0, marks = 0, over = ddp__html_smooth_over(d);
 
-    for (int i = 0; i < d->run_count; i++)
+    for (int i = 0; i < d->run_count; i++) {
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
             divergence |= d->runs[i].steps[j].divergence > 0;
         }
+        for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
+    }
     if (!loss && !divergence) return;
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
         ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
                           "pale ones the steps themselves.</p>\n", over);
-    if (ddp__changes_marks(t, d, 1, &mark) > 0)
+    if (marks)
         ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
                           "the plan was made again.</p>\n");
-    if (mark) DDP_FREE(mark);
     ddp__text_addf(t, "<div class=\"charts\">\n");
     if (loss) {
         ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);

@@ -110,24 +110,12 @@ ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, ddp_error 
 
 double ddp__tick_step(double range, int most, int *decimals)
 {
-    double unit, ratio;
-    int k;
+    const int known = range > 0 && range <= 1e300, low = known ? (int)floor(log10(range / most)) : 0;
+    const double unit = pow(10, low), ratio = known ? range / most / unit : 1;
+    const int k = low + (ratio > 5);
 
-    *decimals = 0;
-    if (!(range > 0) || range > 1e300) return 1;
-    k = (int)floor(log10(range / most));
-    unit = pow(10, k);
-    ratio = range / most / unit;
-    if (ratio > 5) {
-        k++;
-        unit *= 10;
-    } else if (ratio > 2) {
-        unit *= 5;
-    } else if (ratio > 1) {
-        unit *= 2;
-    }
     *decimals = k < 0 ? (k > -6 ? -k : 6) : 0;
-    return unit;
+    return unit * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
 }
 
 typedef struct ddp__axes {
@@ -190,52 +178,68 @@ static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digi
     else ddp__add_page(t, "@*</text>", decimals, y);
 }
 
+/* Numbers below a picture, from 0 to most, which lie unit apart from left on. */
+static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most, int parts, int top, int bottom,
+                             int below, const char *of)
+{
+    int decimals;
+    const double step = ddp__tick_step(most, parts, &decimals);
+
+    for (double v = 0; v * step <= most * (1 + 1e-9); v += 1) {
+        const double x = left + v * step * unit;
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
+                      top, bottom, x, bottom + below, decimals, v * step, v > 0 ? "" : of);
+    }
+}
+
 static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 {
-    double step, v;
+    static const int part[3] = {1, 2, 5};
+    const double high = a->y1 - a->y0;
     int decimals;
+    const double step = ddp__tick_step(high, 6, &decimals);
 
-    if (a->log_y) {
-        static const int part[3] = {1, 2, 5};
-        int parts = a->y1 - a->y0 <= 2 ? 3 : 1, every = (int)((a->y1 - a->y0) / 8) + 1;
-        for (int k = (int)floor(a->y0); k <= (int)ceil(a->y1); k += every) {
-            for (int i = 0; i < parts; i++) {
-                v = part[i] * pow(10, k);
-                if (log10(v) >= a->y0 && log10(v) <= a->y1) ddp__svg_y_tick(t, a, v, part[i], k, 3);
-            }
+    for (double v = ceil(a->y0 / step); !a->log_y && v * step <= a->y1; v += 1)
+        ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+    for (double k = floor(a->y0); a->log_y && k <= ceil(a->y1); k += floor(high / 8) + 1)
+        for (int i = 0; i < (high <= 2 ? 3 : 1); i++) {
+            const double y = part[i] * pow(10, k);
+            if (log10(y) >= a->y0 && log10(y) <= a->y1) ddp__svg_y_tick(t, a, y, part[i], (int)k, 3);
         }
-    } else {
-        step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
-        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1) ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
-    }
-    step = ddp__tick_step(a->x1, 6, &decimals);
-    for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
-        const double x = ddp__axes_x(a, v * step);
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>", x,
-                      DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals, v * step);
-    }
+    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / a->x1, a->x1, 6, DDP__CHART_TOP,
+                     DDP__CHART_BOTTOM, 16, "");
     ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
                      "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
                   DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
                   c->x_label, c->y_label);
 }
 
-/* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
-static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
+static double ddp__series_mean(const ddp__series *s, int last, int over)
+{
+    double sum = 0;
+    int n = 0;
+
+    for (int i = last; i >= 0 && i > last - over; i--)
+        if (fabs(s->y[i]) <= DBL_MAX) sum += s->y[i], n++;
+    return sum / n;
+}
+
+/* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is thinned to
+ * about a thousand points. */
+static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, int over, double *end_y)
 {
     int points = 0, stride = s->count / 1000 + 1;
 
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
-        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", s->faint ? "faint" : "line",
-                                       s->style % 8, s->style / 8);
-        *end_y = ddp__axes_y(a, s->y[i]);
+        if (points == 1)
+            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", s->style % 8, s->style / 8);
+        *end_y = ddp__axes_y(a, ddp__series_mean(s, i, over ? over : 1));
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
     }
-    if (!points) return 0;
-    ddp__add_page(t, s->name ? "\"><title>$</title></path>" : "\"></path>", s->name);
-    return 1;
+    if (points) ddp__add_page(t, s->name && over ? "\"><title>$</title></path>" : "\"></path>", s->name);
+    return points;
 }
 
 /* Names in the order of the ends of their lines, pushed apart so that none covers another. */
@@ -263,19 +267,27 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
     }
 }
 
+int ddp__note_marks(const ddp_report_note *note)
+{
+    return !note->kind || (strcmp(note->kind, "slow") && strcmp(note->kind, "even"));
+}
+
 static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 {
-    for (int i = 0; i < c->marks; i++) {
-        if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
-        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, c->mark[i].x),
-                      DDP__CHART_TOP, DDP__CHART_BOTTOM, c->mark[i].text);
-    }
+    for (int i = 0; i < c->count; i++)
+        for (int k = 0; k < c->series[i].note_count; k++) {
+            const ddp_report_note *note = &c->series[i].notes[k];
+            const double x = c->note_steps ? (double)note->step : note->time_s;
+            if (ddp__note_marks(note) && x >= 0 && x <= a->x1)
+                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, x),
+                              DDP__CHART_TOP, DDP__CHART_BOTTOM, note->text);
+        }
 }
 
 void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 {
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
-    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order), i, pass;
+    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order);
     ddp__axes a;
 
     if (!end_y || !order) {
@@ -284,12 +296,9 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
         ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
         ddp__svg_axes(t, &a, c);
         ddp__svg_marks(t, &a, c);
-        for (pass = 1; pass >= 0; pass--) { /* pale lines lie behind all others */
-            for (i = 0; i < c->count; i++) {
-                if (c->series[i].faint != pass) continue;
-                if (!ddp__svg_line(t, &a, &c->series[i], &end_y[i])) end_y[i] = -1;
-            }
-        }
+        for (int i = 0; i < c->count && c->over > 1; i++) ddp__svg_line(t, &a, &c->series[i], 0, &end_y[i]);
+        for (int i = 0; i < c->count; i++)
+            if (!ddp__svg_line(t, &a, &c->series[i], c->over, &end_y[i])) end_y[i] = -1;
         ddp__svg_names(t, c, end_y, order);
         ddp__text_addf(t, "</svg>\n");
     } else {
@@ -422,18 +431,6 @@ static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *l
     }
 }
 
-static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int bottom)
-{
-    int decimals;
-    double ms = scale_s * 1e3, step = ddp__tick_step(ms, 14, &decimals), v;
-
-    for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
-        double x = ddp__swim_x(m, m->begin + v * step / 1e3);
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
-                      DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step, v > 0 ? "" : " ms");
-    }
-}
-
 void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s)
 {
     const int workers = r->worker_count < DDP__SWIM_WORKERS ? r->worker_count : DDP__SWIM_WORKERS;
@@ -449,7 +446,7 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
     m.per_s = (DDP__SWIM_W - DDP__SWIM_LEFT - 16) / scale_s;
     ddp__text_addf(t, "<svg class=\"lanes\" viewBox=\"0 0 %d %d\" role=\"img\">", DDP__SWIM_W,
                    bottom + DDP__SWIM_BOTTOM);
-    ddp__swim_axis(t, &m, scale_s, bottom);
+    ddp__svg_x_ticks(t, DDP__SWIM_LEFT, m.per_s / 1e3, scale_s * 1e3, 14, DDP__SWIM_TOP, bottom, 13, " ms");
     for (int w = 0; w < workers; w++) {
         const int top = DDP__SWIM_TOP + 4 + w * DDP__SWIM_WORKER;
         ddp__lane_make(t, &r->workers[w], DDP__LANE_COMPUTE, m.begin, m.end, &compute);

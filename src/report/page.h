@@ -29,22 +29,22 @@ DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, dd
 typedef struct ddp__series {
     const char   *name;  /* written at the end of the line; NULL = none */
     int           style; /* classes "s<style % 8> r<style / 8>" */
-    int           faint; /* thin and pale: the raw values behind a mean */
     const double *x, *y; /* [count] */
     int           count;
+    const ddp_report_note *notes; /* [note_count], dashed lines across the chart that say their texts; but those on slow */
+    int           note_count;     /* ranks, which can be many */
 } ddp__series;
-
-/* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
-typedef struct ddp__mark { double x; const char *text; } ddp__mark;
 
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
-    const ddp__mark   *mark; /* [marks] */
-    int                marks;
-    int                log_y; /* decades; values <= 0 are stepped over */
+    int                over;       /* lines are means over so many points, which stand behind them, pale; 1 = no means */
+    int                note_steps; /* notes stand at their steps, not at their times */
+    int                log_y;      /* decades; values <= 0 are stepped over */
     const ddp__series *series;
     int                count;
 } ddp__chart;
+
+DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1: charts show it */
 
 /* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
 DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
@@ -87,11 +87,6 @@ DDP_LIB const char *ddp__slot_text(const ddp_pipeline_slot *s); /* "forward", "s
 
 /* One <svg>, all steps on one time scale; space: the attribute that a file of its own needs, or "". */
 DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count);
-
-/* How many pipelines a run has recorded; one of them, *out's slots being what is returned and DDP_FREE frees; NULL: out of
- * memory. */
-DDP_LIB int ddp__run_pipelines(const ddp_report_run *r);
-DDP_LIB ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out);
 
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 

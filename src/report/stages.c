@@ -87,39 +87,3 @@ ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *o
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
     return ddp__text_print(&t, out, "picture of the pipelines", err);
 }
-
-/* ---- of a run ---- */
-
-int ddp__run_pipelines(const ddp_report_run *r)
-{
-    int most = 0;
-
-    for (int w = 0; r->schedule && r->stages > 1 && w < r->worker_count; w++)
-        if (r->workers[w].slots > 0 && r->workers[w].pipeline >= most) most = r->workers[w].pipeline + 1;
-    return most;
-}
-
-ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
-{
-    size_t room = 1;
-    ddp_pipeline_slot *slot;
-    double busy = 0, end = 0;
-
-    memset(out, 0, sizeof *out);
-    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
-    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
-    for (int w = 0; slot && w < r->worker_count; w++)
-        for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++) slot[out->slots++] = r->workers[w].slot[i];
-    out->slot = slot;
-    out->stages = r->stages;
-    /* a step is what is computed: messages lie between */
-    for (int i = 0, any = 0; i < out->slots; i++) {
-        if (slot[i].boundary >= 0) continue;
-        if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
-        if (slot[i].end_s > end) end = slot[i].end_s;
-        busy += slot[i].end_s - slot[i].begin_s;
-    }
-    out->step_s = end - out->begin_s;
-    if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
-    return slot;
-}
