@@ -12249,15 +12249,12 @@ static size_t ddp__image_bytes(const ddp_images *m) { return (size_t)(m->channel
 
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
-    ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
+    ddp_images *m = (ddp_images *)ddp__calloc(1, sizeof *m);
 
-    if (!name) {
-        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
-        return NULL;
-    }
-    if (m) m->name = ddp__strdup(name);
+    if (m && name) m->name = ddp__strdup(name);
     if (m && m->name) return m;
-    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    if (!name) ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+    else ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     ddp_images_close(m);
     return NULL;
 }
@@ -12308,9 +12305,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     uint32_t count, height, width;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
-    count = ddp__idx_word(p + 4);
-    height = ddp__idx_word(p + 8);
-    width = ddp__idx_word(p + 12);
+    count = ddp__idx_word(p + 4), height = ddp__idx_word(p + 8), width = ddp__idx_word(p + 12);
     if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
         return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
                          "65535 x 65535 pixels, are possible", name, count, height, width);
@@ -12482,60 +12477,42 @@ static ddp_status ddp__folder_list(const char *folder, const char *start, int op
                      DDP__FOLDER_FILES, start, end);
 }
 
-/* MNIST of a folder; *found 0 and nothing done where there is none. */
-static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp_error *err)
+/* MNIST of a folder: the labels beside its images. */
+static ddp_images *ddp__folder_idx(const char *folder, const char *start, const char *images, ddp_error *err)
 {
-    const char *start = test ? "t10k-" : "train-";
-    ddp__folder images, labels;
+    ddp__folder labels;
     ddp_images *m = NULL;
-    char begin[32];
 
-    memset(&labels, 0, sizeof labels);
-    *found = 1;
-    snprintf(begin, sizeof begin, "%simages", start);
-    if (ddp__folder_list(folder, begin, 1, "idx3-ubyte", &images, err)) return NULL;
-    snprintf(begin, sizeof begin, "%slabels", start);
-    if (images.count == 0) *found = 0;
-    else if (ddp__folder_list(folder, begin, 1, "idx1-ubyte", &labels, err) == DDP_OK) {
-        if (labels.count) m = ddp_images_idx(images.path[0], labels.path[0], err);
-        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin, images.path[0]);
-    }
-    ddp__folder_free(&images);
+    if (ddp__folder_list(folder, start, 1, "idx1-ubyte", &labels, err)) return NULL;
+    if (labels.count) m = ddp_images_idx(images, labels.path[0], err);
+    else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, start, images);
     ddp__folder_free(&labels);
-    return m;
-}
-
-static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found, ddp_error *err)
-{
-    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
-    ddp__folder files;
-    ddp_images *m = NULL;
-
-    *found = 1;
-    if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
-    *found = files.count > 0;
-    if (*found) m = ddp__cifar_files((const char *const *)files.path, files.count, classes, err);
-    ddp__folder_free(&files);
     return m;
 }
 
 ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
-    int found;
+    static const char *const start[3][2] = {
+        {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
+    ddp__folder files;
     ddp_images *m;
 
     if (!folder) {
         ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
         return NULL;
     }
-    m = ddp__folder_idx(folder, test, &found, err);
-    if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
-    if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
-    if (!found)
-        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
-                  "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
-                  test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
-    return m;
+    for (int k = 0; k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
+        if (ddp__folder_list(folder, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", &files, err)) return NULL;
+        if (!files.count) continue;
+        if (k == 0) m = ddp__folder_idx(folder, test ? "t10k-labels" : "train-labels", files.path[0], err);
+        else m = ddp__cifar_files((const char *const *)files.path, files.count, k == 1 ? 10 : 100, err);
+        ddp__folder_free(&files);
+        return m;
+    }
+    ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
+              "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
+              test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
+    return NULL;
 }
 
 /* ---- ranges and batches ---- */
@@ -12558,7 +12535,7 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
     train->first = 0;
     train->count = m->count - last;
     if (!val) return DDP_OK;
-    val->images = m;
+    *val = *train;
     val->first = train->count;
     val->count = last;
     return DDP_OK;
@@ -13610,7 +13587,7 @@ static const ddp__weight_rule ddp__weights_resnet[] = {
     {"conv3", "conv2d", 0, "conv3", 0},               {"conv3", "batch_norm2d", 0, "bn3", 0},
     {"head", "linear", 0, "fc", 0},                   {NULL, NULL, 0, NULL, 0}};
 
-/* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
+/* Convolutions are numbered among the operators before the classifier: ddp__weight_node. */
 static const ddp__weight_rule ddp__weights_vgg[] = {
     {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
     {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
@@ -13670,34 +13647,25 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     return same;
 }
 
-/* torchvision numbers the operators of "features": all of ours but the inputs. */
-static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
-{
-    int place = 0;
-
-    for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
-    return place;
-}
-
 /* The name of node n in the file; returns the rule's `transposed`. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
-    static const ddp__weight_rule none[] = {{NULL, NULL, 0, NULL, 0}};
-    static const ddp__weight_rule *const rules[] = {none, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
+    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     const ddp__weight_rule *r = rules[family];
-    int others, occurrence = ddp__weight_occurrence(g, n, &others);
+    int others, occurrence = ddp__weight_occurrence(g, n, &others), place = 0;
     size_t rest;
 
-    for (; r->layer; r++) {
+    for (; r && r->layer; r++) {
         if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
     }
-    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
-        snprintf(out, room, "features.%d", ddp__weight_place(g, n));
+    /* torchvision numbers the operators of "features": all of ours but the inputs */
+    for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
+    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d")) snprintf(out, room, "features.%d", place);
     else if (!others) snprintf(out, room, "%.100s", layer);
     else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
     else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
@@ -13729,18 +13697,16 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 /* Array number index; 0 behind the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
-    int k;
-
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        const int own = ddp__weights_of(n), first = n->tied >= 0;
+        const int own = ddp__weights_of(n);
         if (index >= own) {
             index -= own;
             continue;
         }
-        k = first + index;
-        if (k < n->spec.params) ddp__weight_fill(g, n, k, 0, w);
-        else ddp__weight_fill(g, n, k - n->spec.params, 1, w);
+        index += n->tied >= 0;
+        if (index < n->spec.params) ddp__weight_fill(g, n, index, 0, w);
+        else ddp__weight_fill(g, n, index - n->spec.params, 1, w);
         return 1;
     }
     return 0;
@@ -13930,18 +13896,13 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp__weights s;
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
-    ddp_status code = ddp__weights_list(g, path, &s, &why);
 
-    if (code == DDP_OK) {
-        f = ddp_safetensors_open(path, &why);
-        code = why.code;
-    }
-    if (f) code = ddp__weights_pair(g, &s, f, path, &why);
-    if (f && code == DDP_OK) code = ddp__weights_read(&s, f, &why);
+    if (ddp__weights_list(g, path, &s, &why) == DDP_OK) f = ddp_safetensors_open(path, &why);
+    if (f && ddp__weights_pair(g, &s, f, path, &why) == DDP_OK) (void)ddp__weights_read(&s, f, &why);
     ddp_safetensors_close(f);
     ddp__weights_free(&s);
-    if (err && code != DDP_OK) *err = why;
-    return code;
+    if (err && why.code != DDP_OK) *err = why;
+    return why.code;
 }
 
 /* ---- saving ---- */

@@ -12,15 +12,12 @@ static size_t ddp__image_bytes(const ddp_images *m) { return (size_t)(m->channel
 
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
-    ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
+    ddp_images *m = (ddp_images *)ddp__calloc(1, sizeof *m);
 
-    if (!name) {
-        ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
-        return NULL;
-    }
-    if (m) m->name = ddp__strdup(name);
+    if (m && name) m->name = ddp__strdup(name);
     if (m && m->name) return m;
-    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    if (!name) ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
+    else ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     ddp_images_close(m);
     return NULL;
 }
@@ -71,9 +68,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     uint32_t count, height, width;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
-    count = ddp__idx_word(p + 4);
-    height = ddp__idx_word(p + 8);
-    width = ddp__idx_word(p + 12);
+    count = ddp__idx_word(p + 4), height = ddp__idx_word(p + 8), width = ddp__idx_word(p + 12);
     if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
         return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
                          "65535 x 65535 pixels, are possible", name, count, height, width);
@@ -245,60 +240,42 @@ static ddp_status ddp__folder_list(const char *folder, const char *start, int op
                      DDP__FOLDER_FILES, start, end);
 }
 
-/* MNIST of a folder; *found 0 and nothing done where there is none. */
-static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp_error *err)
+/* MNIST of a folder: the labels beside its images. */
+static ddp_images *ddp__folder_idx(const char *folder, const char *start, const char *images, ddp_error *err)
 {
-    const char *start = test ? "t10k-" : "train-";
-    ddp__folder images, labels;
+    ddp__folder labels;
     ddp_images *m = NULL;
-    char begin[32];
 
-    memset(&labels, 0, sizeof labels);
-    *found = 1;
-    snprintf(begin, sizeof begin, "%simages", start);
-    if (ddp__folder_list(folder, begin, 1, "idx3-ubyte", &images, err)) return NULL;
-    snprintf(begin, sizeof begin, "%slabels", start);
-    if (images.count == 0) *found = 0;
-    else if (ddp__folder_list(folder, begin, 1, "idx1-ubyte", &labels, err) == DDP_OK) {
-        if (labels.count) m = ddp_images_idx(images.path[0], labels.path[0], err);
-        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin, images.path[0]);
-    }
-    ddp__folder_free(&images);
+    if (ddp__folder_list(folder, start, 1, "idx1-ubyte", &labels, err)) return NULL;
+    if (labels.count) m = ddp_images_idx(images, labels.path[0], err);
+    else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, start, images);
     ddp__folder_free(&labels);
-    return m;
-}
-
-static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found, ddp_error *err)
-{
-    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
-    ddp__folder files;
-    ddp_images *m = NULL;
-
-    *found = 1;
-    if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
-    *found = files.count > 0;
-    if (*found) m = ddp__cifar_files((const char *const *)files.path, files.count, classes, err);
-    ddp__folder_free(&files);
     return m;
 }
 
 ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
-    int found;
+    static const char *const start[3][2] = {
+        {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
+    ddp__folder files;
     ddp_images *m;
 
     if (!folder) {
         ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
         return NULL;
     }
-    m = ddp__folder_idx(folder, test, &found, err);
-    if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
-    if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
-    if (!found)
-        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
-                  "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
-                  test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
-    return m;
+    for (int k = 0; k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
+        if (ddp__folder_list(folder, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", &files, err)) return NULL;
+        if (!files.count) continue;
+        if (k == 0) m = ddp__folder_idx(folder, test ? "t10k-labels" : "train-labels", files.path[0], err);
+        else m = ddp__cifar_files((const char *const *)files.path, files.count, k == 1 ? 10 : 100, err);
+        ddp__folder_free(&files);
+        return m;
+    }
+    ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
+              "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
+              test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
+    return NULL;
 }
 
 /* ---- ranges and batches ---- */
@@ -321,7 +298,7 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
     train->first = 0;
     train->count = m->count - last;
     if (!val) return DDP_OK;
-    val->images = m;
+    *val = *train;
     val->first = train->count;
     val->count = last;
     return DDP_OK;

@@ -28,7 +28,7 @@ static const ddp__weight_rule ddp__weights_resnet[] = {
     {"conv3", "conv2d", 0, "conv3", 0},               {"conv3", "batch_norm2d", 0, "bn3", 0},
     {"head", "linear", 0, "fc", 0},                   {NULL, NULL, 0, NULL, 0}};
 
-/* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
+/* Convolutions are numbered among the operators before the classifier: ddp__weight_node. */
 static const ddp__weight_rule ddp__weights_vgg[] = {
     {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
     {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
@@ -88,34 +88,25 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     return same;
 }
 
-/* torchvision numbers the operators of "features": all of ours but the inputs. */
-static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
-{
-    int place = 0;
-
-    for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
-    return place;
-}
-
 /* The name of node n in the file; returns the rule's `transposed`. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
-    static const ddp__weight_rule none[] = {{NULL, NULL, 0, NULL, 0}};
-    static const ddp__weight_rule *const rules[] = {none, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
+    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     const ddp__weight_rule *r = rules[family];
-    int others, occurrence = ddp__weight_occurrence(g, n, &others);
+    int others, occurrence = ddp__weight_occurrence(g, n, &others), place = 0;
     size_t rest;
 
-    for (; r->layer; r++) {
+    for (; r && r->layer; r++) {
         if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
     }
-    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d"))
-        snprintf(out, room, "features.%d", ddp__weight_place(g, n));
+    /* torchvision numbers the operators of "features": all of ours but the inputs */
+    for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
+    if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d")) snprintf(out, room, "features.%d", place);
     else if (!others) snprintf(out, room, "%.100s", layer);
     else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
     else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
@@ -147,18 +138,16 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 /* Array number index; 0 behind the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
-    int k;
-
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        const int own = ddp__weights_of(n), first = n->tied >= 0;
+        const int own = ddp__weights_of(n);
         if (index >= own) {
             index -= own;
             continue;
         }
-        k = first + index;
-        if (k < n->spec.params) ddp__weight_fill(g, n, k, 0, w);
-        else ddp__weight_fill(g, n, k - n->spec.params, 1, w);
+        index += n->tied >= 0;
+        if (index < n->spec.params) ddp__weight_fill(g, n, index, 0, w);
+        else ddp__weight_fill(g, n, index - n->spec.params, 1, w);
         return 1;
     }
     return 0;
@@ -348,18 +337,13 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp__weights s;
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
-    ddp_status code = ddp__weights_list(g, path, &s, &why);
 
-    if (code == DDP_OK) {
-        f = ddp_safetensors_open(path, &why);
-        code = why.code;
-    }
-    if (f) code = ddp__weights_pair(g, &s, f, path, &why);
-    if (f && code == DDP_OK) code = ddp__weights_read(&s, f, &why);
+    if (ddp__weights_list(g, path, &s, &why) == DDP_OK) f = ddp_safetensors_open(path, &why);
+    if (f && ddp__weights_pair(g, &s, f, path, &why) == DDP_OK) (void)ddp__weights_read(&s, f, &why);
     ddp_safetensors_close(f);
     ddp__weights_free(&s);
-    if (err && code != DDP_OK) *err = why;
-    return code;
+    if (err && why.code != DDP_OK) *err = why;
+    return why.code;
 }
 
 /* ---- saving ---- */
