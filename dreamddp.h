@@ -26458,10 +26458,8 @@ ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *
     }
     DDP_FREE(part);
     if (s != DDP_OK || h == hash) return s;
-    return ddp__fail(err, DDP_FORMAT,
-                     "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64 ": it was "
-                     "changed, or is of another checkpoint",
-                     path, h, hash);
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64
+                     ": it was changed, or is of another checkpoint", path, h, hash);
 }
 
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
@@ -26723,22 +26721,18 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
             o = ddp__shards_have(x, h, at, &in, &n);
             if (!o && *missing)
-                return ddp__fail(err, DDP_IO,
-                                 "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
-                                 "%s: to go on with another cut each rank has to start where all files are",
+                return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read "
+                                 "%.300s: %s: to go on with another cut each rank has to start where all files are",
                                  x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing,
                                  strerror(ENOENT));
             if (!o)
-                return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
-                                 "a checkpoint of another model",
-                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
-                                 x->shard[0].path);
+                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: its %s from number %lld on are in no file of %.300s: "
+                                 "it is a checkpoint of another model", x->s->whole[h->whole],
+                                 h->buffers ? "buffers" : "parameters", (long long)at, x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: %.300s holds %d values of the optimizer for each of its "
-                                 "parameters, this run %d",
-                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: %.300s holds %d values of the optimizer for each of "
+                                 "its parameters, this run %d", x->s->whole[h->whole], in->path, (int)o->states,
+                                 (int)h->states);
             in->used = 1;
         }
     return DDP_OK;
@@ -26792,10 +26786,8 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     int64_t now;
 
     if (!o || o->type != t->type || o->dims != 1 || from > o->dim[0] - n)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
-                         "of another strategy or wire format",
-                         in->path, name, t->layer);
+        return ddp__fail(err, DDP_MISMATCH, "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a "
+                         "checkpoint of another strategy or wire format", in->path, name, t->layer);
     DDP_ASSERT(at >= 0 && at + n <= (int64_t)t->count);
     for (; !dry && n; n -= now, at += now, from += now) {
         now = n < (int64_t)DDP__RESHARD_PART ? n : (int64_t)DDP__RESHARD_PART;
@@ -26921,9 +26913,8 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
         if (h->layer == t->l) whole = (int)h->whole;
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
-                         "another cut: go on with the stages and replicas that it was written with",
+        return ddp__fail(err, DDP_MISMATCH, "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers "
+                         "to another cut: go on with the stages and replicas that it was written with",
                          x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
     if (!dry && t->flags & DDP__WORKER_THERE) ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
     else if (!dry) memset(t->data, 0, t->count * sizeof(float));
@@ -26943,10 +26934,8 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         int known = !name[base] || ddp__is_of_cut(name);
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
-                             "keep",
-                             f->path, name, x->s->strategy);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
+                             "does not keep", f->path, name, x->s->strategy);
     }
     return DDP_OK;
 }
@@ -26975,10 +26964,8 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO,
-                         "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
-                         "files are",
-                         any->path, strerror(ENOENT));
+        return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: to go on with another cut each rank has to start where "
+                         "all files are", any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
@@ -27027,8 +27014,8 @@ typedef struct ddp__manifest {
     ddp__json  *root;
     long        step;
     int         world, copies, period, synchronised, generation;
-    uint64_t    run;
-    const char *strategy, *optimizer, *model; /* borrowed of root */
+    uint64_t    run, model;
+    const char *strategy, *optimizer; /* borrowed of root */
     ddp__said  *said; /* [world] but common */
 } ddp__manifest;
 
@@ -27135,7 +27122,8 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
         whole[k] = (long)v->number;
     }
     m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->strategy = value[2], m->optimizer = value[3];
+    m->model = (uint64_t)strtoull(value[4], NULL, 16);
     m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
@@ -27286,7 +27274,7 @@ typedef struct ddp__saving {
     char        path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* The run and the generation of a step's manifest; generation -1: there is none that can be read. */
+/* The run and the generation of a step's manifest; generation -1: it cannot be read, -2: there is none. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, int *generation, ddp_error *err)
 {
     ddp__manifest m;
@@ -27296,7 +27284,7 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, i
     ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
     code = ddp__manifest_read(v->path, &m, &unread);
     *run = m.run;
-    *generation = code == DDP_OK ? m.generation : -1;
+    *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
     ddp__manifest_free(&m);
     return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
 }
@@ -27308,10 +27296,9 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     int generation;
 
     *foreign = 0;
-    ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
-    if (step < 0 || access(v->path, F_OK)) return DDP_OK;
+    if (step < 0) return DDP_OK;
     DDP__TRY(ddp__manifest_peek(v, step, &run, &generation, err));
-    *foreign = generation < 0 || run != v->s->run;
+    *foreign = generation == -1 || (generation >= 0 && run != v->s->run);
     return DDP_OK;
 }
 
@@ -27442,13 +27429,9 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
 
 static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
 {
-    char text[20];
-
-    snprintf(text, sizeof text, "%016" PRIx64, s->model);
-    if (!strcmp(m->model, text)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH,
-                     "%.200s is of another model: its layers have the names of this one's, but other "
-                     "operators, sizes, or operators with other arguments (the number of heads, for example)",
+    if (m->model == s->model) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
+                     "other operators, sizes, or operators with other arguments (the number of heads, for example)",
                      path);
 }
 

@@ -20,8 +20,8 @@ typedef struct ddp__manifest {
     ddp__json  *root;
     long        step;
     int         world, copies, period, synchronised, generation;
-    uint64_t    run;
-    const char *strategy, *optimizer, *model; /* borrowed of root */
+    uint64_t    run, model;
+    const char *strategy, *optimizer; /* borrowed of root */
     ddp__said  *said; /* [world] but common */
 } ddp__manifest;
 
@@ -128,7 +128,8 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
         whole[k] = (long)v->number;
     }
     m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->strategy = value[2], m->optimizer = value[3];
+    m->model = (uint64_t)strtoull(value[4], NULL, 16);
     m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
@@ -279,7 +280,7 @@ typedef struct ddp__saving {
     char        path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* The run and the generation of a step's manifest; generation -1: there is none that can be read. */
+/* The run and the generation of a step's manifest; generation -1: it cannot be read, -2: there is none. */
 static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, int *generation, ddp_error *err)
 {
     ddp__manifest m;
@@ -289,7 +290,7 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, i
     ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
     code = ddp__manifest_read(v->path, &m, &unread);
     *run = m.run;
-    *generation = code == DDP_OK ? m.generation : -1;
+    *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
     ddp__manifest_free(&m);
     return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
 }
@@ -301,10 +302,9 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     int generation;
 
     *foreign = 0;
-    ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
-    if (step < 0 || access(v->path, F_OK)) return DDP_OK;
+    if (step < 0) return DDP_OK;
     DDP__TRY(ddp__manifest_peek(v, step, &run, &generation, err));
-    *foreign = generation < 0 || run != v->s->run;
+    *foreign = generation == -1 || (generation >= 0 && run != v->s->run);
     return DDP_OK;
 }
 
@@ -435,13 +435,9 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
 
 static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
 {
-    char text[20];
-
-    snprintf(text, sizeof text, "%016" PRIx64, s->model);
-    if (!strcmp(m->model, text)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH,
-                     "%.200s is of another model: its layers have the names of this one's, but other "
-                     "operators, sizes, or operators with other arguments (the number of heads, for example)",
+    if (m->model == s->model) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
+                     "other operators, sizes, or operators with other arguments (the number of heads, for example)",
                      path);
 }
 

@@ -84,22 +84,18 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
             o = ddp__shards_have(x, h, at, &in, &n);
             if (!o && *missing)
-                return ddp__fail(err, DDP_IO,
-                                 "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
-                                 "%s: to go on with another cut each rank has to start where all files are",
+                return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read "
+                                 "%.300s: %s: to go on with another cut each rank has to start where all files are",
                                  x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing,
                                  strerror(ENOENT));
             if (!o)
-                return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
-                                 "a checkpoint of another model",
-                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
-                                 x->shard[0].path);
+                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: its %s from number %lld on are in no file of %.300s: "
+                                 "it is a checkpoint of another model", x->s->whole[h->whole],
+                                 h->buffers ? "buffers" : "parameters", (long long)at, x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH,
-                                 "layer %.60s: %.300s holds %d values of the optimizer for each of its "
-                                 "parameters, this run %d",
-                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: %.300s holds %d values of the optimizer for each of "
+                                 "its parameters, this run %d", x->s->whole[h->whole], in->path, (int)o->states,
+                                 (int)h->states);
             in->used = 1;
         }
     return DDP_OK;
@@ -153,10 +149,8 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     int64_t now;
 
     if (!o || o->type != t->type || o->dims != 1 || from > o->dim[0] - n)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
-                         "of another strategy or wire format",
-                         in->path, name, t->layer);
+        return ddp__fail(err, DDP_MISMATCH, "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a "
+                         "checkpoint of another strategy or wire format", in->path, name, t->layer);
     DDP_ASSERT(at >= 0 && at + n <= (int64_t)t->count);
     for (; !dry && n; n -= now, at += now, from += now) {
         now = n < (int64_t)DDP__RESHARD_PART ? n : (int64_t)DDP__RESHARD_PART;
@@ -282,9 +276,8 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
         if (h->layer == t->l) whole = (int)h->whole;
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
-                         "another cut: go on with the stages and replicas that it was written with",
+        return ddp__fail(err, DDP_MISMATCH, "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers "
+                         "to another cut: go on with the stages and replicas that it was written with",
                          x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
     if (!dry && t->flags & DDP__WORKER_THERE) ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
     else if (!dry) memset(t->data, 0, t->count * sizeof(float));
@@ -304,10 +297,8 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         int known = !name[base] || ddp__is_of_cut(name);
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
-                             "keep",
-                             f->path, name, x->s->strategy);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
+                             "does not keep", f->path, name, x->s->strategy);
     }
     return DDP_OK;
 }
@@ -336,10 +327,8 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO,
-                         "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
-                         "files are",
-                         any->path, strerror(ENOENT));
+        return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: to go on with another cut each rank has to start where "
+                         "all files are", any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);

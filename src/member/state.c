@@ -237,10 +237,8 @@ ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *
     }
     DDP_FREE(part);
     if (s != DDP_OK || h == hash) return s;
-    return ddp__fail(err, DDP_FORMAT,
-                     "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64 ": it was "
-                     "changed, or is of another checkpoint",
-                     path, h, hash);
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64
+                     ": it was changed, or is of another checkpoint", path, h, hash);
 }
 
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
