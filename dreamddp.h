@@ -30019,6 +30019,17 @@ DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* of 0..n-1; r NULL: 
  * other; what lowers cost(user) stays. *least: the cost on entry and on return; 0 ends it. Returns whether it fell. */
 DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
 
+/* ---- what comes next: the least key, of equal ones the least number ---- */
+
+typedef struct ddp__due {
+    double  key;
+    int64_t i;
+} ddp__due;
+
+/* heap [n]; the caller counts. */
+DDP_LIB void       ddp__due_add(ddp__due *heap, int n, double key, int64_t i);
+DDP_LIB ddp__due ddp__due_take(ddp__due *heap, int n);
+
 /* ---- a link's clock ---- */
 
 /* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the moment
@@ -30513,6 +30524,31 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
                 else move(order, i, j);
             }
     return fell;
+}
+
+static int ddp__due_before(const ddp__due *a, const ddp__due *b)
+{
+    return a->key < b->key || (a->key == b->key && a->i < b->i);
+}
+
+void ddp__due_add(ddp__due *heap, int n, double key, int64_t i)
+{
+    const ddp__due e = {key, i};
+    for (; n > 0 && ddp__due_before(&e, &heap[(n - 1) / 2]); n = (n - 1) / 2) heap[n] = heap[(n - 1) / 2];
+    heap[n] = e;
+}
+
+ddp__due ddp__due_take(ddp__due *heap, int n)
+{
+    const ddp__due first = heap[0], last = heap[--n];
+    int i = 0, next;
+    for (; (next = 2 * i + 1) < n; i = next) {
+        if (next + 1 < n && ddp__due_before(&heap[next + 1], &heap[next])) next++;
+        if (!ddp__due_before(&heap[next], &last)) break;
+        heap[i] = heap[next];
+    }
+    heap[i] = last;
+    return first;
 }
 
 double ddp__link_take(double *free_at, double ready, double takes)
@@ -31508,15 +31544,10 @@ typedef struct ddp__served_line {
     int    clock; /* pushes */
 } ddp__served_line;
 
-typedef struct ddp__served_event {
-    double at;
-    int    of; /* a worker: its computing is over; or workers + a line */
-} ddp__served_event;
-
 typedef struct ddp__served_run {
     const ddp_served *s;
     double *up, *down;      /* [workers + servers] when a rank's link is free */
-    ddp__served_event *heap; /* [events] the earliest first */
+    ddp__due *heap;       /* [events] of a worker: its computing is over; or of workers + a line, one each at most */
     int     events;
     int    *computes;       /* [workers] 1: it does */
     double *mark;           /* [workers] its step DDP__SERVED_SKIP was over then */
@@ -31531,7 +31562,7 @@ size_t ddp_served_room(int workers, int servers)
     const size_t w = (size_t)workers, k = (size_t)servers;
 
     return (4 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
-           (w + 2 * w * k) * sizeof(ddp__served_event) + (2 * w + k) * sizeof(int);
+           (w + 2 * w * k) * sizeof(ddp__due) + (2 * w + k) * sizeof(int);
 }
 
 static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
@@ -31546,7 +31577,7 @@ static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
     r->mark = r->down + w + k;
     r->end = r->mark + w;
     r->line = (ddp__served_line *)(void *)(r->end + w);
-    r->heap = (ddp__served_event *)(void *)(r->line + 2 * w * k);
+    r->heap = (ddp__due *)(void *)(r->line + 2 * w * k);
     r->step = (int *)(void *)(r->heap + w + 2 * w * k);
     r->computes = r->step + w;
     r->turn = r->computes + w;
@@ -31562,39 +31593,6 @@ static double ddp__served_bytes(const ddp_served *s, int late, int k)
     const double put_off = s->late ? s->late[k] : 0;
 
     return late ? put_off : s->bytes[k] - put_off;
-}
-
-/* ---- what happens when: a worker and a line have one event each at most ---- */
-
-static int ddp__served_before(const ddp__served_event *a, const ddp__served_event *b)
-{
-    return a->at < b->at || (a->at == b->at && a->of < b->of);
-}
-
-static void ddp__served_add(ddp__served_run *r, double at, int of)
-{
-    int i = r->events++;
-    ddp__served_event e;
-
-    e.at = at;
-    e.of = of;
-    for (; i > 0 && ddp__served_before(&e, &r->heap[(i - 1) / 2]); i = (i - 1) / 2) r->heap[i] = r->heap[(i - 1) / 2];
-    r->heap[i] = e;
-}
-
-static ddp__served_event ddp__served_take(ddp__served_run *r)
-{
-    const ddp__served_event first = r->heap[0], last = r->heap[--r->events];
-    int i = 0, next;
-
-    while ((next = 2 * i + 1) < r->events) {
-        if (next + 1 < r->events && ddp__served_before(&r->heap[next + 1], &r->heap[next])) next++;
-        if (!ddp__served_before(&r->heap[next], &last)) break;
-        r->heap[i] = r->heap[next];
-        i = next;
-    }
-    r->heap[i] = last;
-    return first;
 }
 
 /* ---- messages ---- */
@@ -31620,7 +31618,7 @@ static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int bac
         x->left = (r->up[from] > now ? r->up[from] : now) + ddp__served_takes(s, late, k);
         r->up[from] = x->left + ((int)DDP__SERVED_PARTS - 1) * ddp__served_takes(s, late, k);
     }
-    ddp__served_add(r, x->left, s->workers + (int)(x - r->line));
+    ddp__due_add(r->heap, r->events++, x->left, s->workers + (int)(x - r->line));
 }
 
 /* A part is at the receiver's link, which several senders share; 1: the message is there. */
@@ -31628,13 +31626,15 @@ static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, i
 {
     const ddp_served *s = r->s;
     const int to = x->state == (int)DDP__SERVED_PUSHED ? ddp__served_rank(s, k) : w;
-    const double takes = ddp__served_takes(s, late, k), behind = r->down[to] + takes;
+    const double takes = ddp__served_takes(s, late, k);
+    double behind = r->down[to] + takes;
 
     if (x->parts < 0) return 1;
     r->down[to] = behind > x->left ? behind : x->left;
     x->left += takes;
     x->parts -= x->parts > 1 ? 1 : 2;
-    ddp__served_add(r, x->parts > 0 ? x->left : r->down[to] + s->delay_s, s->workers + (int)(x - r->line));
+    behind = x->parts > 0 ? x->left : r->down[to] + s->delay_s;
+    ddp__due_add(r->heap, r->events++, behind, s->workers + (int)(x - r->line));
     return 0;
 }
 
@@ -31690,7 +31690,7 @@ static void ddp__served_stepped(ddp__served_run *r, int w, double now)
     if (r->step[w] == (int)DDP__SERVED_SKIP) r->mark[w] = now;
     if (r->step[w] == (int)DDP__SERVED_STEPS) r->end[w] = now;
     r->computes[w] = 1;
-    ddp__served_add(r, now + r->s->compute_s, w);
+    ddp__due_add(r->heap, r->events++, now + r->s->compute_s, w);
     ddp__served_push(r, 1, w, now);
 }
 
@@ -31698,25 +31698,25 @@ static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 static int ddp__served_next(ddp__served_run *r)
 {
     const int workers = r->s->workers, servers = r->s->servers;
-    const ddp__served_event e = ddp__served_take(r);
-    const int line = e.of - workers, w = line < 0 ? e.of : line % workers, k = line / workers % servers;
+    const ddp__due e = ddp__due_take(r->heap, r->events--);
+    const int line = (int)e.i - workers, w = line < 0 ? (int)e.i : line % workers, k = line / workers % servers;
     const int late = line >= workers * servers;
     ddp__served_line *x = line < 0 ? NULL : &r->line[line];
     int left = 0;
 
     if (!x) {
         r->computes[w] = 0;
-        ddp__served_goes_on(r, w, e.at);
+        ddp__served_goes_on(r, w, e.key);
     } else if (ddp__served_part(r, x, late, k, w)) {
         if (x->state == (int)DDP__SERVED_PUSHED) {
             x->state = (int)DDP__SERVED_THERE;
             x->clock++;
-            ddp__served_rule(r, late, k, e.at);
+            ddp__served_rule(r, late, k, e.key);
             return 1;
         }
         x->state = (int)DDP__SERVED_NONE;
-        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.at);
-        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.at);
+        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.key);
+        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
         for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
         return left > 0;
     }
@@ -31755,7 +31755,7 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
     ddp__served_lay(&r, s, work);
     for (int w = 0; w < s->workers; w++) {
         r.computes[w] = 1;
-        ddp__served_add(&r, s->compute_s, w);
+        ddp__due_add(r.heap, r.events++, s->compute_s, w);
     }
     while (ddp__served_next(&r)) {}
     for (int w = 0; w < s->workers; w++) sum += r.end[w] - r.mark[w];
@@ -36888,86 +36888,65 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
 /* ==== plan/fence_tape.c ==== [plan] */
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
 
-/* The operator list as a tape: prefix sums, and what is live at each cut. */
-
-/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are scratch. A result
- * becomes live behind its home and ends with its last user. */
-static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from, int *active, int *next)
+/* The last user of result i, or a number below its home's if it has none. */
+static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
-    const ddp__workload_graph *g = &t->graph;
-    ddp__fence_live *live, swap;
-    size_t total = 0;
-    int a, i, j, u, count = 0, kept;
-
-    for (a = 1; a < t->n; a++) {
-        for (i = born_from[a - 1]; i < born_from[a]; i++) {
-            u = born[i];
-            next[u] = g->from[u];
-            active[count++] = u;
-        }
-        for (i = kept = 0; i < count; i++) {
-            u = active[i];
-            while (next[u] < g->from[u + 1] && g->users[next[u]] < a) next[u]++;
-            if (next[u] < g->from[u + 1]) active[kept++] = u;
-        }
-        count = kept;
-        if (count > t->width) t->width = count;
-        if (t->live) {
-            live = t->live + t->from[a];
-            for (i = 0; i < count; i++) {
-                live[i].op = active[i];
-                live[i].next = g->users[next[active[i]]];
-                for (j = i; j > 0 && (live[j - 1].next > live[j].next || (live[j - 1].next == live[j].next &&
-                                                                          live[j - 1].op > live[j].op)); j--) {
-                    swap = live[j];
-                    live[j] = live[j - 1];
-                    live[j - 1] = swap;
-                }
-            }
-        }
-        total += (size_t)count;
-        if (total > INT_MAX / 2) break;
-        t->from[a + 1] = (int)total;
-    }
-    return total;
+    return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
 }
 
-static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_error *err)
+/* The live results of each cut: result i from behind its home to its last user. t->from is where each cut's begin. */
+static void ddp__fence_tape_live(ddp__fence_tape *t)
 {
     const ddp__workload_graph *g = &t->graph;
-    const ddp_oplist *list = g->list;
-    int *born = scratch, *born_from = scratch + t->n, *active = scratch + 2 * t->n + 2;
-    int *next = scratch + 3 * t->n + 2;
-    size_t total;
+    int *count = t->oldest; /* [n + 1] scratch, until it has its own meaning */
 
     for (int i = 0; i < t->n; i++) {
-        const ddp_oplist_entry *e = &list->op[i];
-        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0);
-        t->home[i] = data && g->from[i] < g->from[i + 1] ? g->users[g->from[i]] : i;
-        t->flops[i + 1] += g->compute * e->flops;
-        t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
-        born_from[t->home[i] + 1]++;
+        int last = ddp__fence_last_user(g, i);
+        for (int a = t->home[i] + 1, user = g->from[i]; a <= last; a++) {
+            ddp__fence_live *live = t->live + t->from[a];
+            int at = count[a]++;
+            while (g->users[user] < a) user++;
+            for (; at > 0 && live[at - 1].next > g->users[user]; at--) live[at] = live[at - 1];
+            live[at].op = i;
+            live[at].next = g->users[user];
+        }
     }
-    for (int i = 0; i < t->n; i++) {
-        t->flops[i + 1] += t->flops[i];
-        t->memory[i + 1] += t->memory[i];
-        born_from[i + 1] += born_from[i];
-        next[i] = born_from[i];
-    }
-    for (int i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
-    total = ddp__fence_tape_live(t, born, born_from, active, next);
-    if (total > INT_MAX / 2)
-        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
-                         t->n);
-    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, total, sizeof *t->live);
-    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    ddp__fence_tape_live(t, born, born_from, active, next);
-    t->from[t->n + 1] = t->from[t->n];
     for (int a = 0; a <= t->n; a++) {
         t->oldest[a] = t->n;
         for (int i = t->from[a]; i < t->from[a + 1]; i++)
             if (t->home[t->live[i].op] < t->oldest[a]) t->oldest[a] = t->home[t->live[i].op];
     }
+}
+
+static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
+{
+    const ddp__workload_graph *g = &t->graph;
+    double total = 0;
+
+    for (int i = 0; i < t->n; i++) {
+        const ddp_oplist_entry *e = &g->list->op[i];
+        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0), last = ddp__fence_last_user(g, i);
+        t->home[i] = data && last >= 0 ? g->users[g->from[i]] : i;
+        t->flops[i + 1] += g->compute * e->flops;
+        t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
+        if (last <= t->home[i]) continue;
+        t->from[t->home[i] + 2]++; /* how many more are live there, until they are summed up */
+        t->from[last + 2]--;
+        total += last - t->home[i];
+    }
+    if (total > INT_MAX / 2)
+        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
+                         t->n);
+    for (int i = 0, live = 0; i < t->n; i++) {
+        t->flops[i + 1] += t->flops[i];
+        t->memory[i + 1] += t->memory[i];
+        live += t->from[i + 2];
+        t->from[i + 2] = t->from[i + 1] + live;
+        if (live > t->width) t->width = live;
+    }
+    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, (size_t)total, sizeof *t->live);
+    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    ddp__fence_tape_live(t);
     return DDP_OK;
 }
 
@@ -36976,7 +36955,6 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
 {
     ddp__scratch *room = &t->graph.room;
     size_t n;
-    int *scratch;
     memset(t, 0, sizeof *t);
     DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
     t->n = list->count;
@@ -36986,9 +36964,8 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
-    scratch = ddp__ints(room, 4 * n + 2);
     if (room->failed) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    return ddp__fence_tape_fill(t, scratch, err);
+    return ddp__fence_tape_fill(t, err);
 }
 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
@@ -37536,7 +37513,8 @@ typedef struct ddp__fence_search {
     double *load;    /* [labels, width] what that position has received */
     int     count, most;
     size_t  room[4]; /* of label, place, load, heap */
-    int    *heap, heaped;
+    ddp__due *heap; /* least promise first, then most operators placed, then oldest */
+    int     heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
     int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
     double *trial;   /* [width] loads of the label at hand */
@@ -37563,41 +37541,14 @@ static int ddp__fence_room(ddp__fence_search *s)
     s->label = (ddp__fence_label *)array[0];
     s->place = (int *)array[1];
     s->load = (double *)array[2];
-    s->heap = (int *)array[3];
+    s->heap = (ddp__due *)array[3];
     return !s->starved;
-}
-
-/* ---- the queue: least promise first, then most operators placed, then oldest ---- */
-
-static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
-{
-    const ddp__fence_label *x = &s->label[a], *y = &s->label[b];
-    double fx = x->latency + x->rest, fy = y->latency + y->rest;
-    if (fx < fy || fx > fy) return fx < fy;
-    return x->at != y->at ? x->at > y->at : a < b;
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
-    int i = s->heaped++, up;
-    for (; i > 0; i = up) {
-        up = (i - 1) / 2;
-        if (!ddp__fence_before(s, label, s->heap[up])) break;
-        s->heap[i] = s->heap[up];
-    }
-    s->heap[i] = label;
-}
-
-static int ddp__fence_pop(ddp__fence_search *s)
-{
-    int top = s->heap[0], last = s->heap[--s->heaped], i = 0, down;
-    for (; (down = 2 * i + 1) < s->heaped; i = down) {
-        if (down + 1 < s->heaped && ddp__fence_before(s, s->heap[down + 1], s->heap[down])) down++;
-        if (!ddp__fence_before(s, s->heap[down], last)) break;
-        s->heap[i] = s->heap[down];
-    }
-    s->heap[i] = last;
-    return top;
+    const ddp__fence_label *l = &s->label[label];
+    ddp__due_add(s->heap, s->heaped++, l->latency + l->rest, (int64_t)(s->line.tape->n - l->at) << 32 | label);
 }
 
 /* Whether an older label of the same cut and position makes label x useless. */
@@ -37796,7 +37747,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
                     s->gave_up = 1;
                     break;
                 }
-                x = ddp__fence_pop(s);
+                x = (int)(ddp__due_take(s->heap, s->heaped--).i & INT32_MAX);
                 if (s->label[x].at == s->line.tape->n) s->goal = x;
                 else room = ddp__fence_expand(s, x, 0);
             }

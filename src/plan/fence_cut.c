@@ -31,7 +31,8 @@ typedef struct ddp__fence_search {
     double *load;    /* [labels, width] what that position has received */
     int     count, most;
     size_t  room[4]; /* of label, place, load, heap */
-    int    *heap, heaped;
+    ddp__due *heap; /* least promise first, then most operators placed, then oldest */
+    int     heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
     int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
     double *trial;   /* [width] loads of the label at hand */
@@ -58,41 +59,14 @@ static int ddp__fence_room(ddp__fence_search *s)
     s->label = (ddp__fence_label *)array[0];
     s->place = (int *)array[1];
     s->load = (double *)array[2];
-    s->heap = (int *)array[3];
+    s->heap = (ddp__due *)array[3];
     return !s->starved;
-}
-
-/* ---- the queue: least promise first, then most operators placed, then oldest ---- */
-
-static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
-{
-    const ddp__fence_label *x = &s->label[a], *y = &s->label[b];
-    double fx = x->latency + x->rest, fy = y->latency + y->rest;
-    if (fx < fy || fx > fy) return fx < fy;
-    return x->at != y->at ? x->at > y->at : a < b;
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
-    int i = s->heaped++, up;
-    for (; i > 0; i = up) {
-        up = (i - 1) / 2;
-        if (!ddp__fence_before(s, label, s->heap[up])) break;
-        s->heap[i] = s->heap[up];
-    }
-    s->heap[i] = label;
-}
-
-static int ddp__fence_pop(ddp__fence_search *s)
-{
-    int top = s->heap[0], last = s->heap[--s->heaped], i = 0, down;
-    for (; (down = 2 * i + 1) < s->heaped; i = down) {
-        if (down + 1 < s->heaped && ddp__fence_before(s, s->heap[down + 1], s->heap[down])) down++;
-        if (!ddp__fence_before(s, s->heap[down], last)) break;
-        s->heap[i] = s->heap[down];
-    }
-    s->heap[i] = last;
-    return top;
+    const ddp__fence_label *l = &s->label[label];
+    ddp__due_add(s->heap, s->heaped++, l->latency + l->rest, (int64_t)(s->line.tape->n - l->at) << 32 | label);
 }
 
 /* Whether an older label of the same cut and position makes label x useless. */
@@ -291,7 +265,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
                     s->gave_up = 1;
                     break;
                 }
-                x = ddp__fence_pop(s);
+                x = (int)(ddp__due_take(s->heap, s->heaped--).i & INT32_MAX);
                 if (s->label[x].at == s->line.tape->n) s->goal = x;
                 else room = ddp__fence_expand(s, x, 0);
             }

@@ -1,86 +1,65 @@
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
 #include "plan/internal.h"
 
-/* The operator list as a tape: prefix sums, and what is live at each cut. */
-
-/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are scratch. A result
- * becomes live behind its home and ends with its last user. */
-static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from, int *active, int *next)
+/* The last user of result i, or a number below its home's if it has none. */
+static int ddp__fence_last_user(const ddp__workload_graph *g, int i)
 {
-    const ddp__workload_graph *g = &t->graph;
-    ddp__fence_live *live, swap;
-    size_t total = 0;
-    int a, i, j, u, count = 0, kept;
-
-    for (a = 1; a < t->n; a++) {
-        for (i = born_from[a - 1]; i < born_from[a]; i++) {
-            u = born[i];
-            next[u] = g->from[u];
-            active[count++] = u;
-        }
-        for (i = kept = 0; i < count; i++) {
-            u = active[i];
-            while (next[u] < g->from[u + 1] && g->users[next[u]] < a) next[u]++;
-            if (next[u] < g->from[u + 1]) active[kept++] = u;
-        }
-        count = kept;
-        if (count > t->width) t->width = count;
-        if (t->live) {
-            live = t->live + t->from[a];
-            for (i = 0; i < count; i++) {
-                live[i].op = active[i];
-                live[i].next = g->users[next[active[i]]];
-                for (j = i; j > 0 && (live[j - 1].next > live[j].next || (live[j - 1].next == live[j].next &&
-                                                                          live[j - 1].op > live[j].op)); j--) {
-                    swap = live[j];
-                    live[j] = live[j - 1];
-                    live[j - 1] = swap;
-                }
-            }
-        }
-        total += (size_t)count;
-        if (total > INT_MAX / 2) break;
-        t->from[a + 1] = (int)total;
-    }
-    return total;
+    return g->from[i + 1] > g->from[i] ? g->users[g->from[i + 1] - 1] : -1;
 }
 
-static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_error *err)
+/* The live results of each cut: result i from behind its home to its last user. t->from is where each cut's begin. */
+static void ddp__fence_tape_live(ddp__fence_tape *t)
 {
     const ddp__workload_graph *g = &t->graph;
-    const ddp_oplist *list = g->list;
-    int *born = scratch, *born_from = scratch + t->n, *active = scratch + 2 * t->n + 2;
-    int *next = scratch + 3 * t->n + 2;
-    size_t total;
+    int *count = t->oldest; /* [n + 1] scratch, until it has its own meaning */
 
     for (int i = 0; i < t->n; i++) {
-        const ddp_oplist_entry *e = &list->op[i];
-        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0);
-        t->home[i] = data && g->from[i] < g->from[i + 1] ? g->users[g->from[i]] : i;
-        t->flops[i + 1] += g->compute * e->flops;
-        t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
-        born_from[t->home[i] + 1]++;
+        int last = ddp__fence_last_user(g, i);
+        for (int a = t->home[i] + 1, user = g->from[i]; a <= last; a++) {
+            ddp__fence_live *live = t->live + t->from[a];
+            int at = count[a]++;
+            while (g->users[user] < a) user++;
+            for (; at > 0 && live[at - 1].next > g->users[user]; at--) live[at] = live[at - 1];
+            live[at].op = i;
+            live[at].next = g->users[user];
+        }
     }
-    for (int i = 0; i < t->n; i++) {
-        t->flops[i + 1] += t->flops[i];
-        t->memory[i + 1] += t->memory[i];
-        born_from[i + 1] += born_from[i];
-        next[i] = born_from[i];
-    }
-    for (int i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
-    total = ddp__fence_tape_live(t, born, born_from, active, next);
-    if (total > INT_MAX / 2)
-        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
-                         t->n);
-    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, total, sizeof *t->live);
-    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    ddp__fence_tape_live(t, born, born_from, active, next);
-    t->from[t->n + 1] = t->from[t->n];
     for (int a = 0; a <= t->n; a++) {
         t->oldest[a] = t->n;
         for (int i = t->from[a]; i < t->from[a + 1]; i++)
             if (t->home[t->live[i].op] < t->oldest[a]) t->oldest[a] = t->home[t->live[i].op];
     }
+}
+
+static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
+{
+    const ddp__workload_graph *g = &t->graph;
+    double total = 0;
+
+    for (int i = 0; i < t->n; i++) {
+        const ddp_oplist_entry *e = &g->list->op[i];
+        int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0), last = ddp__fence_last_user(g, i);
+        t->home[i] = data && last >= 0 ? g->users[g->from[i]] : i;
+        t->flops[i + 1] += g->compute * e->flops;
+        t->memory[t->home[i] + 1] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
+        if (last <= t->home[i]) continue;
+        t->from[t->home[i] + 2]++; /* how many more are live there, until they are summed up */
+        t->from[last + 2]--;
+        total += last - t->home[i];
+    }
+    if (total > INT_MAX / 2)
+        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
+                         t->n);
+    for (int i = 0, live = 0; i < t->n; i++) {
+        t->flops[i + 1] += t->flops[i];
+        t->memory[i + 1] += t->memory[i];
+        live += t->from[i + 2];
+        t->from[i + 2] = t->from[i + 1] + live;
+        if (live > t->width) t->width = live;
+    }
+    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, (size_t)total, sizeof *t->live);
+    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    ddp__fence_tape_live(t);
     return DDP_OK;
 }
 
@@ -89,7 +68,6 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
 {
     ddp__scratch *room = &t->graph.room;
     size_t n;
-    int *scratch;
     memset(t, 0, sizeof *t);
     DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
     t->n = list->count;
@@ -99,9 +77,8 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
-    scratch = ddp__ints(room, 4 * n + 2);
     if (room->failed) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    return ddp__fence_tape_fill(t, scratch, err);
+    return ddp__fence_tape_fill(t, err);
 }
 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)

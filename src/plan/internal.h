@@ -79,6 +79,17 @@ DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* of 0..n-1; r NULL: 
  * other; what lowers cost(user) stays. *least: the cost on entry and on return; 0 ends it. Returns whether it fell. */
 DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
 
+/* ---- what comes next: the least key, of equal ones the least number ---- */
+
+typedef struct ddp__due {
+    double  key;
+    int64_t i;
+} ddp__due;
+
+/* heap [n]; the caller counts. */
+DDP_LIB void       ddp__due_add(ddp__due *heap, int n, double key, int64_t i);
+DDP_LIB ddp__due ddp__due_take(ddp__due *heap, int n);
+
 /* ---- a link's clock ---- */
 
 /* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the moment

@@ -1,5 +1,5 @@
 /* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until then. */
-#include "base/core.h"
+#include "plan/internal.h"
 #include "plan/served.h"
 
 /* Parts share a link that several messages come over, as chunks do. */
@@ -16,15 +16,10 @@ typedef struct ddp__served_line {
     int    clock; /* pushes */
 } ddp__served_line;
 
-typedef struct ddp__served_event {
-    double at;
-    int    of; /* a worker: its computing is over; or workers + a line */
-} ddp__served_event;
-
 typedef struct ddp__served_run {
     const ddp_served *s;
     double *up, *down;      /* [workers + servers] when a rank's link is free */
-    ddp__served_event *heap; /* [events] the earliest first */
+    ddp__due *heap;       /* [events] of a worker: its computing is over; or of workers + a line, one each at most */
     int     events;
     int    *computes;       /* [workers] 1: it does */
     double *mark;           /* [workers] its step DDP__SERVED_SKIP was over then */
@@ -39,7 +34,7 @@ size_t ddp_served_room(int workers, int servers)
     const size_t w = (size_t)workers, k = (size_t)servers;
 
     return (4 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
-           (w + 2 * w * k) * sizeof(ddp__served_event) + (2 * w + k) * sizeof(int);
+           (w + 2 * w * k) * sizeof(ddp__due) + (2 * w + k) * sizeof(int);
 }
 
 static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
@@ -54,7 +49,7 @@ static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
     r->mark = r->down + w + k;
     r->end = r->mark + w;
     r->line = (ddp__served_line *)(void *)(r->end + w);
-    r->heap = (ddp__served_event *)(void *)(r->line + 2 * w * k);
+    r->heap = (ddp__due *)(void *)(r->line + 2 * w * k);
     r->step = (int *)(void *)(r->heap + w + 2 * w * k);
     r->computes = r->step + w;
     r->turn = r->computes + w;
@@ -70,39 +65,6 @@ static double ddp__served_bytes(const ddp_served *s, int late, int k)
     const double put_off = s->late ? s->late[k] : 0;
 
     return late ? put_off : s->bytes[k] - put_off;
-}
-
-/* ---- what happens when: a worker and a line have one event each at most ---- */
-
-static int ddp__served_before(const ddp__served_event *a, const ddp__served_event *b)
-{
-    return a->at < b->at || (a->at == b->at && a->of < b->of);
-}
-
-static void ddp__served_add(ddp__served_run *r, double at, int of)
-{
-    int i = r->events++;
-    ddp__served_event e;
-
-    e.at = at;
-    e.of = of;
-    for (; i > 0 && ddp__served_before(&e, &r->heap[(i - 1) / 2]); i = (i - 1) / 2) r->heap[i] = r->heap[(i - 1) / 2];
-    r->heap[i] = e;
-}
-
-static ddp__served_event ddp__served_take(ddp__served_run *r)
-{
-    const ddp__served_event first = r->heap[0], last = r->heap[--r->events];
-    int i = 0, next;
-
-    while ((next = 2 * i + 1) < r->events) {
-        if (next + 1 < r->events && ddp__served_before(&r->heap[next + 1], &r->heap[next])) next++;
-        if (!ddp__served_before(&r->heap[next], &last)) break;
-        r->heap[i] = r->heap[next];
-        i = next;
-    }
-    r->heap[i] = last;
-    return first;
 }
 
 /* ---- messages ---- */
@@ -128,7 +90,7 @@ static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int bac
         x->left = (r->up[from] > now ? r->up[from] : now) + ddp__served_takes(s, late, k);
         r->up[from] = x->left + ((int)DDP__SERVED_PARTS - 1) * ddp__served_takes(s, late, k);
     }
-    ddp__served_add(r, x->left, s->workers + (int)(x - r->line));
+    ddp__due_add(r->heap, r->events++, x->left, s->workers + (int)(x - r->line));
 }
 
 /* A part is at the receiver's link, which several senders share; 1: the message is there. */
@@ -136,13 +98,15 @@ static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, i
 {
     const ddp_served *s = r->s;
     const int to = x->state == (int)DDP__SERVED_PUSHED ? ddp__served_rank(s, k) : w;
-    const double takes = ddp__served_takes(s, late, k), behind = r->down[to] + takes;
+    const double takes = ddp__served_takes(s, late, k);
+    double behind = r->down[to] + takes;
 
     if (x->parts < 0) return 1;
     r->down[to] = behind > x->left ? behind : x->left;
     x->left += takes;
     x->parts -= x->parts > 1 ? 1 : 2;
-    ddp__served_add(r, x->parts > 0 ? x->left : r->down[to] + s->delay_s, s->workers + (int)(x - r->line));
+    behind = x->parts > 0 ? x->left : r->down[to] + s->delay_s;
+    ddp__due_add(r->heap, r->events++, behind, s->workers + (int)(x - r->line));
     return 0;
 }
 
@@ -198,7 +162,7 @@ static void ddp__served_stepped(ddp__served_run *r, int w, double now)
     if (r->step[w] == (int)DDP__SERVED_SKIP) r->mark[w] = now;
     if (r->step[w] == (int)DDP__SERVED_STEPS) r->end[w] = now;
     r->computes[w] = 1;
-    ddp__served_add(r, now + r->s->compute_s, w);
+    ddp__due_add(r->heap, r->events++, now + r->s->compute_s, w);
     ddp__served_push(r, 1, w, now);
 }
 
@@ -206,25 +170,25 @@ static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 static int ddp__served_next(ddp__served_run *r)
 {
     const int workers = r->s->workers, servers = r->s->servers;
-    const ddp__served_event e = ddp__served_take(r);
-    const int line = e.of - workers, w = line < 0 ? e.of : line % workers, k = line / workers % servers;
+    const ddp__due e = ddp__due_take(r->heap, r->events--);
+    const int line = (int)e.i - workers, w = line < 0 ? (int)e.i : line % workers, k = line / workers % servers;
     const int late = line >= workers * servers;
     ddp__served_line *x = line < 0 ? NULL : &r->line[line];
     int left = 0;
 
     if (!x) {
         r->computes[w] = 0;
-        ddp__served_goes_on(r, w, e.at);
+        ddp__served_goes_on(r, w, e.key);
     } else if (ddp__served_part(r, x, late, k, w)) {
         if (x->state == (int)DDP__SERVED_PUSHED) {
             x->state = (int)DDP__SERVED_THERE;
             x->clock++;
-            ddp__served_rule(r, late, k, e.at);
+            ddp__served_rule(r, late, k, e.key);
             return 1;
         }
         x->state = (int)DDP__SERVED_NONE;
-        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.at);
-        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.at);
+        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.key);
+        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
         for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
         return left > 0;
     }
@@ -263,7 +227,7 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
     ddp__served_lay(&r, s, work);
     for (int w = 0; w < s->workers; w++) {
         r.computes[w] = 1;
-        ddp__served_add(&r, s->compute_s, w);
+        ddp__due_add(r.heap, r.events++, s->compute_s, w);
     }
     while (ddp__served_next(&r)) {}
     for (int w = 0; w < s->workers; w++) sum += r.end[w] - r.mark[w];
