@@ -30406,6 +30406,9 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
+    DDP__TRY(ddp__check_finite("alpha_s", alpha_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_s", partition_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_params", partition_params, 0, err));
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
@@ -32152,20 +32155,13 @@ typedef struct ddp__bl_model {
     double         alpha;        /* startup contained in every group's c */
     double         most_params;  /* in a part, where partition_s is 0 */
     double         forward, backward, bound;
+    ddp_interval  *log;          /* link operations as they begin; NULL where nobody looks */
+    int            logged;
     ddp__scratch   room;
 } ddp__bl_model;
 
-/* Link operations as they begin; room for all is reserved ahead. NULL where nobody looks. */
-typedef struct ddp__bl_log {
-    ddp_interval *at;
-    int           count;
-} ddp__bl_log;
-
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
-    DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
-    DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
     DDP__TRY(ddp__check_finite("credit", o->credit, 0, err));
     DDP__TRY(ddp__check_finite("bucket_bytes", o->bucket_bytes, 0, err));
     DDP__TRY(ddp__check_finite("first_bucket_bytes", o->first_bucket_bytes, 0, err));
@@ -32184,8 +32180,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     size_t n = (size_t)p->layers;
     double comm = 0;
 
-    if (cut && !(o->partition_s > 0) && !(o->partition_params > 0)) m->most_params = 6.5e6;
-    else m->most_params = o->partition_params;
+    m->most_params = cut && !(o->partition_s > 0) && o->partition_params == 0 ? 6.5e6 : o->partition_params;
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, m->most_params, cut, err));
     m->p = p;
     m->o = o;
@@ -32212,25 +32207,28 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
 
-/* Notes an operation on lane 0; NULL without a log. */
-static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
-                                  double end)
+/* Notes an operation of a group on lane 0; NULL without a log. */
+static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int parts, double begin, double end)
 {
+    const ddp__bl_group *g = &m->group[group];
     const ddp_interval x = {DDP_INTERVAL_LINK, g->first, g->last, part, parts, 0, begin, end};
-    if (!log) return NULL;
-    log->at[log->count] = x;
-    return &log->at[log->count++];
+    if (!m->log) return NULL;
+    m->log[m->logged] = x;
+    return &m->log[m->logged++];
 }
 
-/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]. */
-static double ddp__bl_forward_end(const ddp__bl_model *m)
+/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]; noted, if at is not
+ * NULL. */
+static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 {
-    double t = m->backward;
+    double begin, end = m->backward;
     for (int l = 0; l < m->rows; l++) {
-        if (t < m->arrive[l]) t = m->arrive[l];
-        if (m->p->forward_s) t += m->p->forward_s[l];
+        begin = end < m->arrive[l] ? m->arrive[l] : end;
+        end = begin + (m->p->forward_s ? m->p->forward_s[l] : 0);
+        const ddp_interval x = {DDP_INTERVAL_FORWARD, l, l, 0, 1, 0, begin, end};
+        if (at) at[l] = x;
     }
-    return t;
+    return end;
 }
 
 /* ---- fusion: which rows travel as one message ---- */
@@ -32284,13 +32282,12 @@ static void ddp__bl_merge(ddp__bl_model *m)
 
 /* ---- links that serve in the order of backward: one message at a time, or several sharing ---- */
 
-static void ddp__bl_fifo(ddp__bl_model *m, double from, ddp__bl_log *log)
+static void ddp__bl_fifo(ddp__bl_model *m, double from)
 {
     m->arrive[0] = from;
     for (int i = 0; i < m->groups; i++) {
-        const ddp__bl_group *g = &m->group[i];
-        double begin = ddp__link_take(&m->arrive[0], g->ready, g->c);
-        ddp__bl_note(log, g, 0, 1, begin, m->arrive[0]);
+        double begin = ddp__link_take(&m->arrive[0], m->group[i].ready, m->group[i].c);
+        ddp__bl_note(m, i, 0, 1, begin, m->arrive[0]);
     }
 }
 
@@ -32324,7 +32321,7 @@ static int ddp__bl_next(const ddp__bl_share *s, double *when)
     return at;
 }
 
-static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, ddp__bl_log *log)
+static void ddp__bl_launch(ddp__bl_share *s, ddp__bl_model *m, int group)
 {
     ddp__bl_flight *x = s->lane;
     double ready = m->group[group].ready;
@@ -32337,8 +32334,8 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
     x->busy = 1;
     x->served = 0;
     x->starts = s->now + (m->alpha - m->p->gap_s); /* a gap is bandwidth lost */
-    x->note = ddp__bl_note(log, &m->group[group], 0, 1, s->now, s->now);
-    if (x->note) x->note->lane = (int)(x - s->lane);
+    x->note = ddp__bl_note(m, group, 0, 1, s->now, s->now);
+    x->note->lane = (int)(x - s->lane);
     s->flying++;
 }
 
@@ -32354,14 +32351,14 @@ static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, doub
         x->target = s->service + (m->group[x->group].c - (m->alpha - m->p->gap_s));
         s->serving++;
     } else {
-        if (x->note) x->note->end_s = when;
+        x->note->end_s = when;
         x->busy = 0;
         s->serving--;
         s->flying--;
     }
 }
 
-static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, ddp_error *err)
+static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp_error *err)
 {
     ddp__bl_share s;
     double when;
@@ -32372,7 +32369,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, 
     if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
     while (i < m->groups || s.flying) {
         k = ddp__bl_next(&s, &when);
-        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when) ddp__bl_launch(&s, m, i++, log);
+        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when) ddp__bl_launch(&s, m, i++);
         else ddp__bl_change(&s, m, k, when);
     }
     m->arrive[0] = s.now;
@@ -32408,7 +32405,7 @@ typedef struct ddp__bl_sent {
 
 /* Groups become ready from the output side, so the best by row among those that wait is always the newest: the queue is
  * a stack of groups, each with the parts it still has to send. */
-static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
 {
     double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
     int *stack, *left, depth = 0, arrived = 0, total = 0, head = 0, tail = 0, i;
@@ -32434,7 +32431,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
             link += (m->group[g].c - m->alpha) / m->parts[g];
-            ddp__bl_note(log, &m->group[g], part, 1, begin, link);
+            ddp__bl_note(m, g, part, 1, begin, link);
             out += m->size[g];
             sent[tail].group = g;
             sent[tail].end = link;
@@ -32449,7 +32446,6 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
-    int           *priority; /* [groups] 0 = first */
     int           *left;     /* [groups] blocks still to send */
     int           *waiting;  /* ready groups with blocks left, the best one last */
     double        *first;    /* [groups] begin of a group's first operation */
@@ -32472,25 +32468,25 @@ static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
 }
 
 /* Sends k blocks from time t, `more` of the operation before or a new one; returns the end. */
-static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more, ddp__bl_log *log)
+static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more)
 {
     ddp__bl_model *m = u->m;
     double end = t + (more ? 0 : m->alpha) + ddp__bl_blocks(m, g, k);
     int done = m->parts[g] - u->left[g];
     if (done == 0) u->first[g] = t;
-    if (log && more) {
-        log->at[log->count - 1].parts += k;
-        log->at[log->count - 1].end_s = end;
+    if (m->log && more) {
+        m->log[m->logged - 1].parts += k;
+        m->log[m->logged - 1].end_s = end;
     } else {
-        ddp__bl_note(log, &m->group[g], done, k, t, end);
+        ddp__bl_note(m, g, done, k, t, end);
     }
     u->left[g] -= k;
     if (u->left[g] == 0) m->arrive[m->group[g].first] = end;
     return end;
 }
 
-/* One iteration under u->priority; its length. */
-static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
+/* One iteration under m->priority; its length. */
+static double ddp__bl_us_run(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
     double t = 0, next;
@@ -32499,7 +32495,7 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
     for (i = 0; i < m->groups; i++) u->left[i] = m->parts[i];
     while (t < m->backward) {
         for (; arrived < m->groups && m->group[arrived].ready <= t; arrived++) {
-            for (w = waits++; w > 0 && u->priority[u->waiting[w - 1]] < u->priority[arrived]; w--)
+            for (w = waits++; w > 0 && m->priority[u->waiting[w - 1]] < m->priority[arrived]; w--)
                 u->waiting[w] = u->waiting[w - 1];
             u->waiting[w] = arrived;
         }
@@ -32511,29 +32507,13 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
         }
         g = u->waiting[waits - 1];
         k = ddp__bl_fill(u, g, next - t, g == before ? 0 : m->alpha);
-        t = ddp__bl_send(u, g, k, t, g == before, log);
+        t = ddp__bl_send(u, g, k, t, g == before);
         if (u->left[g] == 0) waits--;
         before = g;
     }
     for (i = m->groups - 1; i >= 0; i--)
-        if (u->left[i]) t = ddp__bl_send(u, i, u->left[i], t, 0, log);
-    return ddp__bl_forward_end(m);
-}
-
-/* Gives group g the priority of group `to`, which and those between step back by one. While the search has not come to
- * them, groups nearer to the input still have their own places. */
-static void ddp__bl_promote(int *priority, int g, int to)
-{
-    int i, best = priority[to];
-    for (i = to; i > g; i--) priority[i]++;
-    priority[g] = best;
-}
-
-static void ddp__bl_demote(int *priority, int g, int to)
-{
-    int i, own = priority[g + 1];
-    for (i = g + 1; i <= to; i++) priority[i]--;
-    priority[g] = own;
+        if (u->left[i]) t = ddp__bl_send(u, i, u->left[i], t, 0);
+    return ddp__bl_forward(m, NULL);
 }
 
 /* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
@@ -32543,38 +32523,43 @@ enum { DDP__BL_MOST_VISITS = 100000000 };
 static void ddp__bl_us_search(ddp__bl_us *u)
 {
     ddp__bl_model *m = u->m;
-    double best = ddp__bl_us_run(u, NULL), tau, t;
-    int g = 0, to;
+    double best = ddp__bl_us_run(u), tau, t;
+    int g = 0, i, to, own;
     while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
         tau = u->first[g] + m->group[g].c;
         for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
         if (to > g) {
-            ddp__bl_promote(u->priority, g, to);
-            t = ddp__bl_us_run(u, NULL);
+            own = m->priority[g]; /* g gets the place of `to`, which and those between step back by one */
+            m->priority[g] = m->priority[to];
+            for (i = g + 1; i <= to; i++) m->priority[i]++;
+            t = ddp__bl_us_run(u);
             if (t < best * (1 - 1e-12)) { /* more than rounding */
                 best = t;
                 g = to + 1;
                 continue;
             }
-            ddp__bl_demote(u->priority, g, to);
-            ddp__bl_us_run(u, NULL); /* restores u->first */
+            for (i = g + 1; i <= to; i++) m->priority[i]--;
+            m->priority[g] = own;
+            ddp__bl_us_run(u); /* restores u->first */
         }
         g++;
     }
 }
 
-static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
 {
+    ddp_interval *log = m->log;
     size_t n = (size_t)m->groups;
     ddp__bl_us u;
     u.m = m;
     u.visits = 0;
-    u.priority = m->priority;
     u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
+    m->log = NULL;
     ddp__bl_us_search(&u);
-    ddp__bl_us_run(&u, log);
+    m->log = log;
+    ddp__bl_us_run(&u);
     return DDP_OK;
 }
 
@@ -32593,37 +32578,20 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
     return ddp__bl_cut(m, err);
 }
 
-static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
-    if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
-    if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, log, err);
-    if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, log, err);
-    ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0, log);
+    if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, err);
+    if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, err);
+    if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, err);
+    ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
     return DDP_OK;
-}
-
-/* Backward and forward of every row, at the first 2 x rows places of the log. */
-static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
-{
-    double t = 0, end;
-    for (int l = m->rows - 1; l >= 0; l--, t = end) {
-        end = t + m->p->backward_s[l];
-        const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, t, end};
-        *at++ = x;
-    }
-    for (int l = 0; l < m->rows; l++, t = end) {
-        if (t < m->arrive[l]) t = m->arrive[l];
-        end = t + (m->p->forward_s ? m->p->forward_s[l] : 0);
-        const ddp_interval x = {DDP_INTERVAL_FORWARD, l, l, 0, 1, 0, t, end};
-        *at++ = x;
-    }
 }
 
 static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 {
     size_t n = (size_t)m->rows, room = 2 * n;
-    ddp__bl_log log;
+    double end = 0;
 
     DDP__TRY(ddp__bl_shape(m, err));
     for (int i = 0; i < m->groups; i++) room += (size_t)m->parts[i];
@@ -32632,10 +32600,15 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     t->interval = (ddp_interval *)ddp__calloc(room, sizeof *t->interval);
     if (!t->parts || !t->priority || !t->interval)
         return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %zu intervals", room);
-    log.at = t->interval;
-    log.count = 2 * m->rows;
-    DDP__TRY(ddp__bl_send_all(m, &log, err));
-    ddp__bl_compute(m, t->interval);
+    for (int l = m->rows - 1; l >= 0; l--) {
+        const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, end, end + m->p->backward_s[l]};
+        t->interval[m->logged++] = x;
+        end = x.end_s;
+    }
+    m->log = t->interval;
+    m->logged = 2 * m->rows;
+    DDP__TRY(ddp__bl_send_all(m, err));
+    t->iteration_s = ddp__bl_forward(m, t->interval + n);
     for (int i = 0; i < m->groups; i++)
         for (int l = m->group[i].first; l <= m->group[i].last; l++) {
             t->parts[l] = m->p->comm_s[l] > 0 ? m->parts[i] : 0;
@@ -32643,10 +32616,8 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
         }
     t->scheme = m->o->scheme;
     t->buckets = m->rows;
-    t->intervals = log.count;
-    t->iteration_s = ddp__bl_forward_end(m);
-    t->lower_bound_s = m->forward + m->backward;
-    if (t->lower_bound_s < m->bound) t->lower_bound_s = m->bound;
+    t->intervals = m->logged;
+    t->lower_bound_s = fmax(m->forward + m->backward, m->bound);
     /* sums in another order: a bound that is attained must not exceed the iteration by an ulp */
     if (t->lower_bound_s > t->iteration_s && t->lower_bound_s < t->iteration_s * (1 + 1e-12))
         t->lower_bound_s = t->iteration_s;
@@ -33611,9 +33582,6 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
                          "and at least 1", o->mu);
-    DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);

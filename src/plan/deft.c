@@ -16,9 +16,6 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
                          "and at least 1", o->mu);
-    DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);

@@ -43,6 +43,9 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
+    DDP__TRY(ddp__check_finite("alpha_s", alpha_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_s", partition_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_params", partition_params, 0, err));
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
