@@ -122,7 +122,7 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     DDP__TRY(ddp__deft_partition(p, o, d, err));
     d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
     d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
-    d->count = ddp__ints(&d->room, 4 * N);
+    d->on = ddp__ints(&d->room, 4 * N);
     return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
 }
 

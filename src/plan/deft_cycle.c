@@ -1,21 +1,11 @@
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
 #include "plan/internal.h"
 
-/* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; on[l * N + i]
- * parts of bucket i on link l. room = end of the stage. */
+/* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
+ * parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at offset + ready[i]; one that waits for
+ * nothing has an offset of -infinity. */
 
-/* Lists the parts left of buckets 0..last, output side first, into item; returns their number. */
-static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset)
-{
-    int i, j, n = 0;
-    for (i = last; i >= 0; i--)
-        for (j = 0; j < left[i]; j++) {
-            d->item[n] = d->part_s[i];
-            d->item_ready[n] = offset + d->ready[i];
-            d->bucket[n++] = i;
-        }
-    return n;
-}
+static double ddp__deft_ready(const ddp__deft *d, double offset, int i) { return fmax(0, offset + d->ready[i]); }
 
 /* Each part in the order of the list, over the first link that has it there in time. */
 static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
@@ -25,7 +15,7 @@ static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
         d->assign[i] = -1;
         for (l = 0; l < p->links && d->assign[i] < 0; l++) {
             after = busy[l];
-            ddp__link_take(&after, p->ready_s ? p->ready_s[i] : 0, p->item_s[i] * p->slowdown[l]);
+            ddp__link_take(&after, p->ready_s[i], p->item_s[i] * p->slowdown[l]);
             if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* mere rounding */
             d->assign[i] = l;
             busy[l] = after;
@@ -33,21 +23,25 @@ static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
     }
 }
 
-/* Fills the links from start[l] to room with the n listed parts; adds up what goes where. */
-static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start, double room, int *on,
-                                 double *sum, int *sent, ddp_error *err)
+/* Fills the links from start[l] to room with the parts left of buckets 0..last, output side first; *sum of them. */
+static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double offset, const double *start,
+                                 double room, double *sum, ddp_error *err)
 {
     ddp_knapsack_solver solver = d->solver;
     ddp_knapsack_problem p;
     if (solver == DDP_KNAPSACK_DEFAULT && ddp__deft_spent(*d->work)) solver = DDP_KNAPSACK_GREEDY;
-    memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
-    *sum = 0;
-    *sent = 0;
-    if (n == 0 || !(room > 0)) return DDP_OK;
+    memset(d->on, 0, 2 * (size_t)d->buckets * sizeof *d->on);
     memset(&p, 0, sizeof p);
-    p.items = n;
+    *sum = 0;
+    for (int i = last; i >= 0; i--)
+        for (int j = 0; j < left[i]; j++) {
+            d->item[p.items] = d->part_s[i];
+            d->item_ready[p.items] = ddp__deft_ready(d, offset, i);
+            d->bucket[p.items++] = i;
+        }
+    if (p.items == 0 || !(room > 0)) return DDP_OK;
     p.item_s = d->item;
-    p.ready_s = ready;
+    p.ready_s = d->item_ready;
     p.links = d->links;
     for (int l = 0; l < d->links; l++) {
         p.start_s[l] = start[l];
@@ -56,54 +50,29 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
     }
     if (d->queue) ddp__deft_queue(d, &p);
     else DDP__TRY(ddp__knapsack_within(&p, solver, d->most, d->work, d->assign, sum, err));
-    for (int i = 0; i < n; i++)
-        if (d->assign[i] >= 0) {
-            on[d->assign[i] * d->buckets + d->bucket[i]]++;
-            ++*sent;
-        }
-    return DDP_OK;
-}
-
-/* Parts that wait for nothing; *all = 1 if none is left out. */
-static ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err)
-{
-    static const double now[2] = {0, 0};
-    int n = ddp__deft_list(d, left, d->buckets - 1, 0), sent = 0;
-    double sum = 0;
-    DDP__TRY(ddp__deft_fill(d, n, NULL, now, room, on, &sum, &sent, err));
-    *all = sent == n;
+    for (int i = 0; i < p.items; i++)
+        if (d->assign[i] >= 0) d->on[d->assign[i] * d->buckets + d->bucket[i]]++;
     return DDP_OK;
 }
 
 /* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the buckets nearer
  * to the input are ready later still. Equal sums keep the shorter list. */
 static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset, double room,
-                                   int *on, ddp_error *err)
+                                   ddp_error *err)
 {
-    int *best = d->count + 2 * d->buckets, j, l, n, sent;
+    const size_t bytes = 2 * (size_t)d->buckets * sizeof *d->on;
+    int *best = d->on + 2 * d->buckets;
     double start[2], sum, most = 0;
-    memset(best, 0, 2 * (size_t)d->buckets * sizeof *best);
-    for (j = 0; j < d->buckets; j++) {
-        n = ddp__deft_list(d, left, j, offset);
-        for (l = 0; l < 2; l++) start[l] = busy[l] > offset + d->ready[j] ? busy[l] : offset + d->ready[j];
-        DDP__TRY(ddp__deft_fill(d, n, NULL, start, room, on, &sum, &sent, err));
+    memset(best, 0, bytes);
+    for (int j = 0; j < d->buckets; j++) {
+        for (int l = 0; l < 2; l++) start[l] = fmax(busy[l], offset + d->ready[j]);
+        DDP__TRY(ddp__deft_fill(d, left, j, -INFINITY, start, room, &sum, err));
         if (!(sum > most)) continue;
         most = sum;
-        memcpy(best, on, 2 * (size_t)d->buckets * sizeof *best);
+        memcpy(best, d->on, bytes);
     }
-    memcpy(on, best, 2 * (size_t)d->buckets * sizeof *best);
+    memcpy(d->on, best, bytes);
     return DDP_OK;
-}
-
-/* Parts that are ready at offset + ready[i], on links that are busy until busy[l]. */
-static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
-                         ddp_error *err)
-{
-    double sum = 0;
-    int sent, n;
-    if (d->select == DDP_SELECT_PAPER) return ddp__deft_levels(d, left, busy, offset, room, on, err);
-    n = ddp__deft_list(d, left, d->buckets - 1, offset);
-    return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
 }
 
 /* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since its first
@@ -120,9 +89,8 @@ typedef struct ddp__deft_run {
     int              *history;  /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
     uint64_t         *hash;     /* [DDP__DEFT_ITERATIONS] */
     int               born;     /* the iteration that opened the pending gradient */
-    int              *on;       /* [2 N] */
     ddp_delayed_step *step;     /* [DDP__DEFT_ITERATIONS] */
-    int              *delay;    /* [2 x DDP__DEFT_ITERATIONS] of applied and applied_now */
+    int              *delay;    /* [DDP__DEFT_ITERATIONS] of applied */
     ddp_delayed_send *send;
     int               sends;
     size_t            most; /* room of send */
@@ -134,30 +102,41 @@ static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
 }
 
-/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of release; lowest parts
- * first. left loses them, busy[l] moves on. at = start of the stage in the iteration. */
-static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at, double offset, int *left,
-                                 double *busy, ddp_error *err)
+/* Sends the chosen parts, output side first, which is the order of release; lowest parts first. The state loses them,
+ * busy[l] moves on. at = start of the stage in the iteration. */
+static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, double at, double offset, double *busy,
+                                 ddp_error *err)
 {
     ddp__deft *d = r->d;
     double begin;
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
-            for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
+            for (int j = 0; j < d->on[l * d->buckets + i]; j++) {
                 ddp_delayed_send *x = (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
                 if (!x) return ddp__deft_no_memory(d, err);
                 r->send = x;
                 x += r->sends++;
                 memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
-                begin = ddp__link_take(&busy[l], fresh ? offset + d->ready[i] : 0, d->part_s[i] * (l ? d->mu : 1));
+                begin = ddp__link_take(&busy[l], ddp__deft_ready(d, offset, i), d->part_s[i] * (l ? d->mu : 1));
                 x->iteration = iteration;
-                x->fresh = fresh;
+                x->fresh = offset >= 0;
                 x->bucket = i;
-                x->part = d->parts_of[i] - left[i]--;
+                x->part = d->parts_of[i] - r->state[i]--;
                 x->link = l;
                 x->begin_s = at + begin, x->end_s = at + busy[l];
             }
     return DDP_OK;
+}
+
+/* Chooses among the pending parts, and sends. */
+static ddp_status ddp__deft_stage(ddp__deft_run *r, int iteration, double at, double offset, double *busy, double room,
+                                  ddp_error *err)
+{
+    ddp__deft *d = r->d;
+    double sum;
+    if (offset >= 0 && d->select == DDP_SELECT_PAPER) DDP__TRY(ddp__deft_levels(d, r->state, busy, offset, room, err));
+    else DDP__TRY(ddp__deft_fill(d, r->state, d->buckets - 1, offset, busy, room, &sum, err));
+    return ddp__deft_send(r, iteration, at, offset, busy, err);
 }
 
 /* How much longer than it computes a stage lasts because of its sends; 0 for mere rounding. */
@@ -167,10 +146,10 @@ static double ddp__deft_overrun(double compute, const double *busy)
     return last > compute * (1 + 1e-11) ? last - compute : 0;
 }
 
-static int ddp__deft_pending(const ddp__deft *d, const int *left)
+static int ddp__deft_pending(const ddp__deft_run *r)
 {
-    for (int i = 0; i < d->buckets; i++)
-        if (left[i] > 0) return 1;
+    for (int i = 0; i < r->d->buckets; i++)
+        if (r->state[i] > 0) return 1;
     return 0;
 }
 
@@ -178,27 +157,22 @@ static int ddp__deft_pending(const ddp__deft *d, const int *left)
 static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset, ddp_error *err)
 {
     ddp__deft *d = r->d;
-    int N = d->buckets, all = 1, *cur = r->state, *k_cur = r->state + N, *k_fut = k_cur + 1;
+    int *k_cur = r->state + d->buckets, *k_fut = k_cur + 1;
     double busy[2] = {0, 0}, room = (offset + d->backward) * d->scale;
     ddp_delayed_step *s = &r->step[t];
 
     ++*k_fut; /* this iteration's gradient joins the stored ones */
-    if (ddp__deft_pending(d, cur)) {
-        DDP__TRY(ddp__deft_old(d, cur, room, r->on, &all, err));
-        DDP__TRY(ddp__deft_send(r, t, 0, at, 0, cur, busy, err));
-    }
-    if (all) {
+    if (ddp__deft_pending(r)) DDP__TRY(ddp__deft_stage(r, t, at, -INFINITY, busy, room, err));
+    if (!ddp__deft_pending(r)) {
         s->applied = *k_cur;
-        r->delay[2 * t] = t - r->born;
-        memcpy(cur, d->parts_of, (size_t)N * sizeof *cur);
+        r->delay[t] = t - r->born;
+        memcpy(r->state, d->parts_of, (size_t)d->buckets * sizeof *r->state);
         s->opened = *k_cur = *k_fut;
         r->born = t;
         *k_fut = 0;
-        DDP__TRY(ddp__deft_new(d, cur, busy, offset, room, r->on, err));
-        DDP__TRY(ddp__deft_send(r, t, 1, at, offset, cur, busy, err));
-        if (!ddp__deft_pending(d, cur)) {
+        DDP__TRY(ddp__deft_stage(r, t, at, offset, busy, room, err));
+        if (!ddp__deft_pending(r)) {
             s->applied_now = *k_cur;
-            r->delay[2 * t + 1] = 0;
             *k_cur = 0;
         }
     }
@@ -211,14 +185,11 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     ddp__deft *d = r->d;
     ddp_delayed_step *s = &r->step[t];
     double busy[2] = {0, 0};
-    int all;
 
-    memset(s, 0, sizeof *s);
     s->first_send = r->sends;
     s->forward_s = d->forward;
-    if (!d->way.no_barrier && ddp__deft_pending(d, r->state)) { /* case 1 */
-        DDP__TRY(ddp__deft_old(d, r->state, d->forward * d->scale, r->on, &all, err));
-        DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
+    if (!d->way.no_barrier && ddp__deft_pending(r)) { /* case 1 */
+        DDP__TRY(ddp__deft_stage(r, t, 0, -INFINITY, busy, d->forward * d->scale, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
     DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s, d->way.no_barrier ? d->forward : 0, err));
@@ -270,7 +241,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
             int k = i ? p.step[t].applied_now : p.step[t].applied;
             if (k == 0) continue;
             p.k[p.updates] = k;
-            p.delay[p.updates++] = r->delay[2 * t + i];
+            p.delay[p.updates++] = i ? 0 : r->delay[t];
         }
     }
     p.forward_s = d->forward, p.backward_s = d->backward;
@@ -311,8 +282,7 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     r.n = d->buckets + 2;
     r.history = ddp__ints(&r.room, most * (N + 2));
     r.state = ddp__ints(&r.room, N + 2);
-    r.on = ddp__ints(&r.room, 2 * N);
-    r.delay = ddp__ints(&r.room, 2 * most);
+    r.delay = ddp__ints(&r.room, most);
     r.hash = (uint64_t *)ddp__scratch_take(&r.room, most, sizeof *r.hash);
     r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
     status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);

@@ -222,7 +222,7 @@ typedef struct ddp__deft {
     int                 parts;
     double             *item, *item_ready; /* [parts] scratch of a choice */
     int                *bucket, *assign;   /* [parts] likewise */
-    int                *count;             /* [4 N] likewise */
+    int                *on;                /* [4 N] the parts chosen, [2 x N]; and the best choice so far */
     ddp__scratch        room;
 } ddp__deft;
 
