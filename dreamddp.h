@@ -29996,7 +29996,9 @@ typedef struct ddp__scratch {
 DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
 DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void    ddp__scratch_free(ddp__scratch *s);
+DDP_LIB void    ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
+/* DDP_OK; or all is freed, and "no memory to plan N WHAT". */
+DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
 /* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
 DDP_LIB void   *ddp__copy(const void *from, size_t count, size_t size);
 /* The array, its room of *room elements raised to `wanted` or more; NULL when memory is short (the old one stays). */
@@ -30109,6 +30111,8 @@ typedef struct ddp__knapsack {
     ddp__knapsack_class *cls;   /* in release order; items that fit nowhere are left out */
     int                 *order; /* [items] item index by position */
     double              *key;   /* [items] what greedy sorts by */
+    const double        *value; /* [items] what is maximised, before it was ticks */
+    int                 *assign; /* [items] the link of each, -1 = none */
     int64_t              total; /* value of all classes */
     int64_t             *work;  /* grows by one for each entry that the exact search lists; or NULL */
     ddp__scratch         room;
@@ -30118,10 +30122,8 @@ typedef struct ddp__knapsack {
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
                                         int64_t *work, int *assign, double *value, ddp_error *err);
 
-/* Writes assign [items] and the value in ticks into *out, or leaves assign and returns `known`, a value that can be
- * reached, where nothing is better. most = entries of a half. */
-DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
-                                       ddp_error *err);
+/* k->assign is replaced where more than `known` can be reached. most = entries of a half. */
+DDP_LIB ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err);
 
 /* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
@@ -30211,7 +30213,7 @@ typedef struct ddp__place {
     ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
 
-DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room); /* 0 = no memory */
+DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
@@ -30463,7 +30465,13 @@ void ddp__scratch_free(ddp__scratch *s)
         s->last = b->next;
         DDP_FREE(b);
     }
-    s->failed = 0;
+}
+
+ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
+{
+    if (!s->failed) return DDP_OK;
+    ddp__scratch_free(s);
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d %s", n, what);
 }
 
 void *ddp__copy(const void *from, size_t count, size_t size)
@@ -30668,10 +30676,7 @@ ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cu
     int *choice = ddp__ints(&room, row * (size_t)rows);
     ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row), ddp__doubles(&room, row)};
 
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", L, period);
-    }
+    DDP__TRY(ddp__scratch_check(&room, L, "layers", err));
     if (windows) ddp__search_windows(c, &x);
     for (int r = 0; r < rows; r++) {
         double *now = best[r % 2], *was = best[1 - r % 2];
@@ -30948,10 +30953,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     s.excess = ddp__doubles(&room, H), s.load = ddp__doubles(&room, H);
     s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", c->layers, period);
-    }
+    DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;
     s.period = (int)H; /* with more steps than layers the rest stay empty */
     s.most_visits = DDP__SCATTER_VISITS_EACH * (double)L * (double)H;
@@ -31049,14 +31051,14 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
     size_t L = (size_t)p->layers;
     ddp__scratch room = {NULL, 0};
     double *time = ddp__doubles(&room, 2 * L);
-    int *stack = ddp__ints(&room, L), failed = room.failed;
+    int *stack = ddp__ints(&room, L);
 
-    if (failed) *out_s = 0;
-    else if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
+    DDP__TRY(ddp__scratch_check(&room, p->layers, "layers", err));
+    if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
     else if (cost == DDP_COST_SUM) *out_s = ddp__brute_sum(p, member);
     else *out_s = ddp__brute_window(p, member, stack, time, time + L);
     ddp__scratch_free(&room);
-    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers) : DDP_OK;
+    return DDP_OK;
 }
 
 typedef struct ddp__brute_state {
@@ -31102,7 +31104,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);
     s.cut = ddp__ints(&room, (size_t)sets + 1);
-    if (room.failed) status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
+    DDP__TRY(ddp__scratch_check(&room, p->layers, "layers", err));
     for (a = 0; a <= p->layers && status == DDP_OK; a++) {
         memset(member, 0, L);
         for (b = a; b <= p->layers && status == DDP_OK; b++) {
@@ -31190,10 +31192,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->step = ddp__ints(&c->room, L), c->list = ddp__ints(&c->room, L);
     c->comm = ddp__doubles(&c->room, L), c->w = ddp__doubles(&c->room, L), c->k = ddp__doubles(&c->room, L);
     c->P = ddp__doubles(&c->room, L + 1), c->C = ddp__doubles(&c->room, L + 1);
-    if (c->room.failed) {
-        ddp__scratch_free(&c->room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
-    }
+    DDP__TRY(ddp__scratch_check(&c->room, p->layers, "layers", err));
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
         c->comm[i] = ddp__occupies(p, l);
@@ -31925,7 +31924,6 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     ddp__scratch room = {NULL, 0};
     ddp__tour t;
     double now;
-    int failed;
 
     t.n = n;
     t.cost = cost;
@@ -31936,8 +31934,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
-    failed = room.failed;
-    for (int start = 0; start < starts && !failed; start++) {
+    for (int start = 0; start < starts && !room.failed; start++) {
         if (first < 0 && start == last) continue;
         if (*length < INFINITY && over && over(user)) break;
         ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
@@ -31947,14 +31944,14 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
         memcpy(order, t.order, (size_t)n * sizeof(int));
     }
     ddp__scratch_free(&room);
-    return !failed;
+    return !room.failed;
 }
 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
 {
     double *best, found = 0, most = 0;
     ddp__scratch room = {NULL, 0};
-    int *path, ok;
+    int *path;
 
     if (n < 1 || !cost || !order || !length)
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
@@ -31977,15 +31974,14 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                          "use a larger unit", n, most);
     path = ddp__ints(&room, (size_t)n);
     best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
-    ok = !room.failed;
-    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
-    else if (ok) found = ddp__held_karp(n, cost, first, last, 0, best, path);
-    if (ok) {
-        memcpy(order, path, (size_t)n * sizeof(int));
-        *length = found;
-    }
+    if (!room.failed && n > DDP_TOUR_EXACT)
+        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
+    if (n <= DDP_TOUR_EXACT) found = ddp__held_karp(n, cost, first, last, 0, best, path);
+    memcpy(order, path, (size_t)n * sizeof(int));
+    *length = found;
     ddp__scratch_free(&room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
+    return DDP_OK;
 }
 
 /* ---- rings ---- */
@@ -32097,10 +32093,7 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     cost = ddp__doubles(&room, N * N);
     best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
     lists = ddp__ints(&room, 2 * N);
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
-    }
+    DDP__TRY(ddp__scratch_check(&room, n, "workers", err));
     if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
@@ -32190,7 +32183,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->parts = ddp__ints(&m->room, n);
     m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
+    DDP__TRY(ddp__scratch_check(&m->room, p->layers, "buckets", err));
     for (int l = p->layers - 1; l >= 0; l--) {
         ddp__bl_group *g = &m->group[m->groups];
         if (p->forward_s) m->forward += p->forward_s[l];
@@ -32414,7 +32407,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
     stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d parts", total);
+    DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
         if (head < tail && sent[head].end < now) now = sent[head].end;
@@ -32555,7 +32548,7 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     u.visits = 0;
     u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
+    DDP__TRY(ddp__scratch_check(&m->room, m->groups, "buckets", err));
     m->log = NULL;
     ddp__bl_us_search(&u);
     m->log = log;
@@ -32710,7 +32703,7 @@ typedef struct ddp__knapsack_list {
 } ddp__knapsack_list;
 
 typedef struct ddp__knapsack_search {
-    const ddp__knapsack *k;
+    ddp__knapsack       *k;
     size_t               most;
     int64_t              known;
     ddp__knapsack_list   list[2], spare; /* list[0] fronts, list[1] backs */
@@ -32893,26 +32886,23 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     }
 }
 
-static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *assign)
+static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node)
 {
     for (; node >= 0; node = s->node[node].parent) {
         const ddp__knapsack_node *d = &s->node[node];
         const int *item = s->k->order + d->first;
-        for (int i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
+        for (int i = 0; i < d->count[0] + d->count[1]; i++) s->k->assign[item[i]] = i >= d->count[0];
     }
 }
 
-static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out, ddp_error *err)
+static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, ddp_error *err)
 {
     ddp__knapsack_list *back = &s->list[1];
     ddp__scratch room = {NULL, 0};
     int64_t *second = (int64_t *)ddp__scratch_take(&room, back->n, sizeof *second), value = s->known;
-    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0, i;
+    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0;
 
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__knapsack_no_memory(s, err);
-    }
+    DDP__TRY(ddp__scratch_check(&room, s->k->items, "items", err));
     for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
         if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
         back->at[n].rank = ranks - 1;
@@ -32921,11 +32911,10 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
     qsort(s->list[0].at, s->list[0].n, sizeof *s->list[0].at, ddp__knapsack_by_first);
     ddp__knapsack_match(s, tree, second, ranks, &value, best);
     if (value > s->known) {
-        for (i = 0; i < s->k->items; i++) assign[i] = -1;
-        ddp__knapsack_replay(s, best[0], assign);
-        ddp__knapsack_replay(s, best[1], assign);
+        for (int i = 0; i < s->k->items; i++) s->k->assign[i] = -1;
+        ddp__knapsack_replay(s, best[0]);
+        ddp__knapsack_replay(s, best[1]);
     }
-    *out = value;
     ddp__scratch_free(&room);
     return DDP_OK;
 }
@@ -32968,8 +32957,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
-                               ddp_error *err)
+ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err)
 {
     ddp__knapsack_search s;
     ddp_status status;
@@ -32977,10 +32965,9 @@ ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t mos
     s.k = k;
     s.known = known;
     s.most = most;
-    *out = known;
     if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
     status = ddp__knapsack_lists(&s, err);
-    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, assign, out, err);
+    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, err);
     DDP_FREE(s.list[0].at);
     DDP_FREE(s.list[1].at);
     DDP_FREE(s.spare.at);
@@ -33044,20 +33031,21 @@ static int64_t ddp__knapsack_ticks(double x, double tick)
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
-typedef struct ddp__knapsack_key {
-    ddp__knapsack_class c;
-    int                 item;
-} ddp__knapsack_key;
-
-/* Release order; longer items first, then more valuable ones, then as they were listed. */
-static int ddp__knapsack_key_order(const void *a, const void *b)
+/* Release order; longer items first, then more valuable ones. */
+static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsack_class *y)
 {
-    const ddp__knapsack_key *x = (const ddp__knapsack_key *)a, *y = (const ddp__knapsack_key *)b;
-    if (x->c.ready != y->c.ready) return x->c.ready < y->c.ready ? -1 : 1;
-    if (x->c.cost[0] != y->c.cost[0]) return x->c.cost[0] > y->c.cost[0] ? -1 : 1;
-    if (x->c.cost[1] != y->c.cost[1]) return x->c.cost[1] > y->c.cost[1] ? -1 : 1;
-    if (x->c.value != y->c.value) return x->c.value > y->c.value ? -1 : 1;
-    return x->item - y->item;
+    if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
+    if (x->cost[0] != y->cost[0]) return x->cost[0] > y->cost[0] ? -1 : 1;
+    if (x->cost[1] != y->cost[1]) return x->cost[1] > y->cost[1] ? -1 : 1;
+    return (x->value < y->value) - (x->value > y->value);
+}
+
+/* The same; then as they were listed. */
+static int ddp__knapsack_order(const void *a, const void *b)
+{
+    const ddp__knapsack_class *x = (const ddp__knapsack_class *)a, *y = (const ddp__knapsack_class *)b;
+    int order = ddp__knapsack_compare(x, y);
+    return order ? order : x->first - y->first;
 }
 
 static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_class *c)
@@ -33067,41 +33055,37 @@ static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_
     return 0;
 }
 
-static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key)
+/* Sorts the items, each a class of one with its number in `first`, and joins equal ones. */
+static void ddp__knapsack_classes(ddp__knapsack *k)
 {
-    ddp__knapsack_class *last;
-    int i, n = 0;
-    for (i = 0; i < k->items; i++) {
-        if (!ddp__knapsack_fits_alone(k, &key[i].c)) continue;
-        k->order[n] = key[i].item;
-        k->total += key[i].c.value;
-        last = k->classes ? &k->cls[k->classes - 1] : NULL;
-        if (!last || last->ready != key[i].c.ready || last->cost[0] != key[i].c.cost[0] ||
-            last->cost[1] != key[i].c.cost[1] || last->value != key[i].c.value) {
-            last = &k->cls[k->classes++];
-            *last = key[i].c;
-            last->first = n;
-            last->count = 0;
+    int n = 0;
+    qsort(k->cls, (size_t)k->items, sizeof *k->cls, ddp__knapsack_order);
+    for (int i = 0; i < k->items; i++) {
+        const ddp__knapsack_class x = k->cls[i];
+        if (!ddp__knapsack_fits_alone(k, &x)) continue;
+        if (!k->classes || ddp__knapsack_compare(&k->cls[k->classes - 1], &x)) {
+            k->cls[k->classes] = x;
+            k->cls[k->classes++].first = n;
         }
-        last->count++;
-        n++;
+        k->cls[k->classes - 1].count = n + 1 - k->cls[k->classes - 1].first;
+        k->order[n++] = x.first;
+        k->total += x.value;
     }
 }
 
 static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_error *err)
 {
     size_t n = (size_t)p->items;
-    ddp__knapsack_key *key;
     double tick = 0, unit = 0;
 
     memset(k, 0, sizeof *k);
-    key = (ddp__knapsack_key *)ddp__scratch_take(&k->room, n, sizeof *key);
     k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
-    k->order = ddp__ints(&k->room, n);
+    k->order = ddp__ints(&k->room, n), k->assign = ddp__ints(&k->room, n);
     k->key = ddp__doubles(&k->room, n);
-    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    DDP__TRY(ddp__scratch_check(&k->room, p->items, "items", err));
     k->items = p->items;
     k->links = p->links;
+    k->value = p->value ? p->value : p->item_s;
     for (int l = 0; l < p->links; l++)
         if (p->deadline_s[l] > tick) tick = p->deadline_s[l];
     tick = ldexp(tick, -44);
@@ -33111,22 +33095,21 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
         k->deadline[l] = ddp__knapsack_ticks(p->deadline_s[l], tick) + 1;
         if (k->start[l] > k->deadline[l]) k->start[l] = k->deadline[l];
     }
-    for (int i = 0; i < p->items; i++) unit += p->value ? p->value[i] : p->item_s[i];
+    for (int i = 0; i < p->items; i++) unit += k->value[i];
     unit = ldexp(unit, -46);
     if (!(unit > 0)) unit = 1; /* nothing has any value */
     for (int i = 0; i < p->items; i++) {
-        double value = p->value ? p->value[i] : p->item_s[i];
-        key[i].item = i;
-        key[i].c.ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
+        ddp__knapsack_class *x = &k->cls[i];
+        x->first = i;
+        x->ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
         for (int l = 0; l < p->links; l++)
-            key[i].c.cost[l] = p->start_s[l] < p->deadline_s[l]
-                                   ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
-                                   : DDP__KNAPSACK_NEVER;
-        key[i].c.value = (int64_t)floor(value / unit + 0.5);
-        k->key[i] = p->value ? value / p->item_s[i] : value;
+            x->cost[l] = p->start_s[l] < p->deadline_s[l]
+                             ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
+                             : DDP__KNAPSACK_NEVER;
+        x->value = (int64_t)floor(k->value[i] / unit + 0.5);
+        k->key[i] = p->value ? p->value[i] / p->item_s[i] : p->item_s[i];
     }
-    qsort(key, n, sizeof *key, ddp__knapsack_key_order);
-    ddp__knapsack_classes(k, key);
+    ddp__knapsack_classes(k);
     return DDP_OK;
 }
 
@@ -33159,20 +33142,18 @@ static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, 
     return 0;
 }
 
-static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
-                                ddp_error *err)
+static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int64_t *out, ddp_error *err)
 {
     ddp__ranked *rank;
     ddp__knapsack_span *tree;
     double room[2] = {0, 0};
-    int64_t sum = 0;
     int c, i, n = 0, l, turn, leaves = 1, *cls;
 
     while (leaves < k->classes) leaves *= 2;
     tree = (ddp__knapsack_span *)ddp__scratch_take(&k->room, 4 * (size_t)leaves, sizeof *tree);
     rank = (ddp__ranked *)ddp__scratch_take(&k->room, (size_t)k->items, sizeof *rank);
     cls = ddp__ints(&k->room, (size_t)k->items);
-    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
+    DDP__TRY(ddp__scratch_check(&k->room, k->items, "items", err));
     for (c = 0; c < k->classes; c++)
         for (i = 0; i < k->cls[c].count; i++) {
             rank[n].i = k->order[k->cls[c].first + i];
@@ -33180,28 +33161,27 @@ static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_prob
             cls[rank[n++].i] = c;
         }
     qsort(rank, (size_t)n, sizeof *rank, ddp__by_rank);
-    for (i = 0; i < k->items; i++) assign[i] = -1;
+    for (i = 0; i < k->items; i++) k->assign[i] = -1;
     for (l = 0; l < k->links; l++) room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
     for (i = 0; i < n; i++)
-        for (turn = 0; turn < k->links && assign[rank[i].i] < 0; turn++) {
+        for (turn = 0; turn < k->links && k->assign[rank[i].i] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
             if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, cls[rank[i].i])) continue;
-            assign[rank[i].i] = l;
-            sum += k->cls[cls[rank[i].i]].value;
+            k->assign[rank[i].i] = l;
+            *out += k->cls[cls[rank[i].i]].value;
         }
-    *out = sum;
     return DDP_OK;
 }
 
 /* Greedy first: it settles the case that everything fits, and bounds the exact search. */
 static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                      size_t most, int *assign, ddp_error *err)
+                                      size_t most, ddp_error *err)
 {
     ddp_status status;
     int64_t value = 0;
-    DDP__TRY(ddp__knapsack_greedy(k, p, assign, &value, err));
+    DDP__TRY(ddp__knapsack_greedy(k, p, &value, err));
     if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
-    status = ddp__knapsack_exact(k, value, most, assign, &value, err);
+    status = ddp__knapsack_exact(k, value, most, err);
     return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
 }
 
@@ -33211,20 +33191,17 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     ddp__knapsack k;
     ddp_status status;
     double sum = 0;
-    int *own, i;
 
     DDP__TRY(ddp__knapsack_check(p, assign, err));
     if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
     k.work = work;
-    own = status == DDP_OK ? ddp__ints(&k.room, (size_t)p->items) : NULL;
-    if (own) status = ddp__knapsack_solve(&k, p, solver, most, own, err);
-    else if (status == DDP_OK) status = ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    if (status == DDP_OK) status = ddp__knapsack_solve(&k, p, solver, most, err);
     if (status == DDP_OK) {
-        memcpy(assign, own, (size_t)p->items * sizeof *own);
-        for (i = 0; i < p->items; i++)
-            if (own[i] >= 0) sum += p->value ? p->value[i] : p->item_s[i];
+        memcpy(assign, k.assign, (size_t)p->items * sizeof *assign);
+        for (int i = 0; i < p->items; i++)
+            if (assign[i] >= 0) sum += k.value[i];
         if (value) *value = sum;
     }
     ddp__scratch_free(&k.room);
@@ -33654,12 +33631,12 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
     d->ready = ddp__doubles(&d->room, N), d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
-    if (d->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
+    DDP__TRY(ddp__scratch_check(&d->room, p->layers, "buckets", err));
     DDP__TRY(ddp__deft_partition(p, o, d, err));
     d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
     d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->on = ddp__ints(&d->room, 4 * N);
-    return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
+    return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
 /* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time per update.
@@ -34330,21 +34307,19 @@ double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
     return bound;
 }
 
-int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
+void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
 {
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
     m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
-    return !room->failed;
 }
 
 ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err)
 {
     ddp__scratch room = {NULL, 0};
     ddp__matching m;
-    int ok;
     if (n < 1 || !weight || !mate || !value)
         return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
     for (int u = 0; u < n; u++)
@@ -34353,10 +34328,11 @@ ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, doubl
             if (!(w >= -DBL_MAX && w <= DBL_MAX))
                 return ddp__fail(err, DDP_ARG, "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
         }
-    ok = ddp__matching_open(&m, n, &room);
-    if (ok) *value = ddp__matching_solve(&m, weight, mate);
+    ddp__matching_open(&m, n, &room);
+    DDP__TRY(ddp__scratch_check(&room, n, "vertices", err));
+    *value = ddp__matching_solve(&m, weight, mate);
     ddp__scratch_free(&room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);
+    return DDP_OK;
 }
 
 /* ---- communities ---- */
@@ -34400,10 +34376,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
     g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
     g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
-    if (g->room.failed) {
-        ddp__scratch_free(&g->room);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);
-    }
+    DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             if (i == j) continue;
@@ -35166,7 +35139,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
     ddp__place_cycle c;
-    int k, g, ok;
+    int k, g;
 
     memset(&c, 0, sizeof c);
     c.p = p;
@@ -35177,20 +35150,19 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
-    ok = !room.failed;
-    for (k = 0; ok && k < p->N; k++) {
+    for (k = 0; !room.failed && k < p->N; k++) {
         c.size[label[k]]++;
         if (!table) continue;
         (void)ddp__place_weigh(&c, k);
         memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
     }
     c.table = table;
-    for (k = 0; ok && k < p->S && ddp__place_cycle_once(&c); k++) {
+    for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {}
         if (g == p->S) break;
     }
     ddp__scratch_free(&room);
-    return ok;
+    return !room.failed;
 }
 
 void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
@@ -36159,8 +36131,8 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->order = ddp__ints(&p->room, s);
     p->reach = ddp__doubles(&p->room, s);
     p->tour = ddp__doubles(&p->room, S <= DDP_TOUR_EXACT ? s << s : 1);
-    if (!ddp__matching_open(&p->matching, D, &p->room))
-        return ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", net->devices);
+    ddp__matching_open(&p->matching, D, &p->room);
+    DDP__TRY(ddp__scratch_check(&p->room, net->devices, "devices", err));
     return ddp__place_pairs(p, net, err);
 }
 
@@ -36616,7 +36588,7 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     g->from = ddp__ints(&g->room, (size_t)n + 2);
     g->gradient = (unsigned char *)ddp__scratch_take(&g->room, (size_t)n, 1);
     g->seen = ddp__ints(&g->room, (size_t)(n > net->devices ? n : net->devices));
-    if (g->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d operators", n);
+    DDP__TRY(ddp__scratch_check(&g->room, n, "operators", err));
     ddp__workload_users(g);
     for (i = 0; i < n; i++)
         g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 || list->op[i].param_bytes > 0));
@@ -36883,7 +36855,7 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
         if (live > t->width) t->width = live;
     }
     t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, (size_t)total, sizeof *t->live);
-    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    DDP__TRY(ddp__scratch_check(&t->graph.room, t->n, "operators", err));
     ddp__fence_tape_live(t);
     return DDP_OK;
 }
@@ -36902,7 +36874,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
-    if (room->failed) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     return ddp__fence_tape_fill(t, err);
 }
 
@@ -36962,8 +36934,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
     line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
     line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
-    if (line->room.failed)
-        return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, net->devices);
+    DDP__TRY(ddp__scratch_check(&line->room, t->n, "operators", err));
     for (i = 0; i < P; i++) {
         line->pace[i] = 1 / net->speed[order[i]];
         line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
@@ -37158,7 +37129,7 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     m->from = ddp__ints(&m->room, N + 1);
     m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
+    DDP__TRY(ddp__scratch_check(&m->room, net->devices, "devices", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             double there, back;
@@ -37393,7 +37364,6 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     ddp__scratch room = {NULL, 0};
     ddp__fence_fit f;
     double *need, lacks;
-    int failed;
 
     *every = N <= 20 && ldexp((double)N * (double)t->n, N) <= DDP__FENCE_SETS;
     memset(&f, 0, sizeof f);
@@ -37405,17 +37375,17 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     f.sweep = ddp__ints(&room, n + 2);
     f.reach = (unsigned char *)ddp__scratch_take(&room, *every ? (size_t)1 << N : 2, n + 1);
     need = ddp__doubles(&room, n + 1);
-    failed = room.failed;
-    if (!failed) ddp__fence_fit_segments(&f, need);
-    if (!failed && *every) {
+    DDP__TRY(ddp__scratch_check(&room, t->n, "operators", err));
+    ddp__fence_fit_segments(&f, need);
+    if (*every) {
         *found = ddp__fence_fit_all(&f, order);
-    } else if (!failed) {
+    } else {
         lacks = ddp__fence_fit_lacks(&f);
         while (ddp__improve(order, N, 0, ddp__fence_fit_lacks, &f, &lacks)) {}
         *found = lacks <= 0;
     }
     ddp__scratch_free(&room);
-    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, N) : DDP_OK;
+    return DDP_OK;
 }
 
 /* ==== plan/fence_cut.c ==== [plan] */

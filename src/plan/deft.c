@@ -118,12 +118,12 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
     d->ready = ddp__doubles(&d->room, N), d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
-    if (d->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
+    DDP__TRY(ddp__scratch_check(&d->room, p->layers, "buckets", err));
     DDP__TRY(ddp__deft_partition(p, o, d, err));
     d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
     d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->on = ddp__ints(&d->room, 4 * N);
-    return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
+    return ddp__scratch_check(&d->room, d->parts, "parts", err);
 }
 
 /* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time per update.

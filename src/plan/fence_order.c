@@ -26,7 +26,7 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     m->from = ddp__ints(&m->room, N + 1);
     m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
+    DDP__TRY(ddp__scratch_check(&m->room, net->devices, "devices", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             double there, back;
@@ -261,7 +261,6 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     ddp__scratch room = {NULL, 0};
     ddp__fence_fit f;
     double *need, lacks;
-    int failed;
 
     *every = N <= 20 && ldexp((double)N * (double)t->n, N) <= DDP__FENCE_SETS;
     memset(&f, 0, sizeof f);
@@ -273,15 +272,15 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     f.sweep = ddp__ints(&room, n + 2);
     f.reach = (unsigned char *)ddp__scratch_take(&room, *every ? (size_t)1 << N : 2, n + 1);
     need = ddp__doubles(&room, n + 1);
-    failed = room.failed;
-    if (!failed) ddp__fence_fit_segments(&f, need);
-    if (!failed && *every) {
+    DDP__TRY(ddp__scratch_check(&room, t->n, "operators", err));
+    ddp__fence_fit_segments(&f, need);
+    if (*every) {
         *found = ddp__fence_fit_all(&f, order);
-    } else if (!failed) {
+    } else {
         lacks = ddp__fence_fit_lacks(&f);
         while (ddp__improve(order, N, 0, ddp__fence_fit_lacks, &f, &lacks)) {}
         *found = lacks <= 0;
     }
     ddp__scratch_free(&room);
-    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, N) : DDP_OK;
+    return DDP_OK;
 }

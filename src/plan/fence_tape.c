@@ -58,7 +58,7 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
         if (live > t->width) t->width = live;
     }
     t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, (size_t)total, sizeof *t->live);
-    if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    DDP__TRY(ddp__scratch_check(&t->graph.room, t->n, "operators", err));
     ddp__fence_tape_live(t);
     return DDP_OK;
 }
@@ -77,7 +77,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
-    if (room->failed) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     return ddp__fence_tape_fill(t, err);
 }
 
@@ -137,8 +137,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
     line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
     line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
-    if (line->room.failed)
-        return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, net->devices);
+    DDP__TRY(ddp__scratch_check(&line->room, t->n, "operators", err));
     for (i = 0; i < P; i++) {
         line->pace[i] = 1 / net->speed[order[i]];
         line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;

@@ -80,21 +80,19 @@ double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
     return bound;
 }
 
-int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
+void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
 {
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
     m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
-    return !room->failed;
 }
 
 ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err)
 {
     ddp__scratch room = {NULL, 0};
     ddp__matching m;
-    int ok;
     if (n < 1 || !weight || !mate || !value)
         return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
     for (int u = 0; u < n; u++)
@@ -103,10 +101,11 @@ ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, doubl
             if (!(w >= -DBL_MAX && w <= DBL_MAX))
                 return ddp__fail(err, DDP_ARG, "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
         }
-    ok = ddp__matching_open(&m, n, &room);
-    if (ok) *value = ddp__matching_solve(&m, weight, mate);
+    ddp__matching_open(&m, n, &room);
+    DDP__TRY(ddp__scratch_check(&room, n, "vertices", err));
+    *value = ddp__matching_solve(&m, weight, mate);
     ddp__scratch_free(&room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to match %d vertices", n);
+    return DDP_OK;
 }
 
 /* ---- communities ---- */
@@ -150,10 +149,7 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
     g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
     g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
-    if (g->room.failed) {
-        ddp__scratch_free(&g->room);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);
-    }
+    DDP__TRY(ddp__scratch_check(&g->room, n, "nodes", err));
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             if (i == j) continue;

@@ -100,7 +100,13 @@ void ddp__scratch_free(ddp__scratch *s)
         s->last = b->next;
         DDP_FREE(b);
     }
-    s->failed = 0;
+}
+
+ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
+{
+    if (!s->failed) return DDP_OK;
+    ddp__scratch_free(s);
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d %s", n, what);
 }
 
 void *ddp__copy(const void *from, size_t count, size_t size)

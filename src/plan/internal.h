@@ -56,7 +56,9 @@ typedef struct ddp__scratch {
 DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
 DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void    ddp__scratch_free(ddp__scratch *s);
+DDP_LIB void    ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
+/* DDP_OK; or all is freed, and "no memory to plan N WHAT". */
+DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
 /* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
 DDP_LIB void   *ddp__copy(const void *from, size_t count, size_t size);
 /* The array, its room of *room elements raised to `wanted` or more; NULL when memory is short (the old one stays). */
@@ -169,6 +171,8 @@ typedef struct ddp__knapsack {
     ddp__knapsack_class *cls;   /* in release order; items that fit nowhere are left out */
     int                 *order; /* [items] item index by position */
     double              *key;   /* [items] what greedy sorts by */
+    const double        *value; /* [items] what is maximised, before it was ticks */
+    int                 *assign; /* [items] the link of each, -1 = none */
     int64_t              total; /* value of all classes */
     int64_t             *work;  /* grows by one for each entry that the exact search lists; or NULL */
     ddp__scratch         room;
@@ -178,10 +182,8 @@ typedef struct ddp__knapsack {
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
                                         int64_t *work, int *assign, double *value, ddp_error *err);
 
-/* Writes assign [items] and the value in ticks into *out, or leaves assign and returns `known`, a value that can be
- * reached, where nothing is better. most = entries of a half. */
-DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
-                                       ddp_error *err);
+/* k->assign is replaced where more than `known` can be reached. most = entries of a half. */
+DDP_LIB ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err);
 
 /* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
@@ -271,7 +273,7 @@ typedef struct ddp__place {
     ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
 
-DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room); /* 0 = no memory */
+DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */

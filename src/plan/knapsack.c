@@ -54,20 +54,21 @@ static int64_t ddp__knapsack_ticks(double x, double tick)
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
-typedef struct ddp__knapsack_key {
-    ddp__knapsack_class c;
-    int                 item;
-} ddp__knapsack_key;
-
-/* Release order; longer items first, then more valuable ones, then as they were listed. */
-static int ddp__knapsack_key_order(const void *a, const void *b)
+/* Release order; longer items first, then more valuable ones. */
+static int ddp__knapsack_compare(const ddp__knapsack_class *x, const ddp__knapsack_class *y)
 {
-    const ddp__knapsack_key *x = (const ddp__knapsack_key *)a, *y = (const ddp__knapsack_key *)b;
-    if (x->c.ready != y->c.ready) return x->c.ready < y->c.ready ? -1 : 1;
-    if (x->c.cost[0] != y->c.cost[0]) return x->c.cost[0] > y->c.cost[0] ? -1 : 1;
-    if (x->c.cost[1] != y->c.cost[1]) return x->c.cost[1] > y->c.cost[1] ? -1 : 1;
-    if (x->c.value != y->c.value) return x->c.value > y->c.value ? -1 : 1;
-    return x->item - y->item;
+    if (x->ready != y->ready) return x->ready < y->ready ? -1 : 1;
+    if (x->cost[0] != y->cost[0]) return x->cost[0] > y->cost[0] ? -1 : 1;
+    if (x->cost[1] != y->cost[1]) return x->cost[1] > y->cost[1] ? -1 : 1;
+    return (x->value < y->value) - (x->value > y->value);
+}
+
+/* The same; then as they were listed. */
+static int ddp__knapsack_order(const void *a, const void *b)
+{
+    const ddp__knapsack_class *x = (const ddp__knapsack_class *)a, *y = (const ddp__knapsack_class *)b;
+    int order = ddp__knapsack_compare(x, y);
+    return order ? order : x->first - y->first;
 }
 
 static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_class *c)
@@ -77,41 +78,37 @@ static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_
     return 0;
 }
 
-static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key)
+/* Sorts the items, each a class of one with its number in `first`, and joins equal ones. */
+static void ddp__knapsack_classes(ddp__knapsack *k)
 {
-    ddp__knapsack_class *last;
-    int i, n = 0;
-    for (i = 0; i < k->items; i++) {
-        if (!ddp__knapsack_fits_alone(k, &key[i].c)) continue;
-        k->order[n] = key[i].item;
-        k->total += key[i].c.value;
-        last = k->classes ? &k->cls[k->classes - 1] : NULL;
-        if (!last || last->ready != key[i].c.ready || last->cost[0] != key[i].c.cost[0] ||
-            last->cost[1] != key[i].c.cost[1] || last->value != key[i].c.value) {
-            last = &k->cls[k->classes++];
-            *last = key[i].c;
-            last->first = n;
-            last->count = 0;
+    int n = 0;
+    qsort(k->cls, (size_t)k->items, sizeof *k->cls, ddp__knapsack_order);
+    for (int i = 0; i < k->items; i++) {
+        const ddp__knapsack_class x = k->cls[i];
+        if (!ddp__knapsack_fits_alone(k, &x)) continue;
+        if (!k->classes || ddp__knapsack_compare(&k->cls[k->classes - 1], &x)) {
+            k->cls[k->classes] = x;
+            k->cls[k->classes++].first = n;
         }
-        last->count++;
-        n++;
+        k->cls[k->classes - 1].count = n + 1 - k->cls[k->classes - 1].first;
+        k->order[n++] = x.first;
+        k->total += x.value;
     }
 }
 
 static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_error *err)
 {
     size_t n = (size_t)p->items;
-    ddp__knapsack_key *key;
     double tick = 0, unit = 0;
 
     memset(k, 0, sizeof *k);
-    key = (ddp__knapsack_key *)ddp__scratch_take(&k->room, n, sizeof *key);
     k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
-    k->order = ddp__ints(&k->room, n);
+    k->order = ddp__ints(&k->room, n), k->assign = ddp__ints(&k->room, n);
     k->key = ddp__doubles(&k->room, n);
-    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    DDP__TRY(ddp__scratch_check(&k->room, p->items, "items", err));
     k->items = p->items;
     k->links = p->links;
+    k->value = p->value ? p->value : p->item_s;
     for (int l = 0; l < p->links; l++)
         if (p->deadline_s[l] > tick) tick = p->deadline_s[l];
     tick = ldexp(tick, -44);
@@ -121,22 +118,21 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
         k->deadline[l] = ddp__knapsack_ticks(p->deadline_s[l], tick) + 1;
         if (k->start[l] > k->deadline[l]) k->start[l] = k->deadline[l];
     }
-    for (int i = 0; i < p->items; i++) unit += p->value ? p->value[i] : p->item_s[i];
+    for (int i = 0; i < p->items; i++) unit += k->value[i];
     unit = ldexp(unit, -46);
     if (!(unit > 0)) unit = 1; /* nothing has any value */
     for (int i = 0; i < p->items; i++) {
-        double value = p->value ? p->value[i] : p->item_s[i];
-        key[i].item = i;
-        key[i].c.ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
+        ddp__knapsack_class *x = &k->cls[i];
+        x->first = i;
+        x->ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
         for (int l = 0; l < p->links; l++)
-            key[i].c.cost[l] = p->start_s[l] < p->deadline_s[l]
-                                   ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
-                                   : DDP__KNAPSACK_NEVER;
-        key[i].c.value = (int64_t)floor(value / unit + 0.5);
-        k->key[i] = p->value ? value / p->item_s[i] : value;
+            x->cost[l] = p->start_s[l] < p->deadline_s[l]
+                             ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
+                             : DDP__KNAPSACK_NEVER;
+        x->value = (int64_t)floor(k->value[i] / unit + 0.5);
+        k->key[i] = p->value ? p->value[i] / p->item_s[i] : p->item_s[i];
     }
-    qsort(key, n, sizeof *key, ddp__knapsack_key_order);
-    ddp__knapsack_classes(k, key);
+    ddp__knapsack_classes(k);
     return DDP_OK;
 }
 
@@ -169,20 +165,18 @@ static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, 
     return 0;
 }
 
-static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
-                                ddp_error *err)
+static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int64_t *out, ddp_error *err)
 {
     ddp__ranked *rank;
     ddp__knapsack_span *tree;
     double room[2] = {0, 0};
-    int64_t sum = 0;
     int c, i, n = 0, l, turn, leaves = 1, *cls;
 
     while (leaves < k->classes) leaves *= 2;
     tree = (ddp__knapsack_span *)ddp__scratch_take(&k->room, 4 * (size_t)leaves, sizeof *tree);
     rank = (ddp__ranked *)ddp__scratch_take(&k->room, (size_t)k->items, sizeof *rank);
     cls = ddp__ints(&k->room, (size_t)k->items);
-    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
+    DDP__TRY(ddp__scratch_check(&k->room, k->items, "items", err));
     for (c = 0; c < k->classes; c++)
         for (i = 0; i < k->cls[c].count; i++) {
             rank[n].i = k->order[k->cls[c].first + i];
@@ -190,28 +184,27 @@ static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_prob
             cls[rank[n++].i] = c;
         }
     qsort(rank, (size_t)n, sizeof *rank, ddp__by_rank);
-    for (i = 0; i < k->items; i++) assign[i] = -1;
+    for (i = 0; i < k->items; i++) k->assign[i] = -1;
     for (l = 0; l < k->links; l++) room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
     for (i = 0; i < n; i++)
-        for (turn = 0; turn < k->links && assign[rank[i].i] < 0; turn++) {
+        for (turn = 0; turn < k->links && k->assign[rank[i].i] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
             if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, cls[rank[i].i])) continue;
-            assign[rank[i].i] = l;
-            sum += k->cls[cls[rank[i].i]].value;
+            k->assign[rank[i].i] = l;
+            *out += k->cls[cls[rank[i].i]].value;
         }
-    *out = sum;
     return DDP_OK;
 }
 
 /* Greedy first: it settles the case that everything fits, and bounds the exact search. */
 static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                      size_t most, int *assign, ddp_error *err)
+                                      size_t most, ddp_error *err)
 {
     ddp_status status;
     int64_t value = 0;
-    DDP__TRY(ddp__knapsack_greedy(k, p, assign, &value, err));
+    DDP__TRY(ddp__knapsack_greedy(k, p, &value, err));
     if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
-    status = ddp__knapsack_exact(k, value, most, assign, &value, err);
+    status = ddp__knapsack_exact(k, value, most, err);
     return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
 }
 
@@ -221,20 +214,17 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     ddp__knapsack k;
     ddp_status status;
     double sum = 0;
-    int *own, i;
 
     DDP__TRY(ddp__knapsack_check(p, assign, err));
     if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
     k.work = work;
-    own = status == DDP_OK ? ddp__ints(&k.room, (size_t)p->items) : NULL;
-    if (own) status = ddp__knapsack_solve(&k, p, solver, most, own, err);
-    else if (status == DDP_OK) status = ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    if (status == DDP_OK) status = ddp__knapsack_solve(&k, p, solver, most, err);
     if (status == DDP_OK) {
-        memcpy(assign, own, (size_t)p->items * sizeof *own);
-        for (i = 0; i < p->items; i++)
-            if (own[i] >= 0) sum += p->value ? p->value[i] : p->item_s[i];
+        memcpy(assign, k.assign, (size_t)p->items * sizeof *assign);
+        for (int i = 0; i < p->items; i++)
+            if (assign[i] >= 0) sum += k.value[i];
         if (value) *value = sum;
     }
     ddp__scratch_free(&k.room);

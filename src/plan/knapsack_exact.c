@@ -36,7 +36,7 @@ typedef struct ddp__knapsack_list {
 } ddp__knapsack_list;
 
 typedef struct ddp__knapsack_search {
-    const ddp__knapsack *k;
+    ddp__knapsack       *k;
     size_t               most;
     int64_t              known;
     ddp__knapsack_list   list[2], spare; /* list[0] fronts, list[1] backs */
@@ -219,26 +219,23 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     }
 }
 
-static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *assign)
+static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node)
 {
     for (; node >= 0; node = s->node[node].parent) {
         const ddp__knapsack_node *d = &s->node[node];
         const int *item = s->k->order + d->first;
-        for (int i = 0; i < d->count[0] + d->count[1]; i++) assign[item[i]] = i >= d->count[0];
+        for (int i = 0; i < d->count[0] + d->count[1]; i++) s->k->assign[item[i]] = i >= d->count[0];
     }
 }
 
-static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out, ddp_error *err)
+static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, ddp_error *err)
 {
     ddp__knapsack_list *back = &s->list[1];
     ddp__scratch room = {NULL, 0};
     int64_t *second = (int64_t *)ddp__scratch_take(&room, back->n, sizeof *second), value = s->known;
-    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0, i;
+    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0;
 
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__knapsack_no_memory(s, err);
-    }
+    DDP__TRY(ddp__scratch_check(&room, s->k->items, "items", err));
     for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
         if (n == 0 || second[ranks - 1] != back->at[n].t[1]) second[ranks++] = back->at[n].t[1];
         back->at[n].rank = ranks - 1;
@@ -247,11 +244,10 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
     qsort(s->list[0].at, s->list[0].n, sizeof *s->list[0].at, ddp__knapsack_by_first);
     ddp__knapsack_match(s, tree, second, ranks, &value, best);
     if (value > s->known) {
-        for (i = 0; i < s->k->items; i++) assign[i] = -1;
-        ddp__knapsack_replay(s, best[0], assign);
-        ddp__knapsack_replay(s, best[1], assign);
+        for (int i = 0; i < s->k->items; i++) s->k->assign[i] = -1;
+        ddp__knapsack_replay(s, best[0]);
+        ddp__knapsack_replay(s, best[1]);
     }
-    *out = value;
     ddp__scratch_free(&room);
     return DDP_OK;
 }
@@ -294,8 +290,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
-                               ddp_error *err)
+ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err)
 {
     ddp__knapsack_search s;
     ddp_status status;
@@ -303,10 +298,9 @@ ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t mos
     s.k = k;
     s.known = known;
     s.most = most;
-    *out = known;
     if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
     status = ddp__knapsack_lists(&s, err);
-    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, assign, out, err);
+    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, err);
     DDP_FREE(s.list[0].at);
     DDP_FREE(s.list[1].at);
     DDP_FREE(s.spare.at);

@@ -64,10 +64,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->step = ddp__ints(&c->room, L), c->list = ddp__ints(&c->room, L);
     c->comm = ddp__doubles(&c->room, L), c->w = ddp__doubles(&c->room, L), c->k = ddp__doubles(&c->room, L);
     c->P = ddp__doubles(&c->room, L + 1), c->C = ddp__doubles(&c->room, L + 1);
-    if (c->room.failed) {
-        ddp__scratch_free(&c->room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
-    }
+    DDP__TRY(ddp__scratch_check(&c->room, p->layers, "layers", err));
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
         c->comm[i] = ddp__occupies(p, l);

@@ -70,14 +70,14 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
     size_t L = (size_t)p->layers;
     ddp__scratch room = {NULL, 0};
     double *time = ddp__doubles(&room, 2 * L);
-    int *stack = ddp__ints(&room, L), failed = room.failed;
+    int *stack = ddp__ints(&room, L);
 
-    if (failed) *out_s = 0;
-    else if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
+    DDP__TRY(ddp__scratch_check(&room, p->layers, "layers", err));
+    if (cost == DDP_COST_TIMELINE) *out_s = ddp__brute_timeline(p, member);
     else if (cost == DDP_COST_SUM) *out_s = ddp__brute_sum(p, member);
     else *out_s = ddp__brute_window(p, member, stack, time, time + L);
     ddp__scratch_free(&room);
-    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers) : DDP_OK;
+    return DDP_OK;
 }
 
 typedef struct ddp__brute_state {
@@ -123,7 +123,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);
     s.cut = ddp__ints(&room, (size_t)sets + 1);
-    if (room.failed) status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
+    DDP__TRY(ddp__scratch_check(&room, p->layers, "layers", err));
     for (a = 0; a <= p->layers && status == DDP_OK; a++) {
         memset(member, 0, L);
         for (b = a; b <= p->layers && status == DDP_OK; b++) {

@@ -92,10 +92,7 @@ ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cu
     int *choice = ddp__ints(&room, row * (size_t)rows);
     ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row), ddp__doubles(&room, row)};
 
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", L, period);
-    }
+    DDP__TRY(ddp__scratch_check(&room, L, "layers", err));
     if (windows) ddp__search_windows(c, &x);
     for (int r = 0; r < rows; r++) {
         double *now = best[r % 2], *was = best[1 - r % 2];
@@ -372,10 +369,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     s.excess = ddp__doubles(&room, H), s.load = ddp__doubles(&room, H);
     s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", c->layers, period);
-    }
+    DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
     s.c = c;
     s.period = (int)H; /* with more steps than layers the rest stay empty */
     s.most_visits = DDP__SCATTER_VISITS_EACH * (double)L * (double)H;

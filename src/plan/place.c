@@ -64,8 +64,8 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->order = ddp__ints(&p->room, s);
     p->reach = ddp__doubles(&p->room, s);
     p->tour = ddp__doubles(&p->room, S <= DDP_TOUR_EXACT ? s << s : 1);
-    if (!ddp__matching_open(&p->matching, D, &p->room))
-        return ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", net->devices);
+    ddp__matching_open(&p->matching, D, &p->room);
+    DDP__TRY(ddp__scratch_check(&p->room, net->devices, "devices", err));
     return ddp__place_pairs(p, net, err);
 }
 

@@ -295,7 +295,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
     ddp__place_cycle c;
-    int k, g, ok;
+    int k, g;
 
     memset(&c, 0, sizeof c);
     c.p = p;
@@ -306,20 +306,19 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
-    ok = !room.failed;
-    for (k = 0; ok && k < p->N; k++) {
+    for (k = 0; !room.failed && k < p->N; k++) {
         c.size[label[k]]++;
         if (!table) continue;
         (void)ddp__place_weigh(&c, k);
         memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
     }
     c.table = table;
-    for (k = 0; ok && k < p->S && ddp__place_cycle_once(&c); k++) {
+    for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {}
         if (g == p->S) break;
     }
     ddp__scratch_free(&room);
-    return ok;
+    return !room.failed;
 }
 
 void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)

@@ -72,7 +72,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->parts = ddp__ints(&m->room, n);
     m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
+    DDP__TRY(ddp__scratch_check(&m->room, p->layers, "buckets", err));
     for (int l = p->layers - 1; l >= 0; l--) {
         ddp__bl_group *g = &m->group[m->groups];
         if (p->forward_s) m->forward += p->forward_s[l];
@@ -296,7 +296,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
     stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d parts", total);
+    DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
         if (head < tail && sent[head].end < now) now = sent[head].end;
@@ -437,7 +437,7 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp_error *err)
     u.visits = 0;
     u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
-    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
+    DDP__TRY(ddp__scratch_check(&m->room, m->groups, "buckets", err));
     m->log = NULL;
     ddp__bl_us_search(&u);
     m->log = log;

@@ -154,7 +154,6 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     ddp__scratch room = {NULL, 0};
     ddp__tour t;
     double now;
-    int failed;
 
     t.n = n;
     t.cost = cost;
@@ -165,8 +164,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
-    failed = room.failed;
-    for (int start = 0; start < starts && !failed; start++) {
+    for (int start = 0; start < starts && !room.failed; start++) {
         if (first < 0 && start == last) continue;
         if (*length < INFINITY && over && over(user)) break;
         ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
@@ -176,14 +174,14 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
         memcpy(order, t.order, (size_t)n * sizeof(int));
     }
     ddp__scratch_free(&room);
-    return !failed;
+    return !room.failed;
 }
 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
 {
     double *best, found = 0, most = 0;
     ddp__scratch room = {NULL, 0};
-    int *path, ok;
+    int *path;
 
     if (n < 1 || !cost || !order || !length)
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
@@ -206,15 +204,14 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
                          "use a larger unit", n, most);
     path = ddp__ints(&room, (size_t)n);
     best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
-    ok = !room.failed;
-    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
-    else if (ok) found = ddp__held_karp(n, cost, first, last, 0, best, path);
-    if (ok) {
-        memcpy(order, path, (size_t)n * sizeof(int));
-        *length = found;
-    }
+    if (!room.failed && n > DDP_TOUR_EXACT)
+        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
+    if (n <= DDP_TOUR_EXACT) found = ddp__held_karp(n, cost, first, last, 0, best, path);
+    memcpy(order, path, (size_t)n * sizeof(int));
+    *length = found;
     ddp__scratch_free(&room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
+    return DDP_OK;
 }
 
 /* ---- rings ---- */
@@ -326,10 +323,7 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     cost = ddp__doubles(&room, N * N);
     best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
     lists = ddp__ints(&room, 2 * N);
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
-    }
+    DDP__TRY(ddp__scratch_check(&room, n, "workers", err));
     if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);

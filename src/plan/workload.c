@@ -71,7 +71,7 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     g->from = ddp__ints(&g->room, (size_t)n + 2);
     g->gradient = (unsigned char *)ddp__scratch_take(&g->room, (size_t)n, 1);
     g->seen = ddp__ints(&g->room, (size_t)(n > net->devices ? n : net->devices));
-    if (g->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d operators", n);
+    DDP__TRY(ddp__scratch_check(&g->room, n, "operators", err));
     ddp__workload_users(g);
     for (i = 0; i < n; i++)
         g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 || list->op[i].param_bytes > 0));
