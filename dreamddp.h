@@ -30308,6 +30308,11 @@ typedef struct ddp__fence_cut {
     double  work;        /* elementary steps so far, over all orders */
 } ddp__fence_cut;
 
+/* A message takes delay + slope x bytes. */
+typedef struct ddp__fence_hop {
+    double delay, slope;
+} ddp__fence_hop;
+
 /* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as row. */
 typedef struct ddp__fence_line {
     const ddp__fence_tape *tape;
@@ -30315,9 +30320,8 @@ typedef struct ddp__fence_line {
     int     ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
     double *pace;                /* seconds per FLOP */
     double *limit;               /* bytes */
-    double *delay, *slope;       /* a message takes delay + slope x bytes */
-    double *to_delay, *to_slope; /* [k, q] least over the positions up to k, to position q */
-    double *of_delay, *of_slope; /* [k, q] the same from position q */
+    ddp__fence_hop *hop;         /* from one position to another */
+    ddp__fence_hop *to, *of;     /* [k, q] least over the positions up to k: to position q, and from it */
     double *least;               /* [positions] every segment there receives so many seconds */
     double *bound;               /* [ages, positions + 1, n + 1], see ddp__fence_bound */
     double *ahead;               /* [2, ages, n + 1] scratch */
@@ -30339,6 +30343,7 @@ DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int ba
 DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every,
                                         ddp_error *err);
 
+DDP_LIB double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes);
 DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                         ddp__fence_line *line, ddp_error *err);
 
@@ -30349,7 +30354,7 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
 /* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
-                                       ddp__fence_cut *cut, int *improved, ddp_error *err);
+                                       ddp__fence_cut *cut, ddp_error *err);
 
 #endif /* DDP_NO_PLANNERS */
 
@@ -36842,24 +36847,33 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
  * result at a time is used further on: how many segments ago it was made is known. Of other results the cheapest place
  * is taken. */
 
+double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes)
+{
+    hop += (size_t)from * (size_t)positions + (size_t)to;
+    return hop->delay + hop->slope * bytes;
+}
+
 /* What each position receives at least: where none may stay empty, every segment but the first begins at some cut and
  * takes what its first operator needs. */
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
     double bytes = INFINITY, own;
-    int a, i, k, P = line->positions;
-    size_t at;
+    int a, i, k;
 
     for (a = 1; a < t->n; a++) {
         for (own = -1, i = t->from[a]; i < t->from[a + 1] && t->live[i].next == a; i++)
             own = fmax(own, 0) + t->graph.list->op[t->live[i].op].output_bytes;
         bytes = fmin(bytes, own);
     }
-    for (k = 1; k < P && !line->idle && bytes >= 0; k++) {
-        at = (size_t)(k - 1) * (size_t)P + (size_t)k;
-        line->least[k] = line->to_delay[at] + line->to_slope[at] * bytes;
-    }
+    for (k = 1; k < line->positions && !line->idle && bytes >= 0; k++)
+        line->least[k] = ddp__fence_takes(line->to, k - 1, k, line->positions, bytes);
+}
+
+static void ddp__fence_least(ddp__fence_hop *to, ddp__fence_hop x, const ddp__fence_hop *before)
+{
+    to->delay = before ? fmin(before->delay, x.delay) : x.delay;
+    to->slope = before ? fmin(before->slope, x.slope) : x.slope;
 }
 
 ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
@@ -36875,9 +36889,9 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->ages = idle ? 2 : DDP__FENCE_AGES;
     line->pace = ddp__doubles(&line->room, P), line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
-    line->delay = ddp__doubles(&line->room, P * P), line->slope = ddp__doubles(&line->room, P * P);
-    line->to_delay = ddp__doubles(&line->room, P * P), line->to_slope = ddp__doubles(&line->room, P * P);
-    line->of_delay = ddp__doubles(&line->room, P * P), line->of_slope = ddp__doubles(&line->room, P * P);
+    line->hop = (ddp__fence_hop *)ddp__scratch_take(&line->room, 3 * P * P, sizeof *line->hop);
+    line->to = line->hop + P * P;
+    line->of = line->to + P * P;
     line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
     line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
     line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
@@ -36887,19 +36901,15 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
         line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
         for (j = 0; j < P; j++) {
             if (i == j) continue;
-            at = i * P + j;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->delay[at] = net->delay_s[link], line->slope[at] = 1 / net->rate[link];
+            line->hop[i * P + j].delay = net->delay_s[link], line->hop[i * P + j].slope = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)
         for (j = i + 1; j < P; j++) {
             at = i * P + j;
-            line->to_delay[at] = i ? fmin(line->to_delay[at - P], line->delay[at]) : line->delay[at];
-            line->to_slope[at] = i ? fmin(line->to_slope[at - P], line->slope[at]) : line->slope[at];
-            link = j * P + i;
-            line->of_delay[at] = i ? fmin(line->of_delay[at - P], line->delay[link]) : line->delay[link];
-            line->of_slope[at] = i ? fmin(line->of_slope[at - P], line->slope[link]) : line->slope[link];
+            ddp__fence_least(&line->to[at], line->hop[at], i ? &line->to[at - P] : NULL);
+            ddp__fence_least(&line->of[at], line->hop[j * P + i], i ? &line->of[at - P] : NULL);
         }
     ddp__fence_line_least(line);
     return DDP_OK;
@@ -36908,9 +36918,9 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 /* Seconds to hand result u from position j to q, and its gradient back. */
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
-    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
-    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = line->delay[to] + line->slope[to] * bytes;
-    if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
+    double bytes = line->tape->graph.list->op[u].output_bytes;
+    double seconds = ddp__fence_takes(line->hop, j, q, line->positions, bytes);
+    if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->hop, q, j, line->positions, bytes);
     return seconds;
 }
 
@@ -36918,15 +36928,13 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
  * result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
-    size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
-    double bytes, seconds;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = INFINITY;
     if (line->idle) {
-        bytes = line->tape->graph.list->op[u].output_bytes;
-        seconds = line->to_delay[at] + line->to_slope[at] * bytes;
-        if (line->tape->graph.gradient[u]) seconds += line->of_delay[at] + line->of_slope[at] * bytes;
+        seconds = ddp__fence_takes(line->to, k, q, line->positions, bytes);
+        if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
         return seconds;
     }
-    seconds = INFINITY; /* no position is empty, so it is at most `back` positions behind k */
+    /* no position is empty, so it is at most `back` positions behind k */
     for (int j = k > back ? k - back : 0; j <= k; j++) seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
@@ -36971,8 +36979,6 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
-    size_t to = (size_t)k * (size_t)line->positions + (size_t)q;
-    size_t of = (size_t)q * (size_t)line->positions + (size_t)k;
     double best = INFINITY, sum = 0, there = 0, back = line->least[k], bytes;
     int i, u, home;
 
@@ -36988,8 +36994,8 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
             sum += ddp__fence_pair_least(line, k, q, u, a - 1 - home);
         } else {
             bytes = t->graph.list->op[u].output_bytes;
-            there += line->delay[to] + line->slope[to] * bytes;
-            if (t->graph.gradient[u]) back += line->delay[of] + line->slope[of] * bytes;
+            there += ddp__fence_takes(line->hop, k, q, line->positions, bytes);
+            if (t->graph.gradient[u]) back += ddp__fence_takes(line->hop, q, k, line->positions, bytes);
             if (!(there < cap) || !(back < cap)) break;
             sum += ddp__fence_pair(line, k, q, u);
         }
@@ -37494,7 +37500,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
 {
     const ddp__fence_line *line = &s->line;
     const ddp__fence_tape *t = line->tape;
-    size_t P = (size_t)line->positions, width = (size_t)t->width, to, of;
+    size_t P = (size_t)line->positions, width = (size_t)t->width;
     const ddp__fence_label from = s->label[p];
     const ddp__fence_live *live = t->live + t->from[from.at];
     const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
@@ -37505,15 +37511,14 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     for (b = a + 1; b <= t->n; b++) {
         for (; i < count && live[i].next < b; i++) {
             int place = s->place[(size_t)p * width + (size_t)i];
-            to = (size_t)place * P + (size_t)q;
-            of = (size_t)q * P + (size_t)place;
             bytes = t->graph.list->op[live[i].op].output_bytes;
-            received += line->delay[to] + line->slope[to] * bytes;
-            latency += line->delay[to] + line->slope[to] * bytes;
+            c = ddp__fence_takes(line->hop, place, q, line->positions, bytes);
+            received += c;
+            latency += c;
             kept += t->graph.kept * bytes;
             if (!t->graph.gradient[live[i].op]) continue;
             s->work += count;
-            back = line->delay[of] + line->slope[of] * bytes;
+            back = ddp__fence_takes(line->hop, q, place, line->positions, bytes);
             latency += back;
             for (j = 0; j < count; j++) {
                 if (s->place[(size_t)p * width + (size_t)j] != place) continue;
@@ -37648,14 +37653,13 @@ static double ddp__fence_floor(const ddp__fence_line *line)
 }
 
 ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory, ddp__fence_cut *cut,
-                               int *improved, ddp_error *err)
+                               ddp_error *err)
 {
     double before = cut->pipeline_s;
     ddp__fence_search s;
     ddp_status status;
 
     memset(&s, 0, sizeof s);
-    *improved = 0;
     status = ddp__fence_line_open(t, order, idle, no_memory, &s.line, err);
     s.turns = t->graph.turns;
     s.work = cut->work;
@@ -37669,8 +37673,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
                            "limits; merge operators", t->n, s.line.positions);
-    *improved = cut->pipeline_s < before;
-    if (*improved) cut->proven = !s.full && !s.gave_up;
+    if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
     DDP_FREE(s.label);
     DDP_FREE(s.place);
@@ -37748,12 +37751,12 @@ static double ddp__fence_price(void *user)
 }
 
 /* Cuts along job->trial; keeps the order if that is better than the cut held. */
-static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error *err)
+static ddp_status ddp__fence_recut(ddp__fence_job *job, ddp_error *err)
 {
-    size_t N = (size_t)job->tape.graph.net->devices;
-    DDP__TRY(
-        ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, improved, err));
-    if (*improved) memcpy(job->order, job->trial, N * sizeof(int));
+    const double before = job->cut.pipeline_s;
+    DDP__TRY(ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, err));
+    if (job->cut.pipeline_s < before)
+        memcpy(job->order, job->trial, (size_t)job->tape.graph.net->devices * sizeof(int));
     return DDP_OK;
 }
 
@@ -37786,41 +37789,36 @@ static int ddp__fence_next_order(int *order, int N)
     return 1;
 }
 
-/* Every order of a few devices, as long as the work allows. */
-static ddp_status ddp__fence_all_orders(ddp__fence_job *job, ddp_error *err)
-{
-    int N = job->tape.graph.net->devices, improved, k;
-    if (N > DDP__FENCE_ALL) return DDP_OK;
-    for (k = 0; k < N; k++) job->trial[k] = k;
-    do DDP__TRY(ddp__fence_recut(job, &improved, err));
-    while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
-    return DDP_OK;
-}
-
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
-    int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
-    double pipeline;
+    const int N = job->tape.graph.net->devices;
+    int found = 0, every = 0;
+    double before, pipeline;
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
-    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    DDP__TRY(ddp__fence_recut(job, err));
     ddp__reverse(job->trial, 0, N - 1);
-    DDP__TRY(ddp__fence_recut(job, &improved, err));
-    for (k = 0; k < N; k++) job->trial[k] = k;
-    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    DDP__TRY(ddp__fence_recut(job, err));
+    ddp__shuffle(job->trial, N, NULL);
+    DDP__TRY(ddp__fence_recut(job, err));
     if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
-        if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
+        if (found) DDP__TRY(ddp__fence_recut(job, err));
         if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
     }
-    for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
+    for (int round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+        before = job->cut.pipeline_s;
         pipeline = ddp__fence_try(job);
         if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* the cut held */
-        DDP__TRY(ddp__fence_recut(job, &improved, err));
-        if (!improved) break;
+        DDP__TRY(ddp__fence_recut(job, err));
+        if (!(job->cut.pipeline_s < before)) break;
     }
-    return ddp__fence_all_orders(job, err);
+    if (N > DDP__FENCE_ALL) return DDP_OK;
+    ddp__shuffle(job->trial, N, NULL); /* every order of a few devices, as long as the work allows */
+    do DDP__TRY(ddp__fence_recut(job, err));
+    while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
+    return DDP_OK;
 }
 
 /* ---- baselines: consecutive whole modules per device, devices in index order ---- */
@@ -37887,26 +37885,24 @@ static int ddp__fence_root_of(int *parent, int i)
     return i;
 }
 
-/* Whether the operators of each cluster are connected by args among themselves. */
-static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *found)
+/* Whether the operators of each cluster are connected by args among themselves: then there are as many parts as clusters
+ * in use. */
+static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *used)
 {
-    int i, k, c;
-    for (i = 0; i < list->count; i++) {
+    int parts = 0;
+    for (int c = 0; c < plan->clusters; c++) used[c] = 0;
+    for (int i = 0; i < list->count; i++) {
+        int own = plan->cluster[plan->device_of[i]];
+        parts += 1 - !used[own]++;
         parent[i] = i;
-        for (k = 0; k < list->op[i].arg_count; k++) {
-            int arg = list->op[i].args[k];
-            if (plan->cluster[plan->device_of[arg]] == plan->cluster[plan->device_of[i]])
-                parent[ddp__fence_root_of(parent, arg)] = ddp__fence_root_of(parent, i);
+        for (int k = 0; k < list->op[i].arg_count; k++) {
+            int root = ddp__fence_root_of(parent, list->op[i].args[k]);
+            if (plan->cluster[plan->device_of[root]] != own || root == ddp__fence_root_of(parent, i)) continue;
+            parent[root] = ddp__fence_root_of(parent, i);
+            parts--;
         }
     }
-    for (c = 0; c < plan->clusters; c++) found[c] = -1;
-    for (i = 0; i < list->count; i++) {
-        c = plan->cluster[plan->device_of[i]];
-        k = ddp__fence_root_of(parent, i);
-        if (found[c] >= 0 && found[c] != k) return 0;
-        found[c] = k;
-    }
-    return 1;
+    return parts == 0;
 }
 
 static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, ddp_error *err)

@@ -66,12 +66,12 @@ static double ddp__fence_price(void *user)
 }
 
 /* Cuts along job->trial; keeps the order if that is better than the cut held. */
-static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error *err)
+static ddp_status ddp__fence_recut(ddp__fence_job *job, ddp_error *err)
 {
-    size_t N = (size_t)job->tape.graph.net->devices;
-    DDP__TRY(
-        ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, improved, err));
-    if (*improved) memcpy(job->order, job->trial, N * sizeof(int));
+    const double before = job->cut.pipeline_s;
+    DDP__TRY(ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, err));
+    if (job->cut.pipeline_s < before)
+        memcpy(job->order, job->trial, (size_t)job->tape.graph.net->devices * sizeof(int));
     return DDP_OK;
 }
 
@@ -104,41 +104,36 @@ static int ddp__fence_next_order(int *order, int N)
     return 1;
 }
 
-/* Every order of a few devices, as long as the work allows. */
-static ddp_status ddp__fence_all_orders(ddp__fence_job *job, ddp_error *err)
-{
-    int N = job->tape.graph.net->devices, improved, k;
-    if (N > DDP__FENCE_ALL) return DDP_OK;
-    for (k = 0; k < N; k++) job->trial[k] = k;
-    do DDP__TRY(ddp__fence_recut(job, &improved, err));
-    while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
-    return DDP_OK;
-}
-
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
-    int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
-    double pipeline;
+    const int N = job->tape.graph.net->devices;
+    int found = 0, every = 0;
+    double before, pipeline;
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
-    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    DDP__TRY(ddp__fence_recut(job, err));
     ddp__reverse(job->trial, 0, N - 1);
-    DDP__TRY(ddp__fence_recut(job, &improved, err));
-    for (k = 0; k < N; k++) job->trial[k] = k;
-    DDP__TRY(ddp__fence_recut(job, &improved, err));
+    DDP__TRY(ddp__fence_recut(job, err));
+    ddp__shuffle(job->trial, N, NULL);
+    DDP__TRY(ddp__fence_recut(job, err));
     if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
-        if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
+        if (found) DDP__TRY(ddp__fence_recut(job, err));
         if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
     }
-    for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
+    for (int round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
+        before = job->cut.pipeline_s;
         pipeline = ddp__fence_try(job);
         if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* the cut held */
-        DDP__TRY(ddp__fence_recut(job, &improved, err));
-        if (!improved) break;
+        DDP__TRY(ddp__fence_recut(job, err));
+        if (!(job->cut.pipeline_s < before)) break;
     }
-    return ddp__fence_all_orders(job, err);
+    if (N > DDP__FENCE_ALL) return DDP_OK;
+    ddp__shuffle(job->trial, N, NULL); /* every order of a few devices, as long as the work allows */
+    do DDP__TRY(ddp__fence_recut(job, err));
+    while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
+    return DDP_OK;
 }
 
 /* ---- baselines: consecutive whole modules per device, devices in index order ---- */
@@ -205,26 +200,24 @@ static int ddp__fence_root_of(int *parent, int i)
     return i;
 }
 
-/* Whether the operators of each cluster are connected by args among themselves. */
-static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *found)
+/* Whether the operators of each cluster are connected by args among themselves: then there are as many parts as clusters
+ * in use. */
+static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *used)
 {
-    int i, k, c;
-    for (i = 0; i < list->count; i++) {
+    int parts = 0;
+    for (int c = 0; c < plan->clusters; c++) used[c] = 0;
+    for (int i = 0; i < list->count; i++) {
+        int own = plan->cluster[plan->device_of[i]];
+        parts += 1 - !used[own]++;
         parent[i] = i;
-        for (k = 0; k < list->op[i].arg_count; k++) {
-            int arg = list->op[i].args[k];
-            if (plan->cluster[plan->device_of[arg]] == plan->cluster[plan->device_of[i]])
-                parent[ddp__fence_root_of(parent, arg)] = ddp__fence_root_of(parent, i);
+        for (int k = 0; k < list->op[i].arg_count; k++) {
+            int root = ddp__fence_root_of(parent, list->op[i].args[k]);
+            if (plan->cluster[plan->device_of[root]] != own || root == ddp__fence_root_of(parent, i)) continue;
+            parent[root] = ddp__fence_root_of(parent, i);
+            parts--;
         }
     }
-    for (c = 0; c < plan->clusters; c++) found[c] = -1;
-    for (i = 0; i < list->count; i++) {
-        c = plan->cluster[plan->device_of[i]];
-        k = ddp__fence_root_of(parent, i);
-        if (found[c] >= 0 && found[c] != k) return 0;
-        found[c] = k;
-    }
-    return 1;
+    return parts == 0;
 }
 
 static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, ddp_error *err)

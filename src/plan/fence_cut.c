@@ -157,7 +157,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
 {
     const ddp__fence_line *line = &s->line;
     const ddp__fence_tape *t = line->tape;
-    size_t P = (size_t)line->positions, width = (size_t)t->width, to, of;
+    size_t P = (size_t)line->positions, width = (size_t)t->width;
     const ddp__fence_label from = s->label[p];
     const ddp__fence_live *live = t->live + t->from[from.at];
     const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
@@ -168,15 +168,14 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     for (b = a + 1; b <= t->n; b++) {
         for (; i < count && live[i].next < b; i++) {
             int place = s->place[(size_t)p * width + (size_t)i];
-            to = (size_t)place * P + (size_t)q;
-            of = (size_t)q * P + (size_t)place;
             bytes = t->graph.list->op[live[i].op].output_bytes;
-            received += line->delay[to] + line->slope[to] * bytes;
-            latency += line->delay[to] + line->slope[to] * bytes;
+            c = ddp__fence_takes(line->hop, place, q, line->positions, bytes);
+            received += c;
+            latency += c;
             kept += t->graph.kept * bytes;
             if (!t->graph.gradient[live[i].op]) continue;
             s->work += count;
-            back = line->delay[of] + line->slope[of] * bytes;
+            back = ddp__fence_takes(line->hop, q, place, line->positions, bytes);
             latency += back;
             for (j = 0; j < count; j++) {
                 if (s->place[(size_t)p * width + (size_t)j] != place) continue;
@@ -311,14 +310,13 @@ static double ddp__fence_floor(const ddp__fence_line *line)
 }
 
 ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory, ddp__fence_cut *cut,
-                               int *improved, ddp_error *err)
+                               ddp_error *err)
 {
     double before = cut->pipeline_s;
     ddp__fence_search s;
     ddp_status status;
 
     memset(&s, 0, sizeof s);
-    *improved = 0;
     status = ddp__fence_line_open(t, order, idle, no_memory, &s.line, err);
     s.turns = t->graph.turns;
     s.work = cut->work;
@@ -332,8 +330,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
                            "limits; merge operators", t->n, s.line.positions);
-    *improved = cut->pipeline_s < before;
-    if (*improved) cut->proven = !s.full && !s.gave_up;
+    if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
     DDP_FREE(s.label);
     DDP_FREE(s.place);

@@ -98,24 +98,33 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
  * result at a time is used further on: how many segments ago it was made is known. Of other results the cheapest place
  * is taken. */
 
+double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes)
+{
+    hop += (size_t)from * (size_t)positions + (size_t)to;
+    return hop->delay + hop->slope * bytes;
+}
+
 /* What each position receives at least: where none may stay empty, every segment but the first begins at some cut and
  * takes what its first operator needs. */
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
     double bytes = INFINITY, own;
-    int a, i, k, P = line->positions;
-    size_t at;
+    int a, i, k;
 
     for (a = 1; a < t->n; a++) {
         for (own = -1, i = t->from[a]; i < t->from[a + 1] && t->live[i].next == a; i++)
             own = fmax(own, 0) + t->graph.list->op[t->live[i].op].output_bytes;
         bytes = fmin(bytes, own);
     }
-    for (k = 1; k < P && !line->idle && bytes >= 0; k++) {
-        at = (size_t)(k - 1) * (size_t)P + (size_t)k;
-        line->least[k] = line->to_delay[at] + line->to_slope[at] * bytes;
-    }
+    for (k = 1; k < line->positions && !line->idle && bytes >= 0; k++)
+        line->least[k] = ddp__fence_takes(line->to, k - 1, k, line->positions, bytes);
+}
+
+static void ddp__fence_least(ddp__fence_hop *to, ddp__fence_hop x, const ddp__fence_hop *before)
+{
+    to->delay = before ? fmin(before->delay, x.delay) : x.delay;
+    to->slope = before ? fmin(before->slope, x.slope) : x.slope;
 }
 
 ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
@@ -131,9 +140,9 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->ages = idle ? 2 : DDP__FENCE_AGES;
     line->pace = ddp__doubles(&line->room, P), line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
-    line->delay = ddp__doubles(&line->room, P * P), line->slope = ddp__doubles(&line->room, P * P);
-    line->to_delay = ddp__doubles(&line->room, P * P), line->to_slope = ddp__doubles(&line->room, P * P);
-    line->of_delay = ddp__doubles(&line->room, P * P), line->of_slope = ddp__doubles(&line->room, P * P);
+    line->hop = (ddp__fence_hop *)ddp__scratch_take(&line->room, 3 * P * P, sizeof *line->hop);
+    line->to = line->hop + P * P;
+    line->of = line->to + P * P;
     line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
     line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
     line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
@@ -143,19 +152,15 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
         line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
         for (j = 0; j < P; j++) {
             if (i == j) continue;
-            at = i * P + j;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->delay[at] = net->delay_s[link], line->slope[at] = 1 / net->rate[link];
+            line->hop[i * P + j].delay = net->delay_s[link], line->hop[i * P + j].slope = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)
         for (j = i + 1; j < P; j++) {
             at = i * P + j;
-            line->to_delay[at] = i ? fmin(line->to_delay[at - P], line->delay[at]) : line->delay[at];
-            line->to_slope[at] = i ? fmin(line->to_slope[at - P], line->slope[at]) : line->slope[at];
-            link = j * P + i;
-            line->of_delay[at] = i ? fmin(line->of_delay[at - P], line->delay[link]) : line->delay[link];
-            line->of_slope[at] = i ? fmin(line->of_slope[at - P], line->slope[link]) : line->slope[link];
+            ddp__fence_least(&line->to[at], line->hop[at], i ? &line->to[at - P] : NULL);
+            ddp__fence_least(&line->of[at], line->hop[j * P + i], i ? &line->of[at - P] : NULL);
         }
     ddp__fence_line_least(line);
     return DDP_OK;
@@ -164,9 +169,9 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 /* Seconds to hand result u from position j to q, and its gradient back. */
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
-    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
-    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = line->delay[to] + line->slope[to] * bytes;
-    if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
+    double bytes = line->tape->graph.list->op[u].output_bytes;
+    double seconds = ddp__fence_takes(line->hop, j, q, line->positions, bytes);
+    if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->hop, q, j, line->positions, bytes);
     return seconds;
 }
 
@@ -174,15 +179,13 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
  * result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
-    size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
-    double bytes, seconds;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = INFINITY;
     if (line->idle) {
-        bytes = line->tape->graph.list->op[u].output_bytes;
-        seconds = line->to_delay[at] + line->to_slope[at] * bytes;
-        if (line->tape->graph.gradient[u]) seconds += line->of_delay[at] + line->of_slope[at] * bytes;
+        seconds = ddp__fence_takes(line->to, k, q, line->positions, bytes);
+        if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
         return seconds;
     }
-    seconds = INFINITY; /* no position is empty, so it is at most `back` positions behind k */
+    /* no position is empty, so it is at most `back` positions behind k */
     for (int j = k > back ? k - back : 0; j <= k; j++) seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
     return seconds;
 }
@@ -227,8 +230,6 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
-    size_t to = (size_t)k * (size_t)line->positions + (size_t)q;
-    size_t of = (size_t)q * (size_t)line->positions + (size_t)k;
     double best = INFINITY, sum = 0, there = 0, back = line->least[k], bytes;
     int i, u, home;
 
@@ -244,8 +245,8 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
             sum += ddp__fence_pair_least(line, k, q, u, a - 1 - home);
         } else {
             bytes = t->graph.list->op[u].output_bytes;
-            there += line->delay[to] + line->slope[to] * bytes;
-            if (t->graph.gradient[u]) back += line->delay[of] + line->slope[of] * bytes;
+            there += ddp__fence_takes(line->hop, k, q, line->positions, bytes);
+            if (t->graph.gradient[u]) back += ddp__fence_takes(line->hop, q, k, line->positions, bytes);
             if (!(there < cap) || !(back < cap)) break;
             sum += ddp__fence_pair(line, k, q, u);
         }

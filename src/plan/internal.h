@@ -368,6 +368,11 @@ typedef struct ddp__fence_cut {
     double  work;        /* elementary steps so far, over all orders */
 } ddp__fence_cut;
 
+/* A message takes delay + slope x bytes. */
+typedef struct ddp__fence_hop {
+    double delay, slope;
+} ddp__fence_hop;
+
 /* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as row. */
 typedef struct ddp__fence_line {
     const ddp__fence_tape *tape;
@@ -375,9 +380,8 @@ typedef struct ddp__fence_line {
     int     ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
     double *pace;                /* seconds per FLOP */
     double *limit;               /* bytes */
-    double *delay, *slope;       /* a message takes delay + slope x bytes */
-    double *to_delay, *to_slope; /* [k, q] least over the positions up to k, to position q */
-    double *of_delay, *of_slope; /* [k, q] the same from position q */
+    ddp__fence_hop *hop;         /* from one position to another */
+    ddp__fence_hop *to, *of;     /* [k, q] least over the positions up to k: to position q, and from it */
     double *least;               /* [positions] every segment there receives so many seconds */
     double *bound;               /* [ages, positions + 1, n + 1], see ddp__fence_bound */
     double *ahead;               /* [2, ages, n + 1] scratch */
@@ -399,6 +403,7 @@ DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int ba
 DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every,
                                         ddp_error *err);
 
+DDP_LIB double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positions, double bytes);
 DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                         ddp__fence_line *line, ddp_error *err);
 
@@ -409,7 +414,7 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
 /* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
-                                       ddp__fence_cut *cut, int *improved, ddp_error *err);
+                                       ddp__fence_cut *cut, ddp_error *err);
 
 #endif /* DDP_NO_PLANNERS */
 

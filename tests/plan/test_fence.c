@@ -45,7 +45,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
     for (round = 0; round < 4000; round++) {
         instance x = instance_random(&r, 9, 4, round % 2);
         int order[MOST_DEVICES], cut[MOST_DEVICES + 1], where[MOST_OPS], first[MOST_DEVICES];
-        int end[MOST_DEVICES], P = x.net.devices, k, improved;
+        int end[MOST_DEVICES], P = x.net.devices, k;
         ddp__fence_tape tape;
         ddp__fence_cut found;
         double best;
@@ -60,7 +60,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
         found.proven = 0;
         found.work = 0;
         must(ddp__fence_tape_open(&x.list, &x.net, &x.o.work, &tape, &err), &err);
-        must(ddp__fence_cut_best(&tape, order, x.o.allow_idle, 0, &found, &improved, &err), &err);
+        must(ddp__fence_cut_best(&tape, order, x.o.allow_idle, 0, &found, &err), &err);
         if (best < INFINITY) {
             if (!(fabs(found.pipeline_s - best) <= 1e-9 * best))
                 fail_msg("round %d: %.17g, the best is %.17g", round, found.pipeline_s, best);
@@ -90,7 +90,7 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
      * Cut after the first: device 1 receives 10 + 100, latency 220.15. After the second: device 0
      * computes for 75 s, but device 1 receives 1 + 100. With 100 micro-batches 101 beats 110. */
     instance x;
-    int order[3] = {0, 1, 2}, cut[4] = {0, 0, 0, 0}, first[3], end[3], improved;
+    int order[3] = {0, 1, 2}, cut[4] = {0, 0, 0, 0}, first[3], end[3];
     ddp__fence_tape tape;
     ddp__fence_cut found;
     ddp_error err;
@@ -113,7 +113,7 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
     found.pipeline_s = INFINITY;
     found.work = 0;
     must(ddp__fence_tape_open(&x.list, &x.net, &x.o.work, &tape, &err), &err);
-    must(ddp__fence_cut_best(&tape, order, 0, 0, &found, &improved, &err), &err);
+    must(ddp__fence_cut_best(&tape, order, 0, 0, &found, &err), &err);
     close_to(found.pipeline_s, 277 + 99 * 101);
     close_to(best_cut(&x, order, cut, 0), found.pipeline_s);
     assert_int_equal(first[1], 2);
