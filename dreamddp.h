@@ -3931,6 +3931,9 @@ struct ddp_backend {
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
 DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
+/* DDP_OK if value is finite and at least 0, or above it; else DDP_ARG and what fmt says; "it must be finite and ...". */
+DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char *fmt, ...) DDP__PRINTF(4, 5);
+
 /* Forwards a failure of a call that returns ddp_status. */
 #define DDP__TRY(call)                          \
     do {                                        \
@@ -4146,6 +4149,18 @@ ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
     va_end(ap);
     ddp__text_tame(err->msg);
     return code;
+}
+
+ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char *fmt, ...)
+{
+    char what[sizeof err->msg];
+    va_list ap;
+
+    if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return ddp__fail(err, DDP_ARG, "%s; it must be finite and %s 0", what, above ? "above" : "at least");
 }
 
 /* ---- log lines ---- */
@@ -28950,8 +28965,7 @@ void ddp_profile_free(ddp_profile *p)
 static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v, ddp_error *err)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : "unnamed";
-    if (v >= 0 && v <= DBL_MAX) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): %s is %g; it must be finite and at least 0", l, name, what, v);
+    return ddp__check_finite(v, 0, err, "layer %d (%s): %s is %g", l, name, what, v);
 }
 
 ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
@@ -28961,12 +28975,9 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     if (!p->backward_s || !p->comm_s)
         return ddp__fail(err, DDP_ARG, "the profile has no %s; it is needed for every layer",
                          p->backward_s ? "comm_s" : "backward_s");
-    if (!(p->alpha_s >= 0 && p->alpha_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0", p->alpha_s);
-    if (!(p->gap_s >= 0 && p->gap_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "gap_s is %g; it must be finite and at least 0", p->gap_s);
-    if (!(p->between_s >= 0 && p->between_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "between_s is %g; it must be finite and at least 0", p->between_s);
+    DDP__TRY(ddp__check_finite(p->alpha_s, 0, err, "alpha_s is %g", p->alpha_s));
+    DDP__TRY(ddp__check_finite(p->gap_s, 0, err, "gap_s is %g", p->gap_s));
+    DDP__TRY(ddp__check_finite(p->between_s, 0, err, "between_s is %g", p->between_s));
     for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
@@ -29572,17 +29583,14 @@ void ddp_network_free(ddp_network *n)
 
 /* ---- checking ---- */
 
-static int ddp__network_finite(double v, double least) { return v >= least && v <= DBL_MAX; }
-
 static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, ddp_error *err)
 {
     size_t at = (size_t)i * (size_t)n->devices + (size_t)j;
-    if (!ddp__network_finite(n->delay_s[at], 0))
-        return ddp__fail(err, DDP_ARG, "the delay from device %d to device %d is %g s; it must be finite and at least "
-                         "0", i, j, n->delay_s[at]);
-    if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
-        return ddp__fail(err, DDP_ARG, "the jitter from device %d to device %d is %g s; it must be finite and at least "
-                         "0", i, j, n->jitter_s[at]);
+    DDP__TRY(ddp__check_finite(n->delay_s[at], 0, err, "the delay from device %d to device %d is %g s", i, j,
+                               n->delay_s[at]));
+    if (n->jitter_s)
+        DDP__TRY(ddp__check_finite(n->jitter_s[at], 0, err, "the jitter from device %d to device %d is %g s", i, j,
+                                   n->jitter_s[at]));
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
                          "connected by a finite rate above 0", i, j, n->rate[at]);
@@ -29591,15 +29599,14 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
 
 static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_error *err)
 {
-    if (n->speed && !(n->speed[i] > 0 && n->speed[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be finite and above 0", i,
-                         n->speed[i]);
-    if (n->memory_bytes && !ddp__network_finite(n->memory_bytes[i], 0))
-        return ddp__fail(err, DDP_ARG, "the memory of device %d is %g bytes; it must be finite and at least 0", i,
-                         n->memory_bytes[i]);
-    if (n->host_rate && !(n->host_rate[i] > 0 && n->host_rate[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the access link of device %d carries %g bytes/s; it must be finite and above 0",
-                         i, n->host_rate[i]);
+    if (n->speed)
+        DDP__TRY(ddp__check_finite(n->speed[i], 1, err, "the speed of device %d is %g FLOP/s", i, n->speed[i]));
+    if (n->memory_bytes)
+        DDP__TRY(ddp__check_finite(n->memory_bytes[i], 0, err, "the memory of device %d is %g bytes", i,
+                                   n->memory_bytes[i]));
+    if (n->host_rate)
+        DDP__TRY(ddp__check_finite(n->host_rate[i], 1, err, "the access link of device %d carries %g bytes/s", i,
+                                   n->host_rate[i]));
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
         return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i, n->group[i],
                          n->groups - 1);
@@ -29619,9 +29626,8 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
     if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
         return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
                          n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
-    if (!ddp__network_finite(n->dp_bytes, 0) || !ddp__network_finite(n->pp_bytes, 0))
-        return ddp__fail(err, DDP_ARG, "the messages are %g (data) and %g bytes (pipeline); both must be finite and at "
-                         "least 0", n->dp_bytes, n->pp_bytes);
+    DDP__TRY(ddp__check_finite(n->dp_bytes, 0, err, "the data messages are of %g bytes", n->dp_bytes));
+    DDP__TRY(ddp__check_finite(n->pp_bytes, 0, err, "the pipeline's messages are of %g bytes", n->pp_bytes));
     for (int i = 0; i < n->devices; i++) {
         DDP__TRY(ddp__network_check_device(n, i, err));
         for (int j = 0; j < n->devices; j++)
@@ -29970,8 +29976,6 @@ DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *w
 
 /* ---- options that several planners check ---- */
 
-/* "NAME is %g; it must be finite and at least 0", or above it. */
-DDP_LIB ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err);
 /* Whether what the times of a profile add up to can be worked with. */
 DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
 /* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds or
@@ -30398,12 +30402,6 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
     return DDP_ARG;
 }
 
-ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err)
-{
-    if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value, above ? "above" : "at least");
-}
-
 ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 {
     return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
@@ -30414,9 +30412,9 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
-    DDP__TRY(ddp__check_finite("alpha_s", alpha_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_s", partition_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_params", partition_params, 0, err));
+    DDP__TRY(ddp__check_finite(alpha_s, 0, err, "alpha_s is %g", alpha_s));
+    DDP__TRY(ddp__check_finite(partition_s, 0, err, "partition_s is %g", partition_s));
+    DDP__TRY(ddp__check_finite(partition_params, 0, err, "partition_params is %g", partition_params));
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
@@ -31736,11 +31734,9 @@ static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
     if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
         return ddp__fail(err, DDP_ARG, "%d workers and %d servers%s: at least one of each, and as many where each worker "
                          "serves", s->workers, s->servers, s->colocated ? ", co-located" : "");
-    if (!(s->compute_s >= 0 && s->compute_s <= DBL_MAX) || !(s->delay_s >= 0 && s->delay_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "computing takes %g s, a delay is %g s; both must be finite and at least 0",
-                         s->compute_s, s->delay_s);
-    if (!(s->bytes_per_s > 0 && s->bytes_per_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "a link sends %g bytes a second; it must be finite and above 0", s->bytes_per_s);
+    DDP__TRY(ddp__check_finite(s->compute_s, 0, err, "computing takes %g s", s->compute_s));
+    DDP__TRY(ddp__check_finite(s->delay_s, 0, err, "a delay is %g s", s->delay_s));
+    DDP__TRY(ddp__check_finite(s->bytes_per_s, 1, err, "a link sends %g bytes a second", s->bytes_per_s));
     if (s->late && s->rule != DDP_SERVING_TOGETHER)
         return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
     for (int k = 0; k < s->servers; k++)
@@ -31970,9 +31966,7 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
     for (int u = 0; u < n; u++)
         for (int v = 0; v < n; v++) {
             double c = cost[(size_t)u * (size_t)n + (size_t)v];
-            if (u != v && !(c >= 0 && c <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
+            if (u != v) DDP__TRY(ddp__check_finite(c, 0, err, "the cost from node %d to node %d is %g", u, v, c));
             if (u != v && c > most) most = c;
         }
     if (!(most * n <= DBL_MAX / 4))
@@ -32161,9 +32155,9 @@ typedef struct ddp__bl_model {
 
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
-    DDP__TRY(ddp__check_finite("credit", o->credit, 0, err));
-    DDP__TRY(ddp__check_finite("bucket_bytes", o->bucket_bytes, 0, err));
-    DDP__TRY(ddp__check_finite("first_bucket_bytes", o->first_bucket_bytes, 0, err));
+    DDP__TRY(ddp__check_finite(o->credit, 0, err, "credit is %g", o->credit));
+    DDP__TRY(ddp__check_finite(o->bucket_bytes, 0, err, "bucket_bytes is %g", o->bucket_bytes));
+    DDP__TRY(ddp__check_finite(o->first_bucket_bytes, 0, err, "first_bucket_bytes is %g", o->first_bucket_bytes));
     if (o->operations < 0)
         return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)
@@ -32994,11 +32988,8 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
     if (p->links < 1 || p->links > 2)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
-        if (!(p->deadline_s[l] > 0 && p->deadline_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and above 0", l,
-                             p->deadline_s[l]);
-        if (!(p->start_s[l] >= 0 && p->start_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0", l, p->start_s[l]);
+        DDP__TRY(ddp__check_finite(p->deadline_s[l], 1, err, "the capacity of link %d is %g", l, p->deadline_s[l]));
+        DDP__TRY(ddp__check_finite(p->start_s[l], 0, err, "link %d starts at %g", l, p->start_s[l]));
         if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
             return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
@@ -33014,13 +33005,9 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
                          p && p->items > 0 ? " but a NULL array" : "");
     DDP__TRY(ddp__knapsack_check_links(p, err));
     for (int i = 0; i < p->items; i++) {
-        if (!(p->item_s[i] > 0 && p->item_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i, p->item_s[i]);
-        if (p->ready_s && !(p->ready_s[i] >= 0 && p->ready_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least 0", i,
-                             p->ready_s[i]);
-        if (p->value && !(p->value[i] >= 0 && p->value[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0", i, p->value[i]);
+        DDP__TRY(ddp__check_finite(p->item_s[i], 1, err, "item %d takes %g", i, p->item_s[i]));
+        if (p->ready_s) DDP__TRY(ddp__check_finite(p->ready_s[i], 0, err, "item %d is ready at %g", i, p->ready_s[i]));
+        if (p->value) DDP__TRY(ddp__check_finite(p->value[i], 0, err, "item %d is worth %g", i, p->value[i]));
         sum += p->value ? p->value[i] : p->item_s[i];
     }
     if (!(sum <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
@@ -33823,15 +33810,15 @@ double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 
 static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *err)
 {
-    DDP__TRY(ddp__check_finite("eta", m->eta, 1, err));
-    DDP__TRY(ddp__check_finite("mu", m->mu, 0, err));
-    DDP__TRY(ddp__check_finite("sigma", m->sigma, 0, err));
-    DDP__TRY(ddp__check_finite("batch", m->batch, 1, err));
-    DDP__TRY(ddp__check_finite("target", m->target, 0, err));
+    DDP__TRY(ddp__check_finite(m->eta, 1, err, "eta is %g", m->eta));
+    DDP__TRY(ddp__check_finite(m->mu, 0, err, "mu is %g", m->mu));
+    DDP__TRY(ddp__check_finite(m->sigma, 0, err, "sigma is %g", m->sigma));
+    DDP__TRY(ddp__check_finite(m->batch, 1, err, "batch is %g", m->batch));
+    DDP__TRY(ddp__check_finite(m->target, 0, err, "target is %g", m->target));
     if (!(m->start >= m->target && m->start <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
                          m->target);
-    return ddp__check_finite("tolerance", m->tolerance, 0, err);
+    return ddp__check_finite(m->tolerance, 0, err, "tolerance is %g", m->tolerance);
 }
 
 static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)
@@ -34129,17 +34116,13 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
                                  ddp_osp_rule rule, ddp_error *err)
 {
     double total = 0;
-    if (layers < 1 || !importance || !bytes)
-        return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at least 1", layers);
-    DDP__TRY(ddp__check_finite("budget", budget, 0, err));
+    if (!importance || !bytes) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: a NULL array");
+    DDP__TRY(ddp__check_finite(budget, 0, err, "budget is %g", budget));
     if (rule != DDP_OSP_WALK && rule != DDP_OSP_STOP && rule != DDP_OSP_DENSITY && rule != DDP_OSP_KNAPSACK)
         return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack", (int)rule);
     for (int i = 0; i < layers; i++) {
-        if (!(importance[i] >= 0 && importance[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "layer %d has importance %g; it must be finite and at least 0", i,
-                             importance[i]);
-        if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "layer %d has %g bytes; it must be finite and at least 0", i, bytes[i]);
+        DDP__TRY(ddp__check_finite(importance[i], 0, err, "layer %d has importance %g", i, importance[i]));
+        DDP__TRY(ddp__check_finite(bytes[i], 0, err, "layer %d has %g bytes", i, bytes[i]));
         total += bytes[i];
     }
     if (!(total <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
@@ -34193,7 +34176,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     ddp__osp *s;
     ddp_status status;
 
-    DDP__TRY(ddp__osp_check(layers, importance, bytes, budget, rule, err));
+    if (layers < 1) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers; it needs at least 1", layers);
     if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
     s = ddp__osp_open(layers, rule);
     if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
@@ -34206,16 +34189,12 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
                         int literal, double *out, ddp_error *err)
 {
     double u;
-    if (!(bytes_per_s > 0 && bytes_per_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the server sends %g bytes a second; it must be finite and above 0",
-                         bytes_per_s);
+    DDP__TRY(ddp__check_finite(bytes_per_s, 1, err, "the server sends %g bytes a second", bytes_per_s));
     if (!(loss_rate >= 0 && loss_rate <= 1))
         return ddp__fail(err, DDP_ARG, "the loss rate is %g; it must be from 0 to 1", loss_rate);
-    if (!(compute_s >= 0 && compute_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "computing takes %g s; it must be finite and at least 0", compute_s);
+    DDP__TRY(ddp__check_finite(compute_s, 0, err, "computing takes %g s", compute_s));
     if (workers < 1) return ddp__fail(err, DDP_ARG, "%d workers; there is at least 1", workers);
-    if (!(model_bytes >= 0 && model_bytes <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the model has %g bytes; it must be finite and at least 0", model_bytes);
+    DDP__TRY(ddp__check_finite(model_bytes, 0, err, "the model has %g bytes", model_bytes));
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_osp_umax: out is NULL");
     u = bytes_per_s * compute_s / workers;
     u = literal ? u * (1 + loss_rate) : u / (1 + loss_rate);
@@ -34373,9 +34352,9 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     if (!(resolution > 0 && resolution <= 1e100))
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
     for (i = 0; i < N * N; i++)
-        if (i % (N + 1) && !(weights[i] >= 0 && weights[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the weight from node %zu to node %zu is %g; it must be finite and at least "
-                             "0", i / N, i % N, weights[i]);
+        if (i % (N + 1))
+            DDP__TRY(ddp__check_finite(weights[i], 0, err, "the weight from node %zu to node %zu is %g", i / N, i % N,
+                                       weights[i]));
     g->n = n;
     g->resolution = resolution;
     g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);
@@ -36282,9 +36261,8 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
         DDP__TRY(ddp__oplist_args_check(i, ddp__oplist_name(e), e->args, e->arg_count, err));
         const double value[3] = {e->flops, e->output_bytes, e->param_bytes};
         for (int k = 0; k < 3; k++) {
-            if (!(value[k] >= 0 && value[k] <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG, "operator %d (%s): %s is %g; it must be finite and at least 0", i,
-                                 ddp__oplist_name(e), ddp__oplist_costs[k], value[k]);
+            DDP__TRY(ddp__check_finite(value[k], 0, err, "operator %d (%s): %s is %g", i, ddp__oplist_name(e),
+                                       ddp__oplist_costs[k], value[k]));
             sum[k] += value[k];
         }
     }

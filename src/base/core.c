@@ -43,6 +43,18 @@ ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
     return code;
 }
 
+ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char *fmt, ...)
+{
+    char what[sizeof err->msg];
+    va_list ap;
+
+    if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof what, fmt, ap);
+    va_end(ap);
+    return ddp__fail(err, DDP_ARG, "%s; it must be finite and %s 0", what, above ? "above" : "at least");
+}
+
 /* ---- log lines ---- */
 
 static const char *const ddp__log_names[] = {"", "off", "error", "warn", "info", "debug"};

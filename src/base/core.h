@@ -9,6 +9,9 @@
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
 DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
+/* DDP_OK if value is finite and at least 0, or above it; else DDP_ARG and what fmt says; "it must be finite and ...". */
+DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char *fmt, ...) DDP__PRINTF(4, 5);
+
 /* Forwards a failure of a call that returns ddp_status. */
 #define DDP__TRY(call)                          \
     do {                                        \

@@ -304,15 +304,15 @@ double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 
 static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *err)
 {
-    DDP__TRY(ddp__check_finite("eta", m->eta, 1, err));
-    DDP__TRY(ddp__check_finite("mu", m->mu, 0, err));
-    DDP__TRY(ddp__check_finite("sigma", m->sigma, 0, err));
-    DDP__TRY(ddp__check_finite("batch", m->batch, 1, err));
-    DDP__TRY(ddp__check_finite("target", m->target, 0, err));
+    DDP__TRY(ddp__check_finite(m->eta, 1, err, "eta is %g", m->eta));
+    DDP__TRY(ddp__check_finite(m->mu, 0, err, "mu is %g", m->mu));
+    DDP__TRY(ddp__check_finite(m->sigma, 0, err, "sigma is %g", m->sigma));
+    DDP__TRY(ddp__check_finite(m->batch, 1, err, "batch is %g", m->batch));
+    DDP__TRY(ddp__check_finite(m->target, 0, err, "target is %g", m->target));
     if (!(m->start >= m->target && m->start <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
                          m->target);
-    return ddp__check_finite("tolerance", m->tolerance, 0, err);
+    return ddp__check_finite(m->tolerance, 0, err, "tolerance is %g", m->tolerance);
 }
 
 static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)

@@ -140,9 +140,9 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
     if (!(resolution > 0 && resolution <= 1e100))
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
     for (i = 0; i < N * N; i++)
-        if (i % (N + 1) && !(weights[i] >= 0 && weights[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the weight from node %zu to node %zu is %g; it must be finite and at least "
-                             "0", i / N, i % N, weights[i]);
+        if (i % (N + 1))
+            DDP__TRY(ddp__check_finite(weights[i], 0, err, "the weight from node %zu to node %zu is %g", i / N, i % N,
+                                       weights[i]));
     g->n = n;
     g->resolution = resolution;
     g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);

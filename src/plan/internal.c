@@ -27,12 +27,6 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
     return DDP_ARG;
 }
 
-ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err)
-{
-    if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value, above ? "above" : "at least");
-}
-
 ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 {
     return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
@@ -43,9 +37,9 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
-    DDP__TRY(ddp__check_finite("alpha_s", alpha_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_s", partition_s, 0, err));
-    DDP__TRY(ddp__check_finite("partition_params", partition_params, 0, err));
+    DDP__TRY(ddp__check_finite(alpha_s, 0, err, "alpha_s is %g", alpha_s));
+    DDP__TRY(ddp__check_finite(partition_s, 0, err, "partition_s is %g", partition_s));
+    DDP__TRY(ddp__check_finite(partition_params, 0, err, "partition_params is %g", partition_params));
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)

@@ -30,8 +30,6 @@ DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *w
 
 /* ---- options that several planners check ---- */
 
-/* "NAME is %g; it must be finite and at least 0", or above it. */
-DDP_LIB ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err);
 /* Whether what the times of a profile add up to can be worked with. */
 DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
 /* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds or

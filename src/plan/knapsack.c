@@ -11,11 +11,8 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
     if (p->links < 1 || p->links > 2)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
-        if (!(p->deadline_s[l] > 0 && p->deadline_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and above 0", l,
-                             p->deadline_s[l]);
-        if (!(p->start_s[l] >= 0 && p->start_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0", l, p->start_s[l]);
+        DDP__TRY(ddp__check_finite(p->deadline_s[l], 1, err, "the capacity of link %d is %g", l, p->deadline_s[l]));
+        DDP__TRY(ddp__check_finite(p->start_s[l], 0, err, "link %d starts at %g", l, p->start_s[l]));
         if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
             return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
@@ -31,13 +28,9 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
                          p && p->items > 0 ? " but a NULL array" : "");
     DDP__TRY(ddp__knapsack_check_links(p, err));
     for (int i = 0; i < p->items; i++) {
-        if (!(p->item_s[i] > 0 && p->item_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i, p->item_s[i]);
-        if (p->ready_s && !(p->ready_s[i] >= 0 && p->ready_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least 0", i,
-                             p->ready_s[i]);
-        if (p->value && !(p->value[i] >= 0 && p->value[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0", i, p->value[i]);
+        DDP__TRY(ddp__check_finite(p->item_s[i], 1, err, "item %d takes %g", i, p->item_s[i]));
+        if (p->ready_s) DDP__TRY(ddp__check_finite(p->ready_s[i], 0, err, "item %d is ready at %g", i, p->ready_s[i]));
+        if (p->value) DDP__TRY(ddp__check_finite(p->value[i], 0, err, "item %d is worth %g", i, p->value[i]));
         sum += p->value ? p->value[i] : p->item_s[i];
     }
     if (!(sum <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");

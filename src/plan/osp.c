@@ -201,17 +201,13 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
                                  ddp_osp_rule rule, ddp_error *err)
 {
     double total = 0;
-    if (layers < 1 || !importance || !bytes)
-        return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at least 1", layers);
-    DDP__TRY(ddp__check_finite("budget", budget, 0, err));
+    if (!importance || !bytes) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: a NULL array");
+    DDP__TRY(ddp__check_finite(budget, 0, err, "budget is %g", budget));
     if (rule != DDP_OSP_WALK && rule != DDP_OSP_STOP && rule != DDP_OSP_DENSITY && rule != DDP_OSP_KNAPSACK)
         return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack", (int)rule);
     for (int i = 0; i < layers; i++) {
-        if (!(importance[i] >= 0 && importance[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "layer %d has importance %g; it must be finite and at least 0", i,
-                             importance[i]);
-        if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "layer %d has %g bytes; it must be finite and at least 0", i, bytes[i]);
+        DDP__TRY(ddp__check_finite(importance[i], 0, err, "layer %d has importance %g", i, importance[i]));
+        DDP__TRY(ddp__check_finite(bytes[i], 0, err, "layer %d has %g bytes", i, bytes[i]));
         total += bytes[i];
     }
     if (!(total <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
@@ -265,7 +261,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     ddp__osp *s;
     ddp_status status;
 
-    DDP__TRY(ddp__osp_check(layers, importance, bytes, budget, rule, err));
+    if (layers < 1) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers; it needs at least 1", layers);
     if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
     s = ddp__osp_open(layers, rule);
     if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
@@ -278,16 +274,12 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
                         int literal, double *out, ddp_error *err)
 {
     double u;
-    if (!(bytes_per_s > 0 && bytes_per_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the server sends %g bytes a second; it must be finite and above 0",
-                         bytes_per_s);
+    DDP__TRY(ddp__check_finite(bytes_per_s, 1, err, "the server sends %g bytes a second", bytes_per_s));
     if (!(loss_rate >= 0 && loss_rate <= 1))
         return ddp__fail(err, DDP_ARG, "the loss rate is %g; it must be from 0 to 1", loss_rate);
-    if (!(compute_s >= 0 && compute_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "computing takes %g s; it must be finite and at least 0", compute_s);
+    DDP__TRY(ddp__check_finite(compute_s, 0, err, "computing takes %g s", compute_s));
     if (workers < 1) return ddp__fail(err, DDP_ARG, "%d workers; there is at least 1", workers);
-    if (!(model_bytes >= 0 && model_bytes <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the model has %g bytes; it must be finite and at least 0", model_bytes);
+    DDP__TRY(ddp__check_finite(model_bytes, 0, err, "the model has %g bytes", model_bytes));
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_osp_umax: out is NULL");
     u = bytes_per_s * compute_s / workers;
     u = literal ? u * (1 + loss_rate) : u / (1 + loss_rate);

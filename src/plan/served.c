@@ -200,11 +200,9 @@ static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
     if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
         return ddp__fail(err, DDP_ARG, "%d workers and %d servers%s: at least one of each, and as many where each worker "
                          "serves", s->workers, s->servers, s->colocated ? ", co-located" : "");
-    if (!(s->compute_s >= 0 && s->compute_s <= DBL_MAX) || !(s->delay_s >= 0 && s->delay_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "computing takes %g s, a delay is %g s; both must be finite and at least 0",
-                         s->compute_s, s->delay_s);
-    if (!(s->bytes_per_s > 0 && s->bytes_per_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "a link sends %g bytes a second; it must be finite and above 0", s->bytes_per_s);
+    DDP__TRY(ddp__check_finite(s->compute_s, 0, err, "computing takes %g s", s->compute_s));
+    DDP__TRY(ddp__check_finite(s->delay_s, 0, err, "a delay is %g s", s->delay_s));
+    DDP__TRY(ddp__check_finite(s->bytes_per_s, 1, err, "a link sends %g bytes a second", s->bytes_per_s));
     if (s->late && s->rule != DDP_SERVING_TOGETHER)
         return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
     for (int k = 0; k < s->servers; k++)

@@ -44,9 +44,9 @@ typedef struct ddp__bl_model {
 
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
-    DDP__TRY(ddp__check_finite("credit", o->credit, 0, err));
-    DDP__TRY(ddp__check_finite("bucket_bytes", o->bucket_bytes, 0, err));
-    DDP__TRY(ddp__check_finite("first_bucket_bytes", o->first_bucket_bytes, 0, err));
+    DDP__TRY(ddp__check_finite(o->credit, 0, err, "credit is %g", o->credit));
+    DDP__TRY(ddp__check_finite(o->bucket_bytes, 0, err, "bucket_bytes is %g", o->bucket_bytes));
+    DDP__TRY(ddp__check_finite(o->first_bucket_bytes, 0, err, "first_bucket_bytes is %g", o->first_bucket_bytes));
     if (o->operations < 0)
         return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)

@@ -194,9 +194,7 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
     for (int u = 0; u < n; u++)
         for (int v = 0; v < n; v++) {
             double c = cost[(size_t)u * (size_t)n + (size_t)v];
-            if (u != v && !(c >= 0 && c <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
+            if (u != v) DDP__TRY(ddp__check_finite(c, 0, err, "the cost from node %d to node %d is %g", u, v, c));
             if (u != v && c > most) most = c;
         }
     if (!(most * n <= DBL_MAX / 4))

@@ -41,17 +41,14 @@ void ddp_network_free(ddp_network *n)
 
 /* ---- checking ---- */
 
-static int ddp__network_finite(double v, double least) { return v >= least && v <= DBL_MAX; }
-
 static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, ddp_error *err)
 {
     size_t at = (size_t)i * (size_t)n->devices + (size_t)j;
-    if (!ddp__network_finite(n->delay_s[at], 0))
-        return ddp__fail(err, DDP_ARG, "the delay from device %d to device %d is %g s; it must be finite and at least "
-                         "0", i, j, n->delay_s[at]);
-    if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
-        return ddp__fail(err, DDP_ARG, "the jitter from device %d to device %d is %g s; it must be finite and at least "
-                         "0", i, j, n->jitter_s[at]);
+    DDP__TRY(ddp__check_finite(n->delay_s[at], 0, err, "the delay from device %d to device %d is %g s", i, j,
+                               n->delay_s[at]));
+    if (n->jitter_s)
+        DDP__TRY(ddp__check_finite(n->jitter_s[at], 0, err, "the jitter from device %d to device %d is %g s", i, j,
+                                   n->jitter_s[at]));
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
                          "connected by a finite rate above 0", i, j, n->rate[at]);
@@ -60,15 +57,14 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
 
 static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_error *err)
 {
-    if (n->speed && !(n->speed[i] > 0 && n->speed[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be finite and above 0", i,
-                         n->speed[i]);
-    if (n->memory_bytes && !ddp__network_finite(n->memory_bytes[i], 0))
-        return ddp__fail(err, DDP_ARG, "the memory of device %d is %g bytes; it must be finite and at least 0", i,
-                         n->memory_bytes[i]);
-    if (n->host_rate && !(n->host_rate[i] > 0 && n->host_rate[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the access link of device %d carries %g bytes/s; it must be finite and above 0",
-                         i, n->host_rate[i]);
+    if (n->speed)
+        DDP__TRY(ddp__check_finite(n->speed[i], 1, err, "the speed of device %d is %g FLOP/s", i, n->speed[i]));
+    if (n->memory_bytes)
+        DDP__TRY(ddp__check_finite(n->memory_bytes[i], 0, err, "the memory of device %d is %g bytes", i,
+                                   n->memory_bytes[i]));
+    if (n->host_rate)
+        DDP__TRY(ddp__check_finite(n->host_rate[i], 1, err, "the access link of device %d carries %g bytes/s", i,
+                                   n->host_rate[i]));
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
         return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i, n->group[i],
                          n->groups - 1);
@@ -88,9 +84,8 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
     if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
         return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
                          n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
-    if (!ddp__network_finite(n->dp_bytes, 0) || !ddp__network_finite(n->pp_bytes, 0))
-        return ddp__fail(err, DDP_ARG, "the messages are %g (data) and %g bytes (pipeline); both must be finite and at "
-                         "least 0", n->dp_bytes, n->pp_bytes);
+    DDP__TRY(ddp__check_finite(n->dp_bytes, 0, err, "the data messages are of %g bytes", n->dp_bytes));
+    DDP__TRY(ddp__check_finite(n->pp_bytes, 0, err, "the pipeline's messages are of %g bytes", n->pp_bytes));
     for (int i = 0; i < n->devices; i++) {
         DDP__TRY(ddp__network_check_device(n, i, err));
         for (int j = 0; j < n->devices; j++)

@@ -77,9 +77,8 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
         DDP__TRY(ddp__oplist_args_check(i, ddp__oplist_name(e), e->args, e->arg_count, err));
         const double value[3] = {e->flops, e->output_bytes, e->param_bytes};
         for (int k = 0; k < 3; k++) {
-            if (!(value[k] >= 0 && value[k] <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG, "operator %d (%s): %s is %g; it must be finite and at least 0", i,
-                                 ddp__oplist_name(e), ddp__oplist_costs[k], value[k]);
+            DDP__TRY(ddp__check_finite(value[k], 0, err, "operator %d (%s): %s is %g", i, ddp__oplist_name(e),
+                                       ddp__oplist_costs[k], value[k]));
             sum[k] += value[k];
         }
     }

@@ -37,8 +37,7 @@ void ddp_profile_free(ddp_profile *p)
 static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v, ddp_error *err)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : "unnamed";
-    if (v >= 0 && v <= DBL_MAX) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "layer %d (%s): %s is %g; it must be finite and at least 0", l, name, what, v);
+    return ddp__check_finite(v, 0, err, "layer %d (%s): %s is %g", l, name, what, v);
 }
 
 ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
@@ -48,12 +47,9 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     if (!p->backward_s || !p->comm_s)
         return ddp__fail(err, DDP_ARG, "the profile has no %s; it is needed for every layer",
                          p->backward_s ? "comm_s" : "backward_s");
-    if (!(p->alpha_s >= 0 && p->alpha_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0", p->alpha_s);
-    if (!(p->gap_s >= 0 && p->gap_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "gap_s is %g; it must be finite and at least 0", p->gap_s);
-    if (!(p->between_s >= 0 && p->between_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "between_s is %g; it must be finite and at least 0", p->between_s);
+    DDP__TRY(ddp__check_finite(p->alpha_s, 0, err, "alpha_s is %g", p->alpha_s));
+    DDP__TRY(ddp__check_finite(p->gap_s, 0, err, "gap_s is %g", p->gap_s));
+    DDP__TRY(ddp__check_finite(p->between_s, 0, err, "between_s is %g", p->between_s));
     for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
