@@ -3940,6 +3940,12 @@ DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, co
         ddp_status ddp__try_ = (call);          \
         if (ddp__try_ != DDP_OK) return ddp__try_; \
     } while (0)
+/* The same where an int is returned. */
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
@@ -39757,12 +39763,6 @@ struct ddp_ctx {
         if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
-/* DDP__TRY where an int is returned. */
-#define DDP__DO(call)                             \
-    do {                                          \
-        const int bad_ = (int)(call);             \
-        if (bad_) return bad_;                    \
-    } while (0)
 
 /* ---- context.c: what it knows of itself ---- */
 
@@ -48497,60 +48497,130 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 }
 
 /* ==== strategy/strategy.h ==== [strategy] */
-/* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero.
- * They see what anybody's own strategy sees, the verbs of run/strategy.h. */
+/* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its name is in
+ * the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 /* The name of the one that reports measure the others against. */
 DDP_LIB const char *ddp__strategy_reference(void);
 
+/* layers.c: floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
+ * posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing to wait for); lists into an array
+ * and back; a layer's gradients, 0; the update of every layer; an error that is not the context's yet. */
+DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);
+DDP_LIB ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count);
+DDP_LIB int ddp__hold_once(ddp_ctx *d, long *ticket, int layer);
+DDP_LIB int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *to);
+DDP_LIB int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from);
+DDP_LIB int ddp__gradients_zero(ddp_ctx *d, int layer);
+DDP_LIB int ddp__update_all(ddp_ctx *d);
+DDP_LIB int ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
+
 /* gradient.c */
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
-/* gradient_plan.c */
 #ifndef DDP_NO_PLANNERS
+/* gradient_plan.c: mgwfbp and ascwfbp; bytescheduler and usbyte */
 DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
-/* delayed.c */
-DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops); /* delayed.c */
+DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 #endif
-/* server_rules.c */
+/* server_rules.c: bsp; asp, ssp and r2sp */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
-#ifndef DDP_NO_PLANNERS
-DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops); /* server_osp.c */
-#endif
-/* local.c */
-/* local.c; what updates at once, with or without clipping, and averages all layers every so many steps */
+/* local.c: localsgd; enp and dreamddp. What updates at once, unless it clips, and averages all layers every so many
+ * steps. */
+DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* The plan of rows (layers, or parts of them) that each have their step: made (enp: equal numbers; unmeasured: no times to
- * leave slack for), as bytes, and taken from them. self begins with a ddp__partial. */
+/* Layers, or parts of them, that each have their step by a plan: self begins with this. */
 typedef struct ddp__partial {
-    ddp_plan plan;
+    ddp_plan       plan;  /* of rows: the parts of all layers */
+    unsigned char *due;   /* [period x rows] 1: it is averaged in that step */
+    int           *first; /* [layers + 1] row of a layer's first part */
 } ddp__partial;
-DDP_LIB int  ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
-DDP_LIB int  ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out);
-DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out);
-DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile);
-DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+/* plan: makes one; unmeasured: of equal numbers, as enp always does, with no times to leave slack for. pack: as bytes,
+ * with room for `more` behind them. */
+DDP_LIB int  ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out);
+DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out);
+DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
-DDP_LIB double ddp__partial_exposed(const void *self);
-DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
-/* outer.c */
+DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+DDP_LIB void ddp__partial_close(ddp_ctx *d, void *self);
+/* outer.c: diloco and sparseloco */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
-#ifndef DDP_NO_PLANNERS
-DDP_LIB void ddp__strategy_sparseloco(ddp_strategy_ops *ops);
-#endif
+
+/* ==== strategy/layers.c ==== [strategy] */
+/* What several families do with layers: means, copies from and to arrays, updates of all of them. */
+
+size_t ddp__gradient_count(const ddp_ctx *d, int layer)
+{
+    int n;
+    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
+    size_t count = 0;
+
+    for (; n-- > 0; p++) count += p->count;
+    return count;
+}
+
+ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count)
+{
+    ddp_message m;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.mean = 1;
+    m.from = from;
+    m.from_count = count;
+    m.step = ddp_step(d);
+    m.layer = layer;
+    if (layer < 0) return m;
+    m.group = ddp_group_of(d, layer);
+    m.link = ddp_link_of(d, layer);
+    return m;
+}
+
+int ddp__hold_once(ddp_ctx *d, long *ticket, int layer)
+{
+    const long t = *ticket;
+
+    *ticket = -1;
+    return t == -1 ? 0 : ddp_hold(d, t, layer);
+}
+
+int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *to)
+{
+    for (; n-- > 0; to += (p++)->count) DDP__DO(ddp_copy(d, to, p->data, p->count));
+    return 0;
+}
+
+int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from)
+{
+    for (; n-- > 0; from += (p++)->count) DDP__DO(ddp_copy(d, p->data, from, p->count));
+    return 0;
+}
+
+int ddp__gradients_zero(ddp_ctx *d, int layer)
+{
+    int n;
+    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
+
+    for (; n-- > 0; p++) DDP__DO(ddp_set(d, p->data, p->count, 0));
+    return 0;
+}
+
+int ddp__update_all(ddp_ctx *d)
+{
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_update_layer(d, l, NULL));
+    return 0;
+}
+
+int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* ==== strategy/gradient.h ==== [strategy] */
 /* Buckets: what the strategies that average gradients send. */
@@ -48568,24 +48638,26 @@ typedef struct ddp__bucket {
     long       ticket;
 } ddp__bucket;
 
+typedef struct ddp__gradient_layer {
+    int bucket; /* its first one, or -1 */
+    int ready;  /* its gradient is complete in this step */
+    int late;   /* its update is to come */
+} ddp__gradient_layer;
+
 typedef struct ddp__gradient {
-    ddp__bucket   *bucket;
-    unsigned char *ready; /* [layers] its gradient is complete in this step */
-    int            buckets, next; /* the next one to leave */
-    int            layer;         /* < 0: of its messages; 0: the last one of the bucket */
-    /* those whose updates may wait for the next forward */
-    int           *of_layer;      /* [layers] its first bucket, or -1 */
-    unsigned char *late;          /* [layers] its update is to come, with the rate of its step */
-    float          rate;
-    double         exposed_s;     /* of a step, by the plan */
+    ddp__bucket *bucket;
+    int          buckets, next; /* the next one to leave */
+    int          layer;         /* < 0: of its messages; 0: the last one of the bucket */
+    int          waits;         /* updates may wait for their layer's next forward, with the rate of their step */
+    float        rate;
+    double       exposed_s;     /* of a step, by the plan */
+    ddp__gradient_layer *of;    /* [layers] */
 } ddp__gradient;
 
-DDP_LIB size_t ddp__gradient_count(ddp_ctx *d, int layer); /* floats of its gradients */
 DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
 DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
 /* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
 DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
-DDP_LIB int  ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b);          /* if it is on its way */
 DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g);      /* for the next backward */
 DDP_LIB void ddp__buckets_free(ddp__gradient *g);
 DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */
@@ -48598,16 +48670,6 @@ DDP_LIB double     ddp__gradient_part_least(const ddp_profile *p, double alpha);
 /* ==== strategy/gradient.c ==== [strategy] */
 /* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
  * order element by element, so how gradients are cut into messages cannot change a bit. */
-
-size_t ddp__gradient_count(ddp_ctx *d, int layer)
-{
-    int n;
-    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
-    size_t count = 0;
-
-    for (int i = 0; i < n; i++) count += p[i].count;
-    return count;
-}
 
 size_t ddp__part_begins(size_t n, int part, int cut)
 {
@@ -48633,17 +48695,14 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     int n, room = 0;
 
-    for (int l = first; l >= last; l--) {
-        (void)ddp_gradients_of(d, l, &n);
-        room += n;
-    }
+    for (int l = first; l >= last; l--, room += n) (void)ddp_gradients_of(d, l, &n);
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
     if (!b->cut) b->to = b->cut = 1;
     b->offset = ddp__part_begins(ddp__gradient_count(d, first), b->from, b->cut);
     for (int l = first; l >= last; l--) {
         const size_t all = ddp__gradient_count(d, l);
-        ddp__bucket_add(d, b, l, b->cut > 1 ? b->offset : 0, b->cut > 1 ? ddp__part_begins(all, b->to, b->cut) : all);
+        ddp__bucket_add(d, b, l, ddp__part_begins(all, b->from, b->cut), ddp__part_begins(all, b->to, b->cut));
     }
     b->first = first;
     b->last = last;
@@ -48655,8 +48714,8 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets)
 {
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)buckets, sizeof *g->bucket);
-    if (!g->ready) g->ready = (unsigned char *)ddp__calloc((size_t)ddp_layers(d), 1);
-    return g->bucket && g->ready ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
+    if (!g->of) g->of = (ddp__gradient_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *g->of);
+    return g->bucket && g->of ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
 }
 
 /* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
@@ -48664,37 +48723,30 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int first = layers - 1, bad = ddp__buckets_room(d, g, layers);
+    int first = layers - 1;
 
-    for (int l = layers - 1; l >= 0 && !bad; l--) {
-        size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
+    DDP__DO(ddp__buckets_room(d, g, layers));
+    for (int l = layers - 1; l >= 0; l--) {
+        const size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_count(d, l) * sizeof(float);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
-        bad = ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l);
+        DDP__DO(ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l));
         first = l - 1;
         bytes = 0;
     }
-    return bad;
+    return 0;
 }
 
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 {
-    ddp_message m;
+    ddp_message m = ddp__mean_message(d, b->last, b->piece, b->pieces);
 
     if (ddp_world(d) == 1 || b->pieces == 0) return 0;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = b->piece;
-    m.from_count = b->pieces;
-    m.mean = 1;
-    m.group = ddp_group_of(d, b->last);
-    m.step = ddp_step(d);
-    m.layer = g->layer < 0 ? g->layer : b->last;
+    if (g->layer < 0) m.layer = g->layer;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, b->first);
     if (m.residual) m.residual += b->offset;
-    m.priority = g->of_layer ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
-    m.link = ddp_link_of(d, b->last);
+    m.priority = g->waits ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
     return ddp_post(d, &m, &b->ticket);
 }
 
@@ -48702,52 +48754,33 @@ static int ddp__bucket_ready(const ddp__gradient *g, const ddp__bucket *b)
 {
     int l = b->last;
 
-    while (l <= b->first && g->ready[l]) l++;
+    while (l <= b->first && g->of[l].ready) l++;
     return l > b->first;
 }
 
 /* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
-    int bad = 0;
-
-    for (; !bad && g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
-        bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
-    return bad;
-}
-
-int ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b)
-{
-    const long ticket = b->ticket;
-
-    b->ticket = -1;
-    return ticket == -1 ? 0 : ddp_hold(d, ticket, b->last);
+    for (; g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
+        DDP__DO(ddp__bucket_send(d, g, &g->bucket[g->next]));
+    return 0;
 }
 
 void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g)
 {
     g->next = 0;
-    memset(g->ready, 0, (size_t)ddp_layers(d));
-}
-
-static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
-{
-    int bad = 0;
-
-    for (int i = 0; i < g->buckets && !bad; i++) bad = ddp__bucket_hold(d, &g->bucket[i]);
-    ddp__buckets_again(d, g);
-    return bad;
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 0;
 }
 
 int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_hold(d, g);
 
     (void)forward;
-    if (!bad) bad = ddp_clip(d);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
-    return bad;
+    for (int i = 0; i < g->buckets; i++) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
+    ddp__buckets_again(d, g);
+    DDP__DO(ddp_clip(d));
+    return ddp__update_all(d);
 }
 
 void ddp__buckets_free(ddp__gradient *g)
@@ -48765,9 +48798,7 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
 
     (void)d;
     ddp__buckets_free(g);
-    if (g->ready) DDP_FREE(g->ready);
-    if (g->of_layer) DDP_FREE(g->of_layer);
-    if (g->late) DDP_FREE(g->late);
+    if (g->of) DDP_FREE(g->of);
 }
 
 /* ---- what plans of gradients are made from ---- */
@@ -48805,20 +48836,19 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX);
 
+    DDP__DO(ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX));
     if (g->buckets == 1) g->layer = DDP_ALL_LAYERS;
-    return bad;
+    return 0;
 }
 
 static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad;
 
-    memset(g->ready, 1, (size_t)ddp_layers(d));
-    bad = ddp__buckets_send(d, g);
-    return bad ? bad : ddp__gradient_step_end(d, self, forward);
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
+    DDP__DO(ddp__buckets_send(d, g));
+    return ddp__gradient_step_end(d, self, forward);
 }
 
 static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -48846,7 +48876,7 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
 
-    g->ready[layer] = 1;
+    g->of[layer].ready = 1;
     return ddp__buckets_send(d, g);
 }
 
@@ -48860,7 +48890,6 @@ static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 
 void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 {
-    ops->name = "ssgd";
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_WITH_ALL;
     ops->self_bytes = sizeof(ddp__gradient);
@@ -48873,7 +48902,6 @@ void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 {
     ddp__strategy_ssgd(ops);
-    ops->name = "wfbp";
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
     ops->step_end = ddp__gradient_step_end;
@@ -48928,26 +48956,25 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     }
 }
 
+static ddp__packed_message *ddp__packed_list(const ddp_blob *blob)
+{
+    return (ddp__packed_message *)(void *)(blob->bytes + sizeof(ddp__packed_messages));
+}
+
 static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, const ddp_timeline *t, ddp_blob *out)
 {
     const ddp_interval *x = t->interval + 2 * p->layers;
-    ddp__packed_messages head;
-    unsigned char *at;
+    ddp__packed_messages head = {p->layers, t->intervals - 2 * p->layers, 0, 0};
     ddp_error err;
 
-    memset(&head, 0, sizeof head);
-    head.layers = p->layers;
-    head.messages = t->intervals - 2 * p->layers;
-    if (ddp_timeline_exposed(p, t, alpha, &head.exposed_s, &head.barrier_s, &err) != DDP_OK)
-        return ddp_complain(d, err.code, "%s", err.msg);
+    if (ddp_timeline_exposed(p, t, alpha, &head.exposed_s, &head.barrier_s, &err)) return ddp__plan_failed(d, &err);
     *out = ddp_blob_new(sizeof head + (size_t)head.messages * sizeof(ddp__packed_message));
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
-    at = out->bytes + sizeof head;
-    for (int i = 0; i < head.messages; i++, at += sizeof(ddp__packed_message)) {
-        const ddp__packed_message m = {x[i].last, x[i].bucket, x[i].part, x[i].part + x[i].parts, t->parts[x[i].bucket]};
-        memcpy(at, &m, sizeof m);
-    }
     memcpy(out->bytes, &head, sizeof head);
+    for (int i = 0; i < head.messages; i++, x++) {
+        const ddp__packed_message m = {x->last, x->bucket, x->part, x->part + x->parts, t->parts[x->bucket]};
+        ddp__packed_list(out)[i] = m;
+    }
     return 0;
 }
 
@@ -48967,7 +48994,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     s = ddp_scheme_named(ddp_strategy_name(ddp_settings(d)->strategy), &scheme, &err);
     if (s == DDP_OK) s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
-    bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp_complain(d, s, "%s", err.msg);
+    bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
     ddp_timeline_free(&t);
     ddp_profile_free(&own);
     return bad;
@@ -48976,35 +49003,33 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
 /* A message of merged layers is one for each group. */
 static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_message *m)
 {
-    int first = m->first, bad = 0;
+    int first = m->first;
 
-    for (int l = m->first; l >= m->last && !bad; l--) {
+    for (int l = m->first; l >= m->last; l--) {
         ddp__bucket *b = &g->bucket[g->buckets];
         if (l > m->last && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
         b->from = m->from;
         b->to = m->to;
         b->cut = m->cut;
         g->buckets++;
-        bad = ddp__bucket_fill(d, b, first, l);
+        DDP__DO(ddp__bucket_fill(d, b, first, l));
         first = l - 1;
     }
-    return bad;
+    return 0;
 }
 
 /* 1: the messages are of this model, and of every layer all parts; seen: [2 x layers], zero. */
-static int ddp__messages_fit(ddp_ctx *d, const unsigned char *at, int n, int *seen)
+static int ddp__messages_fit(ddp_ctx *d, const ddp__packed_message *m, int n, int *seen)
 {
     const int layers = ddp_layers(d);
-    ddp__packed_message m;
 
-    for (int i = 0; i < n; i++, at += sizeof m) {
-        memcpy(&m, at, sizeof m);
-        if (m.last < 0 || m.first < m.last || m.first >= layers || m.from < 0 || m.from >= m.to || m.to > m.cut ||
-            (m.cut > 1 && m.first > m.last))
+    for (; n-- > 0; m++) {
+        if (m->last < 0 || m->first < m->last || m->first >= layers || m->from < 0 || m->from >= m->to ||
+            m->to > m->cut || (m->cut > 1 && m->first > m->last))
             return 0;
-        for (int l = m.last; l <= m.first; l++) {
-            seen[2 * l] += m.to - m.from;
-            seen[2 * l + 1] = m.cut;
+        for (int l = m->last; l <= m->first; l++) {
+            seen[2 * l] += m->to - m->from;
+            seen[2 * l + 1] = m->cut;
         }
     }
     for (int l = 0; l < layers; l++)
@@ -49019,46 +49044,32 @@ static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__pack
     if (!seen) return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", ddp_layers(d));
     fit = head->layers == ddp_layers(d) && head->messages >= 0 &&
           blob->size == sizeof *head + (size_t)head->messages * sizeof(ddp__packed_message) &&
-          ddp__messages_fit(d, blob->bytes + sizeof *head, head->messages, seen);
+          ddp__messages_fit(d, ddp__packed_list(blob), head->messages, seen);
     DDP_FREE(seen);
     if (fit) return 0;
     return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers does not fit this model of %d layers",
                         (unsigned long)blob->size, (int)head->layers, ddp_layers(d));
 }
 
-/* Each layer's buckets as a list, for those that update a layer in its next forward. */
-static void ddp__buckets_list(ddp_ctx *d, ddp__gradient *g)
-{
-    for (int l = 0; l < ddp_layers(d); l++) g->of_layer[l] = -1;
-    for (int i = g->buckets - 1; i >= 0; i--) {
-        g->bucket[i].next_of_layer = g->of_layer[g->bucket[i].first];
-        g->of_layer[g->bucket[i].first] = i;
-    }
-}
-
 static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    const unsigned char *at = blob->bytes + sizeof(ddp__packed_messages);
     ddp__packed_messages head;
-    int bad;
 
     (void)p;
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
-    bad = ddp__messages_check(d, blob, &head);
-    if (bad) return bad;
+    DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);
-    bad = ddp__buckets_room(d, g, head.messages + ddp_layers(d)); /* groups may part what was merged */
-    for (int i = 0; i < head.messages && !bad; i++, at += sizeof(ddp__packed_message)) {
-        ddp__packed_message m;
-        memcpy(&m, at, sizeof m);
-        bad = ddp__message_take(d, g, &m);
+    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
+    for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].bucket = -1;
+    for (int i = g->buckets - 1; i >= 0; i--) {
+        ddp__gradient_layer *of = &g->of[g->bucket[i].first];
+        g->bucket[i].next_of_layer = of->bucket;
+        of->bucket = i;
     }
-    if (bad) return bad;
-    if (g->of_layer) ddp__buckets_list(d, g);
-    g->exposed_s = g->of_layer && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s
-                                                                                        : head.barrier_s;
+    g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
     return 0;
 }
 
@@ -49068,31 +49079,26 @@ static double ddp__timeline_exposed(const void *self) { return ((const ddp__grad
 
 static int ddp__by_priority_start(ddp_ctx *d, void *self)
 {
-    ddp__gradient *g = (ddp__gradient *)self;
-
-    g->of_layer = (int *)ddp__calloc((size_t)ddp_layers(d), sizeof *g->of_layer);
-    g->late = (unsigned char *)ddp__calloc((size_t)ddp_layers(d), 1);
-    return g->of_layer && g->late ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    (void)d;
+    ((ddp__gradient *)self)->waits = 1;
+    return 0;
 }
 
 static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = 0;
 
-    if (!g->late[layer]) return 0;
-    for (int i = g->of_layer[layer]; i >= 0 && !bad; i = g->bucket[i].next_of_layer)
-        bad = ddp__bucket_hold(d, &g->bucket[i]);
-    g->late[layer] = 0;
-    return bad ? bad : ddp_update_late(d, layer, NULL, g->rate);
+    if (!g->of || !g->of[layer].late) return 0;
+    g->of[layer].late = 0;
+    for (int i = g->of[layer].bucket; i >= 0; i = g->bucket[i].next_of_layer)
+        DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
+    return ddp_update_late(d, layer, NULL, g->rate);
 }
 
 static int ddp__by_priority_wait(ddp_ctx *d, void *self)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__by_priority_forward_begin(d, self, l);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__by_priority_forward_begin(d, self, l));
+    return 0;
 }
 
 static int ddp__by_priority_step_end(ddp_ctx *d, void *self, int forward)
@@ -49101,7 +49107,7 @@ static int ddp__by_priority_step_end(ddp_ctx *d, void *self, int forward)
 
     if (!forward || ddp_settings(d)->clip_norm > 0) return ddp__gradient_step_end(d, self, forward);
     g->rate = ddp_rate(d);
-    memset(g->late, 1, (size_t)ddp_layers(d));
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].late = 1;
     ddp__buckets_again(d, g);
     return 0;
 }
@@ -49109,33 +49115,19 @@ static int ddp__by_priority_step_end(ddp_ctx *d, void *self, int forward)
 void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
 {
     ddp__strategy_wfbp(ops);
-    ops->name = "mgwfbp";
     ops->start = NULL;
     ops->plan_first = ops->plan_make = ddp__timeline_make;
     ops->plan_take = ddp__timeline_take;
     ops->plan_exposed = ddp__timeline_exposed;
 }
 
-void ddp__strategy_ascwfbp(ddp_strategy_ops *ops)
-{
-    ddp__strategy_mgwfbp(ops);
-    ops->name = "ascwfbp";
-}
-
 void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
 {
     ddp__strategy_mgwfbp(ops);
-    ops->name = "bytescheduler";
     ops->start = ddp__by_priority_start;
     ops->forward_begin = ddp__by_priority_forward_begin;
     ops->step_end = ddp__by_priority_step_end;
     ops->wait = ddp__by_priority_wait;
-}
-
-void ddp__strategy_usbyte(ddp_strategy_ops *ops)
-{
-    ddp__strategy_bytescheduler(ops);
-    ops->name = "usbyte";
 }
 
 /* ==== strategy/delayed.h ==== [strategy] */
@@ -49191,20 +49183,28 @@ typedef struct ddp__noise {
     double planned;    /* that, when the plan was made */
 } ddp__noise;
 
+typedef struct ddp__delayed_layer {
+    float *sum[2]; /* kept: merged gradients, NULL where it has none */
+    size_t count;  /* floats of a gradient */
+    int    ready;  /* complete in this step */
+} ddp__delayed_layer;
+
+typedef struct ddp__flight {
+    long ticket;
+    int  layer;
+} ddp__flight;
+
 typedef struct ddp__delayed {
     ddp__schedule  plan;
     ddp__queues    q;
     int            at;        /* the iteration of the plan that comes or is under way */
-    int            now;       /* of sum[2]: the pending gradient, or that which was applied last */
+    int            now;       /* of a layer's sum[2]: the pending gradient, or that which was applied last */
     int            averaged;  /* sum[now] was applied and is nobody's: the iterations in it; else 0 */
     int            next;      /* the next fresh message */
     float          rate;      /* of the pending gradient's newest iteration */
-    float        **sum;       /* [2 x layers] kept: merged gradients, NULL where a layer has none */
-    size_t        *count;     /* [layers] floats of a gradient */
-    unsigned char *ready;     /* [layers] complete in this step */
+    ddp__delayed_layer *of;   /* [layers] */
     float         *position;  /* [DDP__POSITIONS] kept: at, now, rate and plan where nothing is in flight */
-    long          *flight;    /* [flights] messages on their way, the oldest first */
-    int           *flight_of; /* [flights] their layers */
+    ddp__flight   *flight;    /* [flights] messages on their way, the oldest first */
     int            flights, room, old; /* old: so many are not fresh */
     int            sampling;  /* this step's gradients are looked at */
     ddp__noise     noise;
@@ -49348,7 +49348,7 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
 {
     const ddp__packed_schedule *h = &out->head;
     int32_t *sent;
-    int fits;
+    int bad = 0;
 
     memset(out, 0, sizeof *out);
     if (blob->size >= sizeof *h) memcpy(&out->head, blob->bytes, sizeof *h);
@@ -49359,16 +49359,14 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
                             (unsigned long)blob->size, (int)h->layers, ddp_layers(d));
     ddp__schedule_lists(out, ddp__calloc(blob->size, 1));
     sent = (int32_t *)ddp__calloc((size_t)h->layers, 2 * sizeof *sent);
-    fits = out->room && sent;
-    if (!fits) (void)ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
-    if (fits) memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
-    if (fits && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
-        fits = !ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
-                             (int)h->iterations);
+    if (!out->room || !sent) bad = ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
+    else memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
+    if (!bad && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
+        bad = ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
+                           (int)h->iterations);
     if (sent) DDP_FREE(sent);
-    if (fits) return 0;
-    ddp__schedule_free(out);
-    return (int)ddp_last_error(d)->code;
+    if (bad) ddp__schedule_free(out);
+    return bad;
 }
 
 /* 0: sent in forward, 1: before the new gradients, 2: one of them. */
@@ -49489,7 +49487,6 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
     ddp__schedule s;
-    int bad;
 
     memset(&s, 0, sizeof s);
     s.head.layers = s.head.messages = layers;
@@ -49497,8 +49494,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     s.head.measured = measured;
     s.head.accepted = -1;
     s.head.scale = 1;
-    bad = ddp__schedule_room(d, &s);
-    if (bad) return bad;
+    DDP__DO(ddp__schedule_room(d, &s));
     s.head.messages = 0;
     for (int l = layers - 1; l >= 0; l--) {
         const ddp__parcel m = {l << 2 | 2, 0, 1};
@@ -49624,7 +49620,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     memset(&w, 0, sizeof w);
     memset(&own, 0, sizeof own);
     s = ddp__gradient_profile(d, p, &own, &err);
-    if (s != DDP_OK) return ddp_complain(d, s, "%s", err.msg);
+    if (s != DDP_OK) return ddp__plan_failed(d, &err);
     w.profile = &own;
     w.alpha = p->alpha_s;
     w.paper = c->paper;
@@ -49641,7 +49637,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
             s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
     }
     ddp_profile_free(&own);
-    if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp_complain(d, s, "%s", err.msg) : 0;
+    if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp__plan_failed(d, &err) : 0;
     ddp_say(d, DDP_LOG_WARN, "%s: every gradient is sent in its own step instead", err.msg);
     return ddp__schedule_plain(d, 1, out);
 }
@@ -49670,21 +49666,16 @@ int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
  * all of a merged gradient has come. A layer has two sums beside its gradient: the pending one, which is on its way,
  * and the one that gathers behind it. */
 
-static float *ddp__sum(const ddp__delayed *x, int layer, int which) { return x->sum[2 * layer + which]; }
-
 /* ---- messages ---- */
 
 /* Holds the n oldest. */
 static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
 {
-    int bad = 0;
-
-    for (int i = 0; i < n && !bad; i++) bad = ddp_hold(d, x->flight[i], x->flight_of[i]);
+    for (int i = 0; i < n; i++) DDP__DO(ddp_hold(d, x->flight[i].ticket, x->flight[i].layer));
     x->flights -= n;
     x->old -= n < x->old ? n : x->old;
     memmove(x->flight, x->flight + n, (size_t)x->flights * sizeof *x->flight);
-    memmove(x->flight_of, x->flight_of + n, (size_t)x->flights * sizeof *x->flight_of);
-    return bad;
+    return 0;
 }
 
 /* Rounding adds what earlier messages of the layer cut off: they have to be done. */
@@ -49693,7 +49684,7 @@ static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
     int n = x->flights == x->room;
 
     for (int i = 0; rounds && i < x->flights; i++)
-        if (x->flight_of[i] == layer) n = i + 1;
+        if (x->flight[i].layer == layer) n = i + 1;
     return n;
 }
 
@@ -49701,31 +49692,22 @@ static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
 static int ddp__parts_post(ddp_ctx *d, ddp__delayed *x, int layer, int which, int from, int to, int link)
 {
     const int cut = x->plan.cut[layer];
-    const size_t begin = ddp__part_begins(x->count[layer], from, cut),
-                 end = ddp__part_begins(x->count[layer], to, cut);
+    const size_t begin = ddp__part_begins(x->of[layer].count, from, cut),
+                 end = ddp__part_begins(x->of[layer].count, to, cut);
     ddp_piece piece;
-    ddp_message m;
-    int bad;
+    ddp_message m = ddp__mean_message(d, layer, &piece, 1);
 
     if (ddp_world(d) == 1 || begin == end) return 0;
-    memset(&m, 0, sizeof m);
-    piece.data = ddp__sum(x, layer, which) + begin;
+    piece.data = x->of[layer].sum[which] + begin;
     piece.count = end - begin;
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &piece;
-    m.from_count = 1;
-    m.mean = 1;
-    m.group = ddp_group_of(d, layer);
-    m.step = ddp_step(d);
-    m.layer = layer;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, layer);
     m.link = ddp_links(d) == 2 && link;
-    bad = ddp__flights_hold(d, x, ddp__flights_before(x, layer, m.residual != NULL));
+    DDP__DO(ddp__flights_hold(d, x, ddp__flights_before(x, layer, m.residual != NULL)));
     if (m.residual) m.residual += begin;
-    if (!bad) bad = ddp_post(d, &m, &x->flight[x->flights]);
-    if (!bad) x->flight_of[x->flights++] = layer;
-    return bad;
+    DDP__DO(ddp_post(d, &m, &x->flight[x->flights].ticket));
+    x->flight[x->flights++].layer = layer;
+    return 0;
 }
 
 static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, int which)
@@ -49736,13 +49718,11 @@ static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, in
 /* Applies a merged gradient of k iterations, which is whole. */
 static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_update_late(d, l, x->of[l].sum[which], x->rate));
     x->averaged = k;
     x->noise.updates++;
     ddp_stats_of(d)->updates++;
-    return bad;
+    return 0;
 }
 
 /* ---- where it stands ---- */
@@ -49758,10 +49738,9 @@ static float ddp__delayed_plan_name(const ddp__schedule *s)
 static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
 {
     const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate, ddp__delayed_plan_name(&x->plan)};
-    int bad = 0;
 
-    for (int i = 0; i < DDP__POSITIONS && !bad; i++) bad = ddp_set(d, x->position + i, 1, value[i]);
-    return bad;
+    for (int i = 0; i < DDP__POSITIONS; i++) DDP__DO(ddp_set(d, x->position + i, 1, value[i]));
+    return 0;
 }
 
 /* A number >= 0 that may be a device's. */
@@ -49788,50 +49767,42 @@ static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
 {
     double all = 0, part;
-    int n, bad = 0;
+    int n;
 
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
+    for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *own = ddp_gradients_of(d, l, &n);
-        float *g = ddp__sum(x, l, x->now);
-        if (x->count[l]) bad = ddp_norm2(d, g, x->count[l], &part);
-        if (x->count[l]) all -= part;
-        for (float *at = g; n-- > 0 && !bad; at += own++->count) {
-            bad = ddp_norm2(d, own->data, own->count, &part);
+        float *g = x->of[l].sum[x->now];
+        if (!x->of[l].count) continue;
+        DDP__DO(ddp_norm2(d, g, x->of[l].count, &part));
+        all -= part;
+        for (float *at = g; n-- > 0; at += own++->count) {
+            DDP__DO(ddp_norm2(d, own->data, own->count, &part));
             all -= part;
-            if (!bad) bad = ddp_axpy(d, at, own->data, own->count, 1);
-            if (!bad) bad = ddp_set(d, own->data, own->count, 0);
+            DDP__DO(ddp_axpy(d, at, own->data, own->count, 1));
         }
-        if (x->count[l] && !bad) bad = ddp_norm2(d, g, x->count[l], &part);
-        if (x->count[l]) all += part;
+        DDP__DO(ddp_norm2(d, g, x->of[l].count, &part));
+        all += part;
+        DDP__DO(ddp__gradients_zero(d, l));
     }
     *out = all / 2;
-    return bad;
+    return 0;
 }
 
 /* Words are >= 0: a device's can be read by ddp_norm2 alone. */
 static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
 {
+    const ddp_piece piece = {{x->noise.words}, DDP__NOISE_WORDS};
+    const ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, &piece, 1);
     double product, value[DDP__NOISE_WORDS];
-    ddp_piece piece;
-    ddp_message m;
-    int bad = ddp__noise_product(d, x, &product);
 
+    DDP__DO(ddp__noise_product(d, x, &product));
     if (ddp_settings(d)->merge_sum) product /= x->averaged;
     value[0] = fmax(product, 0);
     value[1] = fmax(-product, 0);
     value[2] = product * product;
     value[3] = fmax(ddp_reported(d)->loss, 0);
-    for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp_set(d, x->noise.words + i, 1, (float)value[i]);
-    memset(&m, 0, sizeof m);
-    piece.data = x->noise.words;
-    piece.count = DDP__NOISE_WORDS;
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &piece;
-    m.from_count = 1;
-    m.mean = 1;
-    m.layer = DDP_NO_LAYER;
-    m.step = ddp_step(d);
-    return bad ? bad : ddp_post(d, &m, &x->noise.ticket);
+    for (int i = 0; i < DDP__NOISE_WORDS; i++) DDP__DO(ddp_set(d, x->noise.words + i, 1, (float)value[i]));
+    return ddp_post(d, &m, &x->noise.ticket);
 }
 
 /* The mean of the first, then of about the last samples; n: with this one. */
@@ -49844,13 +49815,10 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
 {
     const double workers = fmax(ddp_workers(d), 2);
     double word[DDP__NOISE_WORDS], mean;
-    int bad;
 
     if (n->ticket < 0) return 0;
-    bad = ddp_hold(d, n->ticket, DDP_NO_LAYER);
-    n->ticket = -1;
-    for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp__delayed_word(d, n->words + i, &word[i]);
-    if (bad) return bad;
+    DDP__DO(ddp__hold_once(d, &n->ticket, DDP_NO_LAYER));
+    for (int i = 0; i < DDP__NOISE_WORDS; i++) DDP__DO(ddp__delayed_word(d, n->words + i, &word[i]));
     n->samples++;
     mean = word[0] - word[1];
     ddp__noise_add(&n->mu, mean, n->samples);
@@ -49871,7 +49839,7 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
     n->ticket = -1;
     n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->update_frequency > 0) && !grouped;
     n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
-    return n->words ? 0 : (int)ddp_last_error(d)->code;
+    return n->words ? 0 : DDP_FAILED;
 }
 
 /* ---- a step ---- */
@@ -49880,82 +49848,79 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
 {
     const ddp__schedule *s = &x->plan;
-    int bad = 0;
 
     (void)ddp__queues_begin(s, &x->q, x->at);
-    for (x->next = s->first[x->at]; x->next < s->first[x->at + 1] && !(s->parts[x->next].what & 2) && !bad; x->next++)
-        if (!left) bad = ddp__parts_send(d, x, &s->parts[x->next], x->now);
+    for (x->next = s->first[x->at]; x->next < s->first[x->at + 1] && !(s->parts[x->next].what & 2); x->next++)
+        if (!left) DDP__DO(ddp__parts_send(d, x, &s->parts[x->next], x->now));
     x->old = x->flights;
     x->sampling = ddp__noise_due(d, x);
-    memset(x->ready, 0, (size_t)ddp_layers(d));
-    return bad;
+    for (int l = 0; l < ddp_layers(d); l++) x->of[l].ready = 0;
+    return 0;
 }
 
 /* The layer's gradient joins the stored ones; k: iterations, with this one. */
 static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
-    float *sum = ddp__sum(x, layer, !x->now);
-    int n, bad = 0;
+    int n;
     const ddp_piece *own = ddp_gradients_of(d, layer, &n);
 
-    for (float *at = sum; n-- > 0 && !bad; at += own++->count) {
-        bad = k == 1 ? ddp_copy(d, at, own->data, own->count) : ddp_axpy(d, at, own->data, own->count, 1);
-        if (!bad && !x->sampling) bad = ddp_set(d, own->data, own->count, 0);
-    }
-    return bad;
+    for (float *at = x->of[layer].sum[!x->now]; n-- > 0; at += own++->count)
+        DDP__DO(k == 1 ? ddp_copy(d, at, own->data, own->count) : ddp_axpy(d, at, own->data, own->count, 1));
+    return x->sampling ? 0 : ddp__gradients_zero(d, layer);
 }
 
 /* The stored sum becomes the mean. */
 static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
-    if (k == 1 || ddp_settings(d)->merge_sum || !x->count[layer]) return 0;
-    return ddp_scale(d, ddp__sum(x, layer, !x->now), x->count[layer], 1.0f / (float)k);
+    const ddp__delayed_layer *of = &x->of[layer];
+
+    if (k == 1 || ddp_settings(d)->merge_sum || !of->count) return 0;
+    return ddp_scale(d, of->sum[!x->now], of->count, 1.0f / (float)k);
 }
 
 static int ddp__delayed_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const ddp__schedule *s = &x->plan;
-    int bad = ddp__delayed_merge(d, x, layer, x->q.stored + 1);
 
-    if (!x->q.opens || bad) return bad;
-    bad = ddp__delayed_mean(d, x, layer, x->q.stored + 1);
-    x->ready[layer] = 1;
-    for (; !bad && x->next < s->first[x->at + 1] && x->ready[s->parts[x->next].what >> 2]; x->next++) {
+    DDP__DO(ddp__delayed_merge(d, x, layer, x->q.stored + 1));
+    if (!x->q.opens) return 0;
+    DDP__DO(ddp__delayed_mean(d, x, layer, x->q.stored + 1));
+    x->of[layer].ready = 1;
+    for (; x->next < s->first[x->at + 1] && x->of[s->parts[x->next].what >> 2].ready; x->next++) {
         (void)ddp__queues_send(s, &x->q, &s->parts[x->next]);
-        bad = ddp__parts_send(d, x, &s->parts[x->next], !x->now);
+        DDP__DO(ddp__parts_send(d, x, &s->parts[x->next], !x->now));
     }
-    return bad;
+    return 0;
 }
 
 /* The opened gradient becomes the pending one; both that are whole are applied, in their order. */
 static int ddp__delayed_open(ddp_ctx *d, ddp__delayed *x, const int *k)
 {
-    int bad = 0;
-
-    if (k[0]) bad = ddp__flights_hold(d, x, x->old);
-    if (k[0] && !bad) bad = ddp__merged_apply(d, x, x->now, k[0]);
-    if (x->sampling && !bad) bad = ddp__noise_post(d, x);
+    if (k[0]) DDP__DO(ddp__flights_hold(d, x, x->old));
+    if (k[0]) DDP__DO(ddp__merged_apply(d, x, x->now, k[0]));
+    if (x->sampling) DDP__DO(ddp__noise_post(d, x));
     x->now = !x->now;
     x->rate = ddp_rate(d);
     x->averaged = 0;
-    if (k[1] && !bad) bad = ddp__flights_hold(d, x, x->flights);
-    if (k[1] && !bad) bad = ddp__merged_apply(d, x, x->now, k[1]);
-    return bad;
+    if (!k[1]) return 0;
+    DDP__DO(ddp__flights_hold(d, x, x->flights));
+    return ddp__merged_apply(d, x, x->now, k[1]);
 }
 
 static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const int opens = x->q.opens;
-    int k[2], bad = ddp__noise_take(d, &x->noise);
+    int k[2];
 
     (void)forward;
+    DDP__DO(ddp__noise_take(d, &x->noise));
     ddp__queues_end(&x->q, k);
-    if (opens && !bad) bad = ddp__delayed_open(d, x, k);
-    if (ddp_settings(d)->paper && !bad) bad = ddp__flights_hold(d, x, x->flights);
+    if (opens) DDP__DO(ddp__delayed_open(d, x, k));
+    if (ddp_settings(d)->paper) DDP__DO(ddp__flights_hold(d, x, x->flights));
     if (++x->at == x->plan.head.iterations) x->at = x->plan.head.warmup;
-    return bad ? bad : ddp__delayed_begin(d, x, 0);
+    return ddp__delayed_begin(d, x, 0);
 }
 
 /* ---- between steps ---- */
@@ -49963,22 +49928,19 @@ static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
 static int ddp__delayed_wait(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
-    int bad = ddp__flights_hold(d, x, x->flights);
 
-    if (!bad) bad = ddp__noise_take(d, &x->noise);
-    return bad || !x->plan.room ? bad : ddp__position_write(d, x);
+    DDP__DO(ddp__flights_hold(d, x, x->flights));
+    DDP__DO(ddp__noise_take(d, &x->noise));
+    return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the rest of a merged gradient and applies it. */
+/* Posts the rest of a merged gradient, of which sent (NULL: nothing) has left, and applies it. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if ((sent ? sent[l] : 0) < x->plan.cut[l])
-            bad = ddp__parts_post(d, x, l, which, sent ? sent[l] : 0, x->plan.cut[l], 0);
-    if (!bad) bad = ddp__flights_hold(d, x, x->flights);
-    return bad ? bad : ddp__merged_apply(d, x, which, 1);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        DDP__DO(ddp__parts_post(d, x, l, which, sent ? sent[l] : 0, x->plan.cut[l], 0));
+    DDP__DO(ddp__flights_hold(d, x, x->flights));
+    return ddp__merged_apply(d, x, which, 1);
 }
 
 /* The pending gradient, then what has gathered behind it: none is lost. The plan begins again. */
@@ -49986,17 +49948,16 @@ static int ddp__delayed_drain(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const int k = x->q.stored;
-    int bad = 0;
 
     if (!x->plan.room) return 0;
-    if (x->q.merged) bad = ddp__merged_finish(d, x, x->now, x->q.opens ? x->plan.cut : x->q.sent);
-    for (int l = 0; k && l < ddp_layers(d) && !bad; l++) bad = ddp__delayed_mean(d, x, l, k);
+    if (x->q.merged) DDP__DO(ddp__merged_finish(d, x, x->now, x->q.opens ? x->plan.cut : x->q.sent));
+    for (int l = 0; k && l < ddp_layers(d); l++) DDP__DO(ddp__delayed_mean(d, x, l, k));
     if (k) x->rate = ddp_rate(d);
-    if (k && !bad) bad = ddp__merged_finish(d, x, !x->now, NULL);
+    if (k) DDP__DO(ddp__merged_finish(d, x, !x->now, NULL));
     x->q.merged = x->q.stored = x->at = x->now = x->averaged = 0;
     x->rate = 0;
-    if (!bad) bad = ddp__delayed_begin(d, x, 0);
-    return bad ? bad : ddp__position_write(d, x);
+    DDP__DO(ddp__delayed_begin(d, x, 0));
+    return ddp__position_write(d, x);
 }
 
 /* From where the kept position is: the beginning, or a checkpoint's. */
@@ -50005,12 +49966,11 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     ddp__delayed *x = (ddp__delayed *)self;
     double word[DDP__POSITIONS];
     ddp__schedule s;
-    int bad, k[2];
+    int k[2];
 
     (void)p;
-    bad = ddp__schedule_read(d, blob, &s);
-    for (int i = 0; i < DDP__POSITIONS && !bad; i++) bad = ddp__delayed_word(d, x->position + i, &word[i]);
-    if (bad) return bad;
+    for (int i = 0; i < DDP__POSITIONS; i++) DDP__DO(ddp__delayed_word(d, x->position + i, &word[i]));
+    DDP__DO(ddp__schedule_read(d, blob, &s));
     if (word[0] > 0 && (!(word[0] < s.head.iterations) || (float)word[3] != ddp__delayed_plan_name(&s))) {
         ddp__schedule_free(&s);
         return ddp_complain(d, DDP_MISMATCH, "the checkpoint has gradients that wait for their sending under another "
@@ -50029,27 +49989,24 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const size_t layers = (size_t)ddp_layers(d);
-    int bad;
 
     x->room = 4 * ddp_layers(d) + 32;
-    x->sum = (float **)ddp__calloc(2 * layers, sizeof *x->sum);
-    x->count = (size_t *)ddp__calloc(layers, sizeof *x->count);
-    x->ready = (unsigned char *)ddp__calloc(layers, 1);
+    x->of = (ddp__delayed_layer *)ddp__calloc(layers, sizeof *x->of);
     x->q.sent = (int32_t *)ddp__calloc(layers, sizeof *x->q.sent);
-    x->flight = (long *)ddp__calloc((size_t)x->room, sizeof *x->flight);
-    x->flight_of = (int *)ddp__calloc((size_t)x->room, sizeof *x->flight_of);
-    if (!x->sum || !x->count || !x->ready || !x->q.sent || !x->flight || !x->flight_of)
+    x->flight = (ddp__flight *)ddp__calloc((size_t)x->room, sizeof *x->flight);
+    if (!x->of || !x->q.sent || !x->flight)
         return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
     x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, 1);
-    bad = x->position ? ddp__noise_start(d, &x->noise) : (int)ddp_last_error(d)->code;
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
-        x->count[l] = ddp__gradient_count(d, l);
-        for (int i = 0; i < 2 && x->count[l] && !bad; i++) {
-            x->sum[2 * l + i] = ddp_keep(d, l, i ? "merged1" : "merged0", x->count[l], DDP_KEPT_DRAINED);
-            if (!x->sum[2 * l + i]) bad = (int)ddp_last_error(d)->code;
+    if (!x->position) return DDP_FAILED;
+    DDP__DO(ddp__noise_start(d, &x->noise));
+    for (int l = 0; l < ddp_layers(d); l++) {
+        x->of[l].count = ddp__gradient_count(d, l);
+        for (int i = 0; i < 2 && x->of[l].count; i++) {
+            x->of[l].sum[i] = ddp_keep(d, l, i ? "merged1" : "merged0", x->of[l].count, DDP_KEPT_DRAINED);
+            if (!x->of[l].sum[i]) return DDP_FAILED;
         }
     }
-    return bad;
+    return 0;
 }
 
 static void ddp__delayed_close(ddp_ctx *d, void *self)
@@ -50058,17 +50015,13 @@ static void ddp__delayed_close(ddp_ctx *d, void *self)
 
     (void)d;
     ddp__schedule_free(&x->plan);
-    if (x->sum) DDP_FREE(x->sum);
-    if (x->count) DDP_FREE(x->count);
-    if (x->ready) DDP_FREE(x->ready);
+    if (x->of) DDP_FREE(x->of);
     if (x->q.sent) DDP_FREE(x->q.sent);
     if (x->flight) DDP_FREE(x->flight);
-    if (x->flight_of) DDP_FREE(x->flight_of);
 }
 
 void ddp__strategy_deft(ddp_strategy_ops *ops)
 {
-    ops->name = "deft";
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~DDP_WITH_CLIP);
     ops->self_bytes = sizeof(ddp__delayed);
@@ -50102,31 +50055,25 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 
 int ddp__clip_and_update(ddp_ctx *d)
 {
-    int bad;
-
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
-    bad = ddp_clip(d);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
-    return bad;
+    DDP__DO(ddp_clip(d));
+    return ddp__update_all(d);
 }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_hold(d, l));
+    return 0;
 }
 
 int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int bad = ddp__clip_and_update(d);
-
     (void)self;
     (void)forward;
-    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
-    return bad ? bad : ddp__hold_all(d);
+    DDP__DO(ddp__clip_and_update(d));
+    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average(d, l, 0, 0));
+    return ddp__hold_all(d);
 }
 
 int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -50144,7 +50091,6 @@ int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out,
 
 void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 {
-    ops->name = "localsgd";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_WITH_ALL;
     ops->backward_end = ddp__local_backward_end;
@@ -50154,35 +50100,21 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 
 /* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
 
-typedef struct ddp__dreamddp {
-    ddp__partial   partial; /* of rows: the parts of all layers */
-    unsigned char *due;     /* [period x rows] 1: it is averaged in that step */
-    int           *first;   /* [layers + 1] row of a layer's first part */
-} ddp__dreamddp;
-
-static int ddp__any_part(const unsigned char *takes, int parts)
-{
-    for (int j = 0; j < parts; j++)
-        if (takes[j]) return 1;
-    return 0;
-}
-
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
-    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
-    const ddp_plan *p = &x->partial.plan;
+    const ddp__partial *x = (const ddp__partial *)self;
+    const ddp_plan *p = &x->plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
-    const int parts = x->first[layer + 1] - x->first[layer];
+    const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
+
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
-    int bad = ddp__local_backward_end(d, NULL, layer);
-
-    if (bad) return bad;
+    DDP__DO(ddp__local_backward_end(d, NULL, layer));
     /* one message for a layer: what fills a step in which other parts are due is left out */
-    if (ddp__any_part(x->due + at, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
-    if (ddp__any_part(p->fill + at, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
+    if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
+    if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
     return 0;
 }
 
@@ -50194,106 +50126,62 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int bad;
-
     (void)self;
-    if (ddp_settings(d)->clip_norm > 0) {
-        bad = ddp__hold_all(d);
-        return bad ? bad : ddp__clip_and_update(d);
-    }
     /* with forward hooks a transfer may end as late as its layer's own next forward */
-    return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+    if (!(ddp_settings(d)->clip_norm > 0)) return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+    DDP__DO(ddp__hold_all(d));
+    return ddp__clip_and_update(d);
 }
 
-/* ---- their plan ---- */
+/* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
 
-int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
-
-/* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
     int32_t layers, period, solver, cost;
     double  objective_s, exposed_s, lower_bound_s;
 } ddp__packed_plan;
 
-int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
+int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
 {
-    const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
-    ddp__packed_plan head;
-    unsigned char *at;
+    const size_t steps = (size_t)p->layers * sizeof(int32_t), fill = (size_t)p->layers * (size_t)p->period;
+    const ddp__packed_plan head = {p->layers, p->period, (int32_t)p->solver, (int32_t)p->cost,
+                                   p->objective_s, p->exposed_s, p->lower_bound_s};
 
-    *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
+    *out = ddp_blob_new(sizeof head + steps + fill + more);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
-    memset(&head, 0, sizeof head);
-    head.layers = p->layers;
-    head.period = p->period;
-    head.solver = (int32_t)p->solver;
-    head.cost = (int32_t)p->cost;
-    head.objective_s = p->objective_s;
-    head.exposed_s = p->exposed_s;
-    head.lower_bound_s = p->lower_bound_s;
     memcpy(out->bytes, &head, sizeof head);
-    at = out->bytes + sizeof head;
-    for (size_t l = 0; l < L; l++, at += sizeof(int32_t)) {
-        const int32_t step = p->step_of[l];
-        memcpy(at, &step, sizeof step);
-    }
-    if (p->fill) memcpy(at, p->fill, fill);
+    memcpy(out->bytes + sizeof head, p->step_of, steps);
+    if (p->fill) memcpy(out->bytes + sizeof head + steps, p->fill, fill);
     return 0;
 }
 
-int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile)
+static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan *out)
 {
-    ddp__partial *x = (ddp__partial *)self;
+    const size_t steps = (size_t)rows * sizeof(int32_t);
     ddp__packed_plan head;
-    const unsigned char *at = blob->bytes + sizeof head;
     ddp_error err;
-    ddp_plan p;
     int bad = 0;
 
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
-        blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
+        blob->size != sizeof head + steps + (size_t)rows * (size_t)head.period)
         return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
                             "of %d layers", (unsigned long)blob->size, (int)head.layers, (int)head.period, rows);
-    if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
-    p.solver = (ddp_solver)head.solver;
-    p.cost = (ddp_cost)head.cost;
-    p.objective_s = head.objective_s;
-    p.exposed_s = head.exposed_s;
-    p.lower_bound_s = head.lower_bound_s;
-    for (int l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
-        int32_t step;
-        memcpy(&step, at, sizeof step);
-        bad |= step < 0 || step >= head.period;
-        p.step_of[l] = step;
-    }
-    if (bad) {
-        ddp_plan_free(&p);
-        return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
-    }
-    memcpy(p.fill, at, (size_t)p.layers * (size_t)p.period);
-    ddp_plan_free(&x->plan);
-    x->plan = p;
-    /* the same figures on every rank */
-    if (profile && ddp_plan_evaluate(profile, p.cost, &x->plan, &err)) return ddp__plan_failed(d, &err);
-    return 0;
+    if (ddp_plan_new(rows, head.period, out, &err)) return ddp__plan_failed(d, &err);
+    out->solver = (ddp_solver)head.solver;
+    out->cost = (ddp_cost)head.cost;
+    out->objective_s = head.objective_s;
+    out->exposed_s = head.exposed_s;
+    out->lower_bound_s = head.lower_bound_s;
+    memcpy(out->step_of, blob->bytes + sizeof head, steps);
+    memcpy(out->fill, blob->bytes + sizeof head + steps, (size_t)rows * (size_t)head.period);
+    for (int l = 0; l < rows; l++) bad |= out->step_of[l] < 0 || out->step_of[l] >= head.period;
+    if (!bad) return 0;
+    ddp_plan_free(out);
+    return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
 }
 
-static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
-{
-    const ddp_config *c = ddp_settings(d);
-
-    memset(o, 0, sizeof *o);
-    o->period = c->period;
-    o->fill = c->fill;
-    o->cost = c->cost;
-    o->solver = c->solver;
-    if (o->cost == DDP_COST_DEFAULT)
-        o->cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW
-                                                                         : DDP_COST_TIMELINE;
-    if (o->solver == DDP_SOLVER_DEFAULT) o->solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
-}
+/* ---- and how it is made ---- */
 
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
@@ -50323,26 +50211,25 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-/* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
-int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out)
 {
-    const int slack = !unmeasured && !ddp_settings(d)->paper;
+    const ddp_config *c = ddp_settings(d);
     ddp_plan_options o;
     ddp_error err;
-    ddp_plan plan;
-    int bad;
 
-    memset(&plan, 0, sizeof plan);
-    ddp__plan_options(d, &o);
-    if (enp) o.solver = DDP_SOLVER_ENP;
-    if (unmeasured) o.fill = DDP_FILL_NONE;
-    if (slack ? ddp__plan_with_slack(p, &o, &plan, &err) : ddp_plan_partial(p, &o, &plan, &err))
+    memset(&o, 0, sizeof o);
+    o.period = c->period;
+    o.fill = unmeasured ? DDP_FILL_NONE : c->fill;
+    o.cost = c->cost;
+    o.solver = unmeasured || c->strategy == DDP_ENP ? DDP_SOLVER_ENP : c->solver;
+    if (o.cost == DDP_COST_DEFAULT)
+        o.cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
+    if (o.solver == DDP_SOLVER_DEFAULT) o.solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+    if (unmeasured || c->paper ? ddp_plan_partial(p, &o, out, &err) : ddp__plan_with_slack(p, &o, out, &err))
         return ddp__plan_failed(d, &err);
-    if (!plan.solver) plan.solver = o.solver;
-    if (!plan.cost) plan.cost = o.cost;
-    bad = ddp__plan_pack(d, &plan, out);
-    ddp_plan_free(&plan);
-    return bad;
+    if (!out->solver) out->solver = o.solver;
+    if (!out->cost) out->cost = o.cost;
+    return 0;
 }
 
 /* ---- in parts ---- */
@@ -50370,70 +50257,77 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
                             "one", split, rows, layers, (int)DDP__PARTS);
     own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
     if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
-    for (int l = 0, n; l < layers; l++) { /* the model's own: a profile of another size may come from a file */
-        const ddp_piece *trained = ddp_trained_of(d, l, &n);
-        for (int i = 0; i < n; i++) own.params[l] += (double)trained[i].count;
-    }
+    /* the model's own: a profile of another size may come from a file */
+    for (int l = 0; l < layers; l++) own.params[l] = (double)ddp__gradient_count(d, l);
     s = ddp_profile_split(&own, split ? split : DBL_MAX, 0, out, NULL, &err);
     DDP_FREE(own.params);
     return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
 }
 
-static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_blob *out)
 {
     ddp_profile rows;
-    int bad = ddp__rows_profile(d, p, &rows);
+    ddp_plan plan;
+    int bad;
 
-    if (bad) return bad;
-    bad = ddp__partial_make(d, &rows, enp, unmeasured, out);
+    memset(&plan, 0, sizeof plan);
+    DDP__DO(ddp__rows_profile(d, p, &rows));
+    bad = ddp__partial_plan(d, &rows, unmeasured, &plan);
+    if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
+    ddp_plan_free(&plan);
     ddp_profile_free(&rows);
     return bad;
-}
-
-static int ddp__rows_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
-{
-    ddp__dreamddp *x = (ddp__dreamddp *)self;
-    const size_t layers = (size_t)ddp_layers(d);
-    const ddp_plan *p = &x->partial.plan;
-    ddp_profile rows;
-    int bad = profile ? ddp__rows_profile(d, profile, &rows) : 0;
-
-    if (bad) return bad;
-    bad = ddp__partial_take(d, self, blob, ddp__rows_of(d), profile ? &rows : NULL);
-    if (profile) ddp_profile_free(&rows);
-    if (bad) return bad;
-    if (x->due) DDP_FREE(x->due);
-    x->due = (unsigned char *)ddp__calloc((size_t)p->period, (size_t)p->layers);
-    if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
-    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
-    for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
-    for (int r = 0; r < p->layers; r++) x->due[(size_t)p->step_of[r] * (size_t)p->layers + (size_t)r] = 1;
-    return 0;
 }
 
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__rows_make(d, p, 1, 1, out);
+    return ddp__rows_make(d, p, 1, out);
 }
 
-static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__rows_make(d, p, 0, 0, out);
-}
-
-static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__rows_make(d, p, 1, 0, out);
+    return ddp__rows_make(d, p, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
 {
     (void)self;
-    return ddp__plan_pack(d, plan, out);
+    return ddp__plan_pack(d, plan, 0, out);
+}
+
+/* The same figures on every rank. */
+static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *plan)
+{
+    ddp_profile rows;
+    ddp_status s;
+    ddp_error err;
+
+    DDP__DO(ddp__rows_profile(d, profile, &rows));
+    s = ddp_plan_evaluate(&rows, plan->cost, plan, &err);
+    ddp_profile_free(&rows);
+    return s ? ddp__plan_failed(d, &err) : 0;
+}
+
+int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__partial *x = (ddp__partial *)self;
+    const size_t layers = (size_t)ddp_layers(d);
+    ddp_plan p;
+
+    DDP__DO(ddp__plan_unpack(d, blob, ddp__rows_of(d), &p));
+    ddp_plan_free(&x->plan);
+    x->plan = p;
+    if (profile) DDP__DO(ddp__rows_evaluate(d, profile, &x->plan));
+    if (x->due) DDP_FREE(x->due);
+    x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
+    if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
+    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
+    for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
+    for (int r = 0; r < p.layers; r++) x->due[(size_t)p.step_of[r] * (size_t)p.layers + (size_t)r] = 1;
+    return 0;
 }
 
 const ddp_plan *ddp__partial_view(const void *self)
@@ -50443,28 +50337,13 @@ const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
-
-int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
-{
-    const ddp_plan *p = &((const ddp__partial *)self)->plan;
-    int n = 0;
-
-    (void)d;
-    *period = p->layers ? p->period : 1;
-    for (int h = 0; p->layers && h < p->period; h++)
-        for (int l = p->layers - 1; l >= 0 && n < room; l--) {
-            const ddp_transfer t = {h, l, l, l};
-            if (p->step_of[l] == h) out[n++] = t;
-        }
-    return n;
-}
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
 /* A layer in parts counts once, in the step of its last one. */
-static int ddp__rows_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
-    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
-    const ddp_plan *p = &x->partial.plan;
+    const ddp__partial *x = (const ddp__partial *)self;
+    const ddp_plan *p = &x->plan;
     int n = 0;
 
     *period = p->layers ? p->period : 1;
@@ -50476,40 +50355,32 @@ static int ddp__rows_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
     return n;
 }
 
-static void ddp__partial_close(ddp_ctx *d, void *self)
+void ddp__partial_close(ddp_ctx *d, void *self)
 {
-    ddp__dreamddp *x = (ddp__dreamddp *)self;
+    ddp__partial *x = (ddp__partial *)self;
 
     (void)d;
-    ddp_plan_free(&x->partial.plan);
+    ddp_plan_free(&x->plan);
     if (x->due) DDP_FREE(x->due);
     if (x->first) DDP_FREE(x->first);
 }
 
 void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 {
-    ops->name = "dreamddp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_WITH_ALL | DDP_WITH_PARTS;
-    ops->self_bytes = sizeof(ddp__dreamddp);
+    ops->self_bytes = sizeof(ddp__partial);
     ops->forward_begin = ddp__partial_forward_begin;
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
     ops->close = ddp__partial_close;
     ops->plan_first = ddp__partial_first;
-    ops->plan_make = ddp__dreamddp_make;
+    ops->plan_make = ddp__partial_make;
     ops->plan_adopt = ddp__partial_adopt;
-    ops->plan_take = ddp__rows_take;
+    ops->plan_take = ddp__partial_take;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
-    ops->transfers = ddp__rows_transfers;
-}
-
-void ddp__strategy_enp(ddp_strategy_ops *ops)
-{
-    ddp__strategy_dreamddp(ops);
-    ops->name = "enp";
-    ops->plan_make = ddp__enp_make;
+    ops->transfers = ddp__partial_transfers;
 }
 
 /* ==== strategy/server.h ==== [strategy] */
@@ -50608,6 +50479,7 @@ typedef struct ddp__servers {
     int        set_words;          /* of a push's bits */
     size_t     model;              /* floats with gradients */
     size_t    *floats;             /* [layers] of them */
+    size_t    *late_at;            /* osp: [layers] where a layer begins in the memory of those that are late */
     int       *line_of;            /* [layers] */
     ddp__line *line;               /* [lines] */
     ddp__store *store;             /* NULL: this rank serves nothing */
@@ -50629,21 +50501,21 @@ DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
-/* One line: a push of memory[l] (NULL: the layers' gradients) of its layers in set, a pull into it (NULL: their
- * parameters), and the ends of the two. */
-DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late,
-                            float *const *memory);
+/* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
+ * into their parameters), and the ends of the two. */
+DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late,
+                            float *memory);
 DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
-DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory);
+DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
+/* All lines, from their begin to their end; pushes: 0 = only a pull. */
+DDP_LIB int  ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);
 /* Buffers become their mean over all workers, who have all come here then. */
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
-DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
-
-/* server_predict.c: at the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now
- * and then sets the predicted step of the statistics. */
-DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late);
+/* At the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now and then sets the
+ * predicted step of the statistics. */
+DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
 DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
@@ -50651,48 +50523,9 @@ DDP_LIB void ddp__store_close(ddp__servers *s);
 DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 
-static inline int ddp__in_set(const uint32_t *set, int layer)
+static inline int ddp__in_set(const unsigned char *set, int layer)
 {
-    return !set || (set[layer / 32] >> layer % 32 & 1);
-}
-
-/* ==== strategy/server_predict.c ==== [strategy] */
-/* What a step takes with servers, by the link that ddp_config.net describes and the computing so far. */
-
-/* In steps 4, 8, 16 and so on: computing is a mean then. */
-int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late)
-{
-    static const ddp_serving rule[] = {DDP_SERVING_TOGETHER, DDP_SERVING_EACH, DDP_SERVING_IN_TURN};
-    ddp_stats *stats = ddp_stats_of(d);
-    double *bytes = (double *)s->forecast, comm;
-    ddp_served x;
-    ddp_error err;
-
-    s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
-    if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
-    memset(&x, 0, sizeof x);
-    x.rule = rule[s->rule];
-    x.ahead = s->ahead;
-    x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
-    x.servers = s->lines;
-    x.colocated = s->own >= 0;
-    x.bytes = bytes;
-    x.compute_s = s->computed_s / (double)(s->steps - 1);
-    x.bytes_per_s = ddp_described_rate(d, &x.delay_s);
-    memset(bytes, 0, 2 * (size_t)s->lines * sizeof *bytes);
-    for (int l = 0; l < ddp_layers(d); l++) {
-        const double n = (double)(s->floats[l] * sizeof(float));
-        bytes[s->line_of[l]] += n;
-        if (!late || !ddp__in_set(late, l)) continue;
-        bytes[s->lines + s->line_of[l]] += n;
-        x.late = bytes + s->lines;
-    }
-    if (ddp_served_step(&x, bytes + 2 * s->lines, &stats->predicted_step_s, &err))
-        return ddp_complain(d, err.code, "%s", err.msg);
-    comm = 2 * ((double)(s->model * sizeof(float)) / x.bytes_per_s + x.delay_s);
-    stats->predicted_hidden_pct = 100 * (1 - (stats->predicted_step_s - x.compute_s) / comm);
-    if (stats->predicted_hidden_pct < 0) stats->predicted_hidden_pct = 0;
-    return 0;
+    return !set || (set[layer / 8] >> layer % 8 & 1);
 }
 
 /* ==== strategy/server.c ==== [strategy] */
@@ -50733,11 +50566,11 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
         (void)ddp_gradients_of(d, l, &n);
         pieces += n;
     }
-    k->out = (float *)ddp__calloc(out, sizeof *k->out);
-    k->in = (float *)ddp__calloc(in, sizeof *k->in);
-    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->push);
-    k->pull = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->pull);
-    if (!k->out || !k->in || !k->push || !k->pull) return -1;
+    k->out = (float *)ddp__calloc(out + in, sizeof *k->out);
+    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, 2 * sizeof *k->push);
+    if (!k->out || !k->push) return -1;
+    k->in = k->out + out;
+    k->pull = k->push + pieces;
     k->push[0].data = k->out;
     k->push[0].count = out;
     k->pull[0].data = k->in;
@@ -50785,7 +50618,7 @@ static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
 int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 {
     const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
-    int n, bad = 0;
+    int bad = 0;
 
     s->workers = ddp_world(d) - apart;
     s->lines = apart ? apart : s->workers;
@@ -50797,8 +50630,7 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     if (!s->floats || !s->line_of || !s->line)
         return ddp_complain(d, DDP_MEMORY, "out of memory for %d servers of %d layers", s->lines, layers);
     for (int l = 0; l < layers; l++) {
-        const ddp_piece *p = ddp_gradients_of(d, l, &n);
-        for (int i = 0; i < n; i++) s->floats[l] += p[i].count;
+        s->floats[l] = ddp__gradient_count(d, l);
         s->model += s->floats[l];
     }
     ddp__layers_spread(d, s);
@@ -50812,8 +50644,7 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
         s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!s->line[rank].copy) return DDP_MEMORY;
     }
-    bad = ddp__forecast_open(d, s);
-    if (bad) return bad;
+    DDP__DO(ddp__forecast_open(d, s));
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
@@ -50827,9 +50658,7 @@ void ddp__servers_close(ddp_ctx *d, void *self)
         ddp__line *line = &s->line[k];
         if (line->layer) DDP_FREE(line->layer);
         if (line->out) DDP_FREE(line->out);
-        if (line->in) DDP_FREE(line->in);
         if (line->push) DDP_FREE(line->push);
-        if (line->pull) DDP_FREE(line->pull);
     }
     ddp__store_close(s);
     if (s->line) DDP_FREE(s->line);
@@ -50841,8 +50670,8 @@ void ddp__servers_close(ddp_ctx *d, void *self)
 
 /* ---- one line ---- */
 
-/* Behind the head: memory[l], or the pieces that `of` names, of the line's layers in set. */
-static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const uint32_t *set, float *const *memory,
+/* Behind the head: what memory has, or the pieces that `of` names, of the line's layers in set. */
+static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const unsigned char *set, float *memory,
                           const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
 {
     int count = 1, n;
@@ -50852,7 +50681,7 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
         const ddp_piece *p = of(d, l, &n);
         if (!ddp__in_set(set, l) || s->floats[l] == 0) continue;
         if (memory) {
-            list[count].data = memory[l];
+            list[count].data = memory + s->late_at[l];
             list[count++].count = s->floats[l];
         }
         for (int j = 0; j < n && !memory; j++) list[count++] = p[j];
@@ -50864,25 +50693,23 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
 static int ddp__own_put(ddp_ctx *d, ddp__line *k)
 {
     size_t at = 0;
-    int bad = 0;
 
     if (!k->copy) return 0;
-    for (int i = 1; i < k->pushes && !bad; at += k->push[i++].count)
-        bad = ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count);
+    for (int i = 1; i < k->pushes; at += k->push[i++].count)
+        DDP__DO(ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count));
     if (k->pushes > 1) k->pushes = 2;
     k->push[1].data = k->copy;
     k->push[1].count = at;
-    return bad;
+    return 0;
 }
 
 static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
 {
     const float *from = k->copy;
-    int bad = 0;
 
-    for (int i = 1; from && i < k->pulls && !bad; from += k->pull[i++].count)
-        bad = ddp_upload(d, k->pull[i].data, from, k->pull[i].count);
-    return bad;
+    for (int i = 1; from && i < k->pulls; from += k->pull[i++].count)
+        DDP__DO(ddp_upload(d, k->pull[i].data, from, k->pull[i].count));
+    return 0;
 }
 
 /* Of a server of its own that was lost: which layers went with it. */
@@ -50923,7 +50750,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     return ddp_post(d, &m, ticket);
 }
 
-int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
+int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late, float *memory)
 {
     const ddp_step_info *info = ddp_reported(d);
     ddp__push_head head;
@@ -50938,10 +50765,8 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *se
     head.compute_s = s->compute_s;
     head.bytes_per_s = s->bytes_per_s;
     memcpy(k->out, &head, sizeof head);
-    for (int w = 0; w < s->set_words; w++) {
-        const uint32_t bits = set ? set[w] : ~(uint32_t)0;
-        memcpy(k->out + DDP__HEAD_WORDS + w, &bits, sizeof bits);
-    }
+    if (set) memcpy(k->out + DDP__HEAD_WORDS, set, 4 * (size_t)s->set_words);
+    else memset(k->out + DDP__HEAD_WORDS, 0xff, 4 * (size_t)s->set_words);
     k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
     if (s->own < 0 || k != s->line + s->own)
         return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
@@ -50962,14 +50787,11 @@ static int ddp__own_await(ddp_ctx *d, ddp__servers *s, const int *flag)
 
 int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    const long ticket = k->push_ticket;
-
-    k->push_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
+    return ddp__hold_once(d, &k->push_ticket, DDP_NO_LAYER);
 }
 
-int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
+int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
 {
     k->pulls = ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
     if (s->own < 0 || k != s->line + s->own)
@@ -50983,15 +50805,11 @@ int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *se
 
 int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    const long ticket = k->pull_ticket;
-
-    if (ticket < 0) return 0;
+    if (s->own < 0 || k != s->line + s->own) return ddp__hold_once(d, &k->pull_ticket, DDP_NO_LAYER);
+    if (k->pull_ticket < 0) return 0;
     k->pull_ticket = -1;
-    if (s->own >= 0 && k == s->line + s->own) {
-        const int bad = ddp__own_await(d, s, &k->answered);
-        return bad ? bad : ddp__own_take(d, k);
-    }
-    return ddp_hold(d, ticket, DDP_NO_LAYER);
+    DDP__DO(ddp__own_await(d, s, &k->answered));
+    return ddp__own_take(d, k);
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
@@ -51000,53 +50818,47 @@ int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
     return k->pull_ticket < 0 || ddp_is_done(d, k->pull_ticket);
 }
 
-int ddp__layers_zero(ddp_ctx *d, int layer)
-{
-    int n, bad = 0;
-    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
-
-    for (int i = 0; i < n && !bad; i++) bad = ddp_set(d, p[i].data, p[i].count, 0);
-    return bad;
-}
-
 /* ---- all of them ---- */
+
+/* Each server is asked right behind its push: it answers while the others are still pushed to. */
+int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes)
+{
+    for (int k = 0; k < s->lines; k++) {
+        if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, 0, NULL));
+        DDP__DO(ddp__line_pull(d, s, &s->line[k], set, NULL));
+    }
+    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
+    return 0;
+}
 
 int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
 {
-    ddp_message m;
+    ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, s->buffer, s->buffers);
     long ticket;
-    int bad;
 
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = s->buffer;
-    m.from_count = s->buffers;
     m.here = (char)s->word_alone;
-    m.mean = 1;
-    m.step = ddp_step(d);
-    m.layer = DDP_NO_LAYER;
-    bad = ddp_post(d, &m, &ticket);
-    return bad ? bad : ddp_hold(d, ticket, DDP_NO_LAYER);
+    DDP__DO(ddp_post(d, &m, &ticket));
+    return ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
 int ddp__servers_wait(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
-    int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) {
-        if (s->line[k].push_ticket >= 0) bad = ddp__line_pushed(d, s, &s->line[k]);
-        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
+    for (int k = 0; k < s->lines; k++) {
+        if (s->line[k].push_ticket >= 0) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+        DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
     }
-    return bad;
+    return 0;
 }
 
 int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 {
     ddp__servers *s = (ddp__servers *)self;
-    int bad = ddp__servers_wait(d, self);
 
-    for (int k = 0; k < s->lines && !bad; k++) {
+    DDP__DO(ddp__servers_wait(d, self));
+    for (int k = 0; k < s->lines; k++) {
         ddp__line *line = &s->line[k];
         ddp__push_head head;
         if (k == s->own) {
@@ -51057,10 +50869,47 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
         memset(&head, 0, sizeof head);
         head.kind = leaves ? DDP__LEAVES : DDP__SAVES;
         memcpy(line->out, &head, sizeof head);
-        bad = ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket);
-        if (!bad) bad = ddp__line_pushed(d, s, line);
+        DDP__DO(ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket));
+        DDP__DO(ddp__line_pushed(d, s, line));
     }
-    return bad;
+    return 0;
+}
+
+/* ---- what a step takes, by the link that ddp_config.net describes and the computing so far ---- */
+
+/* In steps 4, 8, 16 and so on: computing is a mean then. */
+int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
+{
+    static const ddp_serving rule[] = {DDP_SERVING_TOGETHER, DDP_SERVING_EACH, DDP_SERVING_IN_TURN};
+    ddp_stats *stats = ddp_stats_of(d);
+    double *bytes = (double *)s->forecast, comm;
+    ddp_served x;
+    ddp_error err;
+
+    s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
+    if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
+    memset(&x, 0, sizeof x);
+    x.rule = rule[s->rule];
+    x.ahead = s->ahead;
+    x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
+    x.servers = s->lines;
+    x.colocated = s->own >= 0;
+    x.bytes = bytes;
+    x.compute_s = s->computed_s / (double)(s->steps - 1);
+    x.bytes_per_s = ddp_described_rate(d, &x.delay_s);
+    memset(bytes, 0, 2 * (size_t)s->lines * sizeof *bytes);
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const double n = (double)(s->floats[l] * sizeof(float));
+        bytes[s->line_of[l]] += n;
+        if (!late || !ddp__in_set(late, l)) continue;
+        bytes[s->lines + s->line_of[l]] += n;
+        x.late = bytes + s->lines;
+    }
+    if (ddp_served_step(&x, bytes + 2 * s->lines, &stats->predicted_step_s, &err)) return ddp__plan_failed(d, &err);
+    comm = 2 * ((double)(s->model * sizeof(float)) / x.bytes_per_s + x.delay_s);
+    stats->predicted_hidden_pct = 100 * (1 - (stats->predicted_step_s - x.compute_s) / comm);
+    if (stats->predicted_hidden_pct < 0) stats->predicted_hidden_pct = 0;
+    return 0;
 }
 
 /* ==== strategy/server_desk.c ==== [strategy] */
@@ -51071,7 +50920,6 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 static int ddp__clients_open(ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words, in = words + t->share->count;
-    int good = 1;
 
     t->client = (ddp__client *)ddp__calloc((size_t)s->workers, sizeof *t->client);
     t->ticket = (long *)ddp__calloc((size_t)s->workers, sizeof *t->ticket);
@@ -51079,13 +50927,14 @@ static int ddp__clients_open(ddp__servers *s, ddp__store *t)
     t->state = (float **)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->state);
     t->sum = (float *)ddp__calloc(t->share->count + 1, sizeof *t->sum);
     if (!t->client || !t->ticket || !t->at || !t->state || !t->sum) return 0;
-    for (int w = 0; w < s->workers && good; w++) {
-        t->client[w].in = (float *)ddp__calloc(in, sizeof(float));
-        t->client[w].ask = (float *)ddp__calloc(words, sizeof(float));
-        t->client[w].head = (float *)ddp__calloc(DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
-        good = t->client[w].in && t->client[w].ask && t->client[w].head;
+    for (int w = 0; w < s->workers; w++) {
+        ddp__client *x = &t->client[w];
+        x->in = (float *)ddp__calloc(in + words + DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
+        if (!x->in) return 0;
+        x->ask = x->in + in;
+        x->head = x->ask + words;
     }
-    return good;
+    return 1;
 }
 
 /* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
@@ -51108,7 +50957,7 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     ddp__store *t = (ddp__store *)ddp__calloc(1, sizeof *t);
     float *kept;
     size_t at = 0;
-    int n, bad;
+    int n;
 
     s->store = t;
     if (t) t->share = share;
@@ -51124,13 +50973,14 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     t->pushes = t->pulled + s->workers;
     if (share->count == 0) return 0;
     t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, DDP_KEPT_HERE);
-    bad = t->params ? ddp__store_state(d, s, t) : DDP_MEMORY;
-    for (int i = 0; i < share->layers && !bad; i++) {
+    if (!t->params) return DDP_MEMORY;
+    DDP__DO(ddp__store_state(d, s, t));
+    for (int i = 0; i < share->layers; i++) {
         const ddp_piece *p = ddp_trained_of(d, share->layer[i], &n);
         t->at[i] = at;
-        for (int j = 0; j < n && !bad; at += p[j++].count) bad = ddp_download(d, t->params + at, p[j].data, p[j].count);
+        for (; n-- > 0; at += p++->count) DDP__DO(ddp_download(d, t->params + at, p->data, p->count));
     }
-    return bad;
+    return 0;
 }
 
 void ddp__store_close(ddp__servers *s)
@@ -51138,11 +50988,8 @@ void ddp__store_close(ddp__servers *s)
     ddp__store *t = s->store;
 
     if (!t) return;
-    for (int w = 0; t->client && w < s->workers; w++) {
-        if (t->client[w].head) DDP_FREE(t->client[w].head);
-        if (t->client[w].ask) DDP_FREE(t->client[w].ask);
+    for (int w = 0; t->client && w < s->workers; w++)
         if (t->client[w].in) DDP_FREE(t->client[w].in);
-    }
     if (t->client) DDP_FREE(t->client);
     if (t->ticket) DDP_FREE(t->ticket);
     if (t->at) DDP_FREE(t->at);
@@ -51220,9 +51067,7 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
 
     for (int i = 0; i < t->share->layers; i++) {
         const int l = t->share->layer[i];
-        uint32_t bits;
-        memcpy(&bits, set + l / 32, sizeof bits);
-        if (!(bits >> l % 32 & 1)) continue;
+        if (!ddp__in_set((const unsigned char *)set, l)) continue;
 #ifndef DDP_NO_PLANNERS
         if (s->returns_mean && s->floats[l] &&
             ddp_osp_importance(gradient + at, t->params + t->at[i], s->floats[l], 0, &t->importance[i], &err))
@@ -51348,7 +51193,7 @@ static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 }
 
 /* Parameters move on while an answer of them is on its way, unless all wait for all. */
-static const float *ddp__answer_values(ddp__servers *s, ddp__store *t, ddp__client *x, size_t *n)
+static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, const ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
     if (s->rule == DDP__RULE_TOGETHER) return s->returns_mean ? t->sum : t->params;
@@ -51368,7 +51213,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     ddp_piece list[2];
     ddp_message m;
     size_t n;
-    float *values = (float *)(uintptr_t)ddp__answer_values(s, t, x, &n);
+    float *values = ddp__answer_values(s, t, x, &n);
 
     t->told.version = *t->pushes;
     t->told.staleness = x->owes ? x->staleness : 0;
@@ -51553,41 +51398,17 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
 /* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server makes of
  * the pushes. */
 
-static int ddp__bsp_start(ddp_ctx *d, void *self)
+/* ssp without staleness is bsp; what pushes apply one by one needs an order to have the same bits every time. */
+static int ddp__push_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
+    const ddp_config *c = ddp_settings(d);
+    const int slack = c->strategy == DDP_SSP ? c->staleness : 0;
 
-    s->rule = DDP__RULE_TOGETHER;
-    s->ahead = -1;
-    return ddp__servers_start(d, s);
-}
-
-static int ddp__asp_start(ddp_ctx *d, void *self)
-{
-    ddp__servers *s = (ddp__servers *)self;
-
-    s->rule = ddp_settings(d)->deterministic ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
-    s->ahead = -1;
-    s->pushes_params = ddp_settings(d)->paper;
-    return ddp__servers_start(d, s);
-}
-
-static int ddp__ssp_start(ddp_ctx *d, void *self)
-{
-    ddp__servers *s = (ddp__servers *)self;
-
-    if (ddp_settings(d)->staleness == 0) return ddp__bsp_start(d, self);
-    s->rule = ddp_settings(d)->deterministic ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
-    s->ahead = ddp_settings(d)->staleness;
-    return ddp__servers_start(d, s);
-}
-
-static int ddp__r2sp_start(ddp_ctx *d, void *self)
-{
-    ddp__servers *s = (ddp__servers *)self;
-
-    s->rule = DDP__RULE_IN_TURN;
-    s->ahead = -1;
+    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack)) s->rule = DDP__RULE_TOGETHER;
+    else s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
+    s->ahead = slack ? slack : -1;
+    s->pushes_params = c->strategy == DDP_ASP && c->paper;
     return ddp__servers_start(d, s);
 }
 
@@ -51607,51 +51428,35 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     stats->staleness = s->stale_sum / (double)s->stale_count;
 }
 
-/* Each server is asked right behind its push: it answers while the others are still pushed to. */
-static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s, int pushes)
-{
-    int bad = 0;
-
-    for (int k = 0; k < s->lines && !bad; k++) {
-        if (pushes) bad = ddp__line_push(d, s, &s->line[k], NULL, 0, NULL);
-        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], NULL, NULL);
-    }
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pushed(d, s, &s->line[k]);
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pulled(d, s, &s->line[k]);
-    return bad;
-}
-
 static int ddp__push_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__servers *s = (ddp__servers *)self;
     const double computed_s = ddp_computed_s(d);
-    int bad = 0;
 
     (void)forward;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad && s->pushes_params; l--) bad = ddp_update_layer(d, l, NULL);
-    if (!bad) bad = ddp__servers_pull(d, s, 1);
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__layers_zero(d, l);
-    if (!bad) ddp__stale_note(d, s);
-    return bad ? bad : ddp__served_predict(d, s, computed_s, NULL);
+    if (s->pushes_params) DDP__DO(ddp__update_all(d));
+    DDP__DO(ddp__servers_exchange(d, s, NULL, 1));
+    for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__gradients_zero(d, l));
+    ddp__stale_note(d, s);
+    return ddp__served_predict(d, s, computed_s, NULL);
 }
 
 /* Everybody's pushes are in what is pulled, and nobody pushes again before all have pulled. */
 static int ddp__push_sync_all(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
-    int bad = ddp__servers_meet(d, s);
 
-    if (!bad) bad = ddp__servers_pull(d, s, 0);
-    return bad ? bad : ddp__servers_meet(d, s);
+    DDP__DO(ddp__servers_meet(d, s));
+    DDP__DO(ddp__servers_exchange(d, s, NULL, 0));
+    return ddp__servers_meet(d, s);
 }
 
 void ddp__strategy_bsp(ddp_strategy_ops *ops)
 {
-    ops->name = "bsp";
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
     ops->self_bytes = sizeof(ddp__servers);
-    ops->start = ddp__bsp_start;
+    ops->start = ddp__push_start;
     ops->step_end = ddp__push_step_end;
     ops->wait = ddp__servers_wait;
     ops->serve = ddp__servers_serve;
@@ -51663,25 +51468,9 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
 void ddp__strategy_asp(ddp_strategy_ops *ops)
 {
     ddp__strategy_bsp(ops);
-    ops->name = "asp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
-    ops->start = ddp__asp_start;
     ops->sync_all = ddp__push_sync_all;
-}
-
-void ddp__strategy_ssp(ddp_strategy_ops *ops)
-{
-    ddp__strategy_asp(ops);
-    ops->name = "ssp";
-    ops->start = ddp__ssp_start;
-}
-
-void ddp__strategy_r2sp(ddp_strategy_ops *ops)
-{
-    ddp__strategy_asp(ops);
-    ops->name = "r2sp";
-    ops->start = ddp__r2sp_start;
 }
 
 /* ==== strategy/outer.h ==== [strategy] */
@@ -51693,7 +51482,9 @@ struct ddp__outer;
 typedef struct ddp__outer_layer {
     struct ddp__outer *all;
     int    layer;
-    size_t count;             /* parameters with gradients */
+    const ddp_piece *piece;   /* [pieces] the parameters with gradients */
+    int    pieces;
+    size_t count;             /* of all of these */
     size_t from, length;      /* of them, those whose momentum is here */
     float *anchor, *momentum; /* [count], [length] */
     float *error;             /* [length] of what the outer steps lost as they travelled, [share] of sparse changes */
@@ -51734,14 +51525,12 @@ typedef struct ddp__outer {
     size_t         most, scratch_bytes;
 } ddp__outer;
 
-/* Posts the mean of what else averaging moves: buffers, optimizer state; holds it. Holds the change that was posted:
- * after that x, or what is in place, is the outer step. */
+/* Posts the mean of what else averaging moves: buffers, optimizer state. Holds the change that was posted: after that x,
+ * or what is in place, is the outer step. */
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
-DDP_LIB int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* theta = anchor = anchor - x. The anchor is theta as it stands. */
-DDP_LIB int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y);
+/* The anchor is theta as it stands. */
 DDP_LIB int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y);
 /* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
@@ -51816,23 +51605,9 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 
 /* ---- a layer: its change is sent, and the outer step comes ---- */
 
-static ddp_message ddp__outer_message(const ddp_ctx *d, const ddp__outer_layer *y)
-{
-    ddp_message m;
-
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.mean = 1;
-    m.group = ddp_group_of(d, y->layer);
-    m.step = ddp_step(d);
-    m.layer = y->layer;
-    m.link = ddp_link_of(d, y->layer);
-    return m;
-}
-
 int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
 {
-    ddp_message m = ddp__outer_message(d, y);
+    ddp_message m = ddp__mean_message(d, y->layer, NULL, 0);
 
     m.from = ddp_others_of(d, y->layer, &m.from_count);
     return m.from ? ddp_post(d, &m, &y->other_ticket) : 0;
@@ -51840,34 +51615,30 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        float *x = y->x ? y->x + at : p[i].data;
-        const size_t count = p[i].count;
+    for (size_t at = 0; at < y->count; at += p++->count) {
+        float *x = y->x ? y->x + at : p->data;
         if (y->fresh) {
-            bad = ddp_set(d, x, count, 0);
+            DDP__DO(ddp_set(d, x, p->count, 0));
         } else if (y->x) {
-            bad = ddp_copy(d, x, since + at, count);
-            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
+            DDP__DO(ddp_copy(d, x, since + at, p->count));
+            DDP__DO(ddp_axpy(d, x, p->data, p->count, -1));
         } else {
-            bad = ddp_scale(d, x, count, -1);
-            if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
+            DDP__DO(ddp_scale(d, x, p->count, -1));
+            DDP__DO(ddp_axpy(d, x, since + at, p->count, 1));
         }
     }
     if (y->fresh && y->error) memset(y->error, 0, y->share * sizeof *y->error); /* what its donor keeps the donor sends */
     y->fresh = 0;
-    return bad;
+    return 0;
 }
 
 int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
 {
-    ddp_message m = ddp__outer_message(d, y);
+    ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
-    m.from = ddp_trained_of(d, y->layer, &m.from_count);
-    if (y->x) m.from = &y->whole, m.from_count = 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
@@ -51877,65 +51648,36 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     return ddp_post(d, &m, &y->ticket);
 }
 
-static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
-{
-    const long t = *ticket;
-
-    *ticket = -1;
-    return t == -1 ? 0 : ddp_hold(d, t, layer);
-}
-
-int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y) { return ddp__outer_take(d, &y->other_ticket, y->layer); }
-
 int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
-    const int sent = y->ticket != -1;
-    int n, bad = ddp__outer_take(d, &y->ticket, y->layer);
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp__outer *o = y->all;
+    const ddp_piece *p = y->piece;
 
-    if (!sent) return 0;
+    if (y->ticket == -1) return 0;
+    DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
 #ifndef DDP_NO_PLANNERS
-    if (y->all->keep && !bad) bad = ddp__sparse_arrive(d, y);
+    if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
 #endif
-    if (y->all->whole && y->previous && !bad)
-        bad = ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, y->all->lambda);
-    for (size_t i = 0, at = 0; !bad && y->all->whole && !y->all->mean && i < (size_t)n; at += p[i++].count)
-        bad = ddp__outer_rule_there(d, y, y->x ? y->x + at : p[i].data, y->momentum ? y->momentum + at : NULL,
-                                    p[i].count);
-    return bad;
+    if (o->whole && y->previous)
+        DDP__DO(ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, o->lambda));
+    for (size_t at = 0; o->whole && !o->mean && at < y->count; at += p++->count)
+        DDP__DO(ddp__outer_rule_there(d, y, y->x ? y->x + at : p->data, y->momentum ? y->momentum + at : NULL, p->count));
+    return 0;
 }
 
-int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+/* theta = anchor = anchor - x. */
+static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        bad = ddp_axpy(d, y->anchor + at, y->x ? y->x + at : p[i].data, p[i].count, -1);
-        if (!bad) bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
-    }
-    return bad;
+    for (size_t at = 0; at < y->count; at += p++->count)
+        DDP__DO(ddp_axpy(d, y->anchor + at, y->x ? y->x + at : p->data, p->count, -1));
+    return ddp__pieces_write(d, y->piece, y->pieces, y->anchor);
 }
 
 int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
-
-    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, y->anchor + at, p[i].data, p[i].count);
-    return bad;
-}
-
-/* A newcomer that has changed nothing yet is where the anchor is. */
-static int ddp__outer_back(ddp_ctx *d, ddp__outer_layer *y)
-{
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
-
-    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
-    return bad;
+    return y->anchor ? ddp__pieces_read(d, y->piece, y->pieces, y->anchor) : 0;
 }
 
 /* ---- start, and the end of a step ---- */
@@ -51952,15 +51694,14 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     ddp__outer_layer *y = &o->layer[layer];
     const ddp_overlap overlap = ddp_settings(d)->overlap;
     const int eager = overlap == DDP_OVERLAP_EAGER, late = overlap != DDP_OVERLAP_NONE;
-    int n;
-    const ddp_piece *p = ddp_trained_of(d, layer, &n);
 
     y->all = o;
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
     y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = -1;
-    for (int i = 0; i < n; i++) y->count += p[i].count;
+    y->piece = ddp_trained_of(d, layer, &y->pieces);
+    y->count = ddp__gradient_count(d, layer);
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
@@ -51988,15 +51729,10 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
 #ifndef DDP_NO_PLANNERS
     const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
-    int n;
 
     o->most = 1;
-    for (int l = 0; l < ddp_layers(d); l++) {
-        const ddp_piece *p = ddp_trained_of(d, l, &n);
-        size_t count = 0;
-        for (int i = 0; i < n; i++) count += p[i].count;
-        if (count > o->most) o->most = count;
-    }
+    for (int l = 0; l < ddp_layers(d); l++)
+        if (ddp__gradient_count(d, l) > o->most) o->most = ddp__gradient_count(d, l);
     o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
     o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
     o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
@@ -52012,7 +51748,6 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
-    int bad = 0;
     const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
 
     o->nu = (float)c->outer_lr;
@@ -52033,44 +51768,44 @@ int ddp__outer_start(ddp_ctx *d, void *self)
               c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
     if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
-    if (o->keep) bad = ddp__outer_shared(d, o);
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__outer_layer_start(d, o, l);
-    return bad;
+    if (o->keep) DDP__DO(ddp__outer_shared(d, o));
+    for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__outer_layer_start(d, o, l));
+    return 0;
 }
 
 /* All layers change together, in the last step of a period. */
 static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad;
 
     if (o->mean) return ddp__local_step_end(d, self, forward);
-    bad = ddp__clip_and_update(d);
-    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp__outer_others(d, &o->layer[l]);
-        if (!bad) bad = ddp__outer_change(d, &o->layer[l], o->layer[l].anchor);
-        if (!bad) bad = ddp__outer_post(d, &o->layer[l]);
+    DDP__DO(ddp__clip_and_update(d));
+    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        DDP__DO(ddp__outer_others(d, &o->layer[l]));
+        DDP__DO(ddp__outer_change(d, &o->layer[l], o->layer[l].anchor));
+        DDP__DO(ddp__outer_post(d, &o->layer[l]));
     }
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp__outer_others_hold(d, &o->layer[l]);
-        if (!bad) bad = ddp__outer_arrive(d, &o->layer[l]);
-        if (!bad) bad = ddp__outer_land(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
-    return bad;
+    return 0;
 }
 
 int ddp__outer_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = 0;
 
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        if (o->layer[l].fresh) bad = ddp__outer_back(d, &o->layer[l]);
-        if (!bad) bad = ddp_average_exact(d, l);
-        if (!bad) bad = ddp__outer_anchor(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        /* a newcomer that has changed nothing yet is where the anchor is */
+        if (y->fresh) DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->anchor));
+        DDP__DO(ddp_average_exact(d, l));
+        DDP__DO(ddp__outer_anchor(d, y));
     }
-    return bad;
+    return 0;
 }
 
 static void ddp__outer_close(ddp_ctx *d, void *self)
@@ -52082,7 +51817,7 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
     if (o->layer) DDP_FREE(o->layer);
     if (o->scratch) DDP_FREE(o->scratch);
     if (o->landing) DDP_FREE(o->landing);
-    ddp_plan_free(&o->partial.plan);
+    ddp__partial_close(d, self);
 }
 
 /* sparseloco is diloco with other defaults. */
@@ -52112,7 +51847,6 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
 
 void ddp__strategy_diloco(ddp_strategy_ops *ops)
 {
-    ops->name = "diloco";
     ops->averages = DDP_AVERAGES_CHANGES;
     ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
 #ifndef DDP_NO_PLANNERS
@@ -52126,12 +51860,6 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->sync_all = ddp__outer_sync_all;
     ops->close = ddp__outer_close;
     ops->transfers = ddp__local_transfers;
-}
-
-void ddp__strategy_sparseloco(ddp_strategy_ops *ops)
-{
-    ddp__strategy_diloco(ops);
-    ops->name = "sparseloco";
 }
 
 /* ==== strategy/outer_late.c ==== [strategy] */
@@ -52171,30 +51899,26 @@ static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
 static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp__outer *o = y->all;
-    int n, bad = ddp__outer_arrive(d, y);
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    if (!bad) bad = o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1);
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_late_apply(d, p[i].data, y->anchor + at, NULL, p[i].count, DDP_LATE_MIX, o->mixture);
-    return bad ? bad : ddp__late_set(d, y, -1);
+    DDP__DO(ddp__outer_arrive(d, y));
+    DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
+    for (size_t at = 0; at < y->count; at += p++->count)
+        DDP__DO(ddp_late_apply(d, p->data, y->anchor + at, NULL, p->count, DDP_LATE_MIX, o->mixture));
+    return ddp__late_set(d, y, -1);
 }
 
 static int ddp__late_land_before(ddp_ctx *d, ddp__outer *o, long step)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if (o->layer[l].lands >= 0 && o->layer[l].lands < step) bad = ddp__late_land(d, &o->layer[l]);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        if (o->layer[l].lands >= 0 && o->layer[l].lands < step) DDP__DO(ddp__late_land(d, &o->layer[l]));
+    return 0;
 }
 
 static int ddp__late_others(ddp_ctx *d, ddp__outer *o)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_others_hold(d, &o->layer[l]);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+    return 0;
 }
 
 static int ddp__late_start(ddp_ctx *d, void *self)
@@ -52209,10 +51933,11 @@ static int ddp__late_start(ddp_ctx *d, void *self)
 static int ddp__late_wait(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = o->layer ? ddp__late_others(d, o) : 0;
 
-    for (int l = ddp_layers(d) - 1; o->layer && l >= 0 && !bad; l--) bad = ddp__outer_arrive(d, &o->layer[l]);
-    return bad;
+    if (!o->layer) return 0;
+    DDP__DO(ddp__late_others(d, o));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    return 0;
 }
 
 /* ---- streaming ---- */
@@ -52220,17 +51945,16 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
 static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
-    int n, bad = y->lands >= 0 ? ddp__late_land(d, y) : 0; /* of another plan */
-    const ddp_piece *p = ddp_trained_of(d, layer, &n);
 
-    if (!bad) bad = ddp__outer_others(d, y);
-    if (bad || !y->count) return bad;
-    if (!o->mean) bad = ddp__outer_change(d, y, y->anchor);
-    for (size_t i = 0, at = 0; o->mean && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, y->x + at, y->fresh ? y->anchor + at : p[i].data, p[i].count);
+    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* of another plan */
+    DDP__DO(ddp__outer_others(d, y));
+    if (!y->count) return 0;
+    if (!o->mean) DDP__DO(ddp__outer_change(d, y, y->anchor));
+    else if (y->fresh) DDP__DO(ddp_copy(d, y->x, y->anchor, y->count));
+    else DDP__DO(ddp__pieces_read(d, y->piece, y->pieces, y->x));
     y->fresh = 0;
-    if (!bad) bad = ddp__outer_post(d, y);
-    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
+    DDP__DO(ddp__outer_post(d, y));
+    return ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
 }
 
 static int ddp__streaming_due(const ddp_ctx *d, const ddp__outer *o, int layer)
@@ -52242,117 +51966,98 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
 {
     ddp__outer *o = (ddp__outer *)self;
     ddp__outer_layer *y = &o->layer[layer];
-    int bad = ddp__late_read(d, o);
 
-    if (!bad) bad = ddp__outer_others_hold(d, y);
-    return bad || y->lands < 0 || y->lands >= ddp_step(d) ? bad : ddp__late_land(d, y);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__hold_once(d, &y->other_ticket, layer));
+    return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
-    if (!bad) bad = ddp__local_backward_end(d, NULL, layer);
-    if (bad || ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer)) return bad;
-    return ddp__streaming_send(d, o, layer);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__local_backward_end(d, NULL, layer));
+    return ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer) ? 0 : ddp__streaming_send(d, o, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__clip_and_update(d);
 
-    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0 && !bad; l--)
-        if (ddp__streaming_due(d, o, l)) bad = ddp__streaming_send(d, o, l);
-    if (bad || forward) return bad; /* what lands now is waited for in its layer's next forward */
-    bad = ddp__late_others(d, o);
-    return bad ? bad : ddp__late_land_before(d, o, ddp_step(d) + 1);
+    DDP__DO(ddp__clip_and_update(d));
+    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0; l--)
+        if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
+    if (forward) return 0; /* what lands now is waited for in its layer's next forward */
+    DDP__DO(ddp__late_others(d, o));
+    return ddp__late_land_before(d, o, ddp_step(d) + 1);
 }
 
 static int ddp__streaming_wait(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_wait(d, self);
 
-    return bad || !o->read ? bad : ddp__late_land_before(d, o, ddp_step(d));
+    DDP__DO(ddp__late_wait(d, self));
+    return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
 static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
-    if (!bad) bad = ddp__late_land_before(d, o, LONG_MAX);
-    return bad ? bad : ddp__outer_sync_all(d, self);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
+    return ddp__outer_sync_all(d, self);
 }
 
 /* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
 
-static int ddp__streaming_pack(ddp_ctx *d, const ddp_blob *partial, double exposed_s, const int32_t *landing, ddp_blob *out)
-{
-    const size_t L = (size_t)ddp_layers(d);
-
-    *out = ddp_blob_new(partial->size + sizeof exposed_s + L * sizeof *landing);
-    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    memcpy(out->bytes, partial->bytes, partial->size);
-    memcpy(out->bytes + partial->size, &exposed_s, sizeof exposed_s);
-    memcpy(out->bytes + partial->size + sizeof exposed_s, landing, L * sizeof *landing);
-    return 0;
-}
-
 /* Fragments of every n-th layer, sent in equal distances. */
-static int ddp__streaming_strided(ddp_ctx *d, ddp_blob *out)
+static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 {
     const ddp_config *c = ddp_settings(d);
     ddp_error err;
-    ddp_plan plan;
-    int bad;
 
-    if (ddp_plan_new(ddp_layers(d), c->period, &plan, &err)) return ddp__plan_failed(d, &err);
-    for (int l = 0; l < plan.layers; l++)
-        plan.step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
-    bad = ddp__plan_pack(d, &plan, out);
-    ddp_plan_free(&plan);
-    return bad;
+    if (ddp_plan_new(ddp_layers(d), c->period, plan, &err)) return ddp__plan_failed(d, &err);
+    for (int l = 0; l < plan->layers; l++)
+        plan->step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
+    return 0;
 }
 
 /* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last: measured steps
  * leave it a tenth of one. */
 #define DDP__LANDING_SLACK 0.1
 
-static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob *packed, int *landing, double *exposed_s)
+static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s)
 {
-    ddp__partial made;
     ddp_profile later = *p;
     ddp_error err;
-    int bad;
 
-    memset(&made, 0, sizeof made);
     if (!ddp_settings(d)->deterministic) later.alpha_s += DDP__LANDING_SLACK * p->between_s;
     for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
         later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
-    bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
-    if (!bad && ddp_plan_landing(&later, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
-    ddp_plan_free(&made.plan);
-    return bad;
+    return ddp_plan_landing(&later, plan, landing, exposed_s, &err) ? ddp__plan_failed(d, &err) : 0;
 }
 
 static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_blob *out)
 {
     const ddp_config *c = ddp_settings(d);
-    const size_t L = (size_t)ddp_layers(d);
-    int *landing = (int *)ddp__calloc(L, sizeof *landing);
-    ddp_blob packed = {NULL, 0};
+    const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
+    int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
     double exposed_s = 0;
-    int bad;
+    ddp_plan plan;
 
+    memset(&plan, 0, sizeof plan);
     if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->fragments ? ddp__streaming_strided(d, &packed) : ddp__partial_make(d, p, first, first, &packed);
+    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, first, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;
-    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &packed, landing, &exposed_s);
-    if (!bad) bad = ddp__streaming_pack(d, &packed, exposed_s, landing, out);
-    ddp_blob_free(&packed);
+    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
+    if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
+    if (!bad) {
+        memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
+        memcpy(out->bytes + out->size - more + sizeof exposed_s, landing, L * sizeof *landing);
+    }
+    ddp_plan_free(&plan);
     DDP_FREE(landing);
     return bad;
 }
@@ -52373,20 +52078,16 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
 {
     ddp__outer *o = (ddp__outer *)self;
     const size_t L = (size_t)ddp_layers(d), more = sizeof o->exposed_s + L * sizeof *o->landing;
-    const unsigned char *at = blob->bytes + (blob->size > more ? blob->size - more : 0);
-    ddp_blob partial = *blob;
-    int bad = 0;
+    const ddp_blob partial = {blob->bytes, blob->size > more ? blob->size - more : 0};
 
     /* a plan of a run that goes on: what is late by the old one lands */
-    if (profile) bad = ddp__late_read(d, o);
-    if (profile && !bad) bad = ddp__late_land_before(d, o, LONG_MAX);
-    partial.size = blob->size > more ? blob->size - more : 0;
-    if (!bad) bad = ddp__partial_take(d, self, &partial, (int)L, NULL);
+    if (profile) DDP__DO(ddp__late_read(d, o));
+    if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
+    DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
-    if (!bad && !o->landing) bad = ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    if (bad) return bad;
-    memcpy(&o->exposed_s, at, sizeof o->exposed_s);
-    memcpy(o->landing, at + sizeof o->exposed_s, L * sizeof *o->landing);
+    if (!o->landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, L * sizeof *o->landing);
     for (size_t l = 0; l < L; l++)
         if (o->landing[l] < 0 || o->landing[l] >= o->partial.plan.period)
             return ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d", o->landing[l],
@@ -52419,63 +52120,60 @@ void ddp__outer_stream(ddp_strategy_ops *ops)
 static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 {
     const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
-    int n, bad = ddp__outer_others(d, y);
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
 
-    if (bad || !y->count) return bad;
+    DDP__DO(ddp__outer_others(d, y));
+    if (!y->count) return 0;
     if (y->lands >= 0) {
-        bad = ddp__outer_arrive(d, y);
-        if (!bad && y->previous) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
-        if (!bad) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
+        DDP__DO(ddp__outer_arrive(d, y));
+        if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
+        DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
     }
-    if (!bad) bad = ddp__outer_change(d, y, y->own);
-    if (!bad) bad = ddp_late_apply(d, y->own, y->anchor, y->x, y->count, DDP_LATE_OWN, part);
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, p[i].data, y->own + at, p[i].count);
-    if (!bad) bad = ddp__outer_post(d, y);
-    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + ddp_settings(d)->period);
+    DDP__DO(ddp__outer_change(d, y, y->own));
+    DDP__DO(ddp_late_apply(d, y->own, y->anchor, y->x, y->count, DDP_LATE_OWN, part));
+    DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->own));
+    DDP__DO(ddp__outer_post(d, y));
+    return ddp__late_set(d, y, ddp_step(d) + ddp_settings(d)->period);
 }
 
 static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
     (void)forward;
-    if (!bad) bad = ddp__clip_and_update(d);
-    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__eager_layer(d, &o->layer[l]);
-    return bad ? bad : ddp__late_others(d, o);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__clip_and_update(d));
+    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
+    return ddp__late_others(d, o);
 }
 
 /* What this worker did since the period began, from where all are. */
 static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    if (y->lands >= 0) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        bad = y->fresh ? ddp_set(d, p[i].data, p[i].count, 0) : ddp_axpy(d, p[i].data, y->own + at, p[i].count, -1);
-        if (!bad) bad = ddp_axpy(d, p[i].data, y->anchor + at, p[i].count, 1);
+    if (y->lands >= 0) DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
+    for (size_t at = 0; at < y->count; at += p++->count) {
+        DDP__DO(y->fresh ? ddp_set(d, p->data, p->count, 0) : ddp_axpy(d, p->data, y->own + at, p->count, -1));
+        DDP__DO(ddp_axpy(d, p->data, y->anchor + at, p->count, 1));
     }
-    return bad ? bad : ddp__late_set(d, y, -1);
+    return ddp__late_set(d, y, -1);
 }
 
 static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if (o->layer[l].count) bad = ddp__eager_join(d, &o->layer[l]);
-    if (!bad) bad = ddp__outer_sync_all(d, self);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        ddp__outer_layer *y = &o->layer[l];
-        if (y->count) bad = ddp_copy(d, y->own, y->anchor, y->count);
-        if (y->previous && !bad) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
+    DDP__DO(ddp__late_read(d, o));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        if (o->layer[l].count) DDP__DO(ddp__eager_join(d, &o->layer[l]));
+    DDP__DO(ddp__outer_sync_all(d, self));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        const ddp__outer_layer *y = &o->layer[l];
+        if (y->count) DDP__DO(ddp_copy(d, y->own, y->anchor, y->count));
+        if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
     }
-    return bad;
+    return 0;
 }
 
 void ddp__outer_eager(ddp_strategy_ops *ops)
@@ -52509,25 +52207,24 @@ typedef struct ddp__late_numbers {
 typedef struct ddp__late {
     ddp__servers servers;      /* first */
     size_t    room;            /* floats that can be late */
-    float    *old, *own, *mean; /* [room] of late layers: parameters before, own gradients, the mean of all; kept */
-    float   **old_of, **own_of, **mean_of; /* [layers] into these */
+    float    *old, *own, *mean; /* [room] of late layers, from servers.late_at: parameters before, own gradients, the mean
+                                   of all; kept */
     float   **past_of;         /* [layers] EMA-LGP: mean of past means; NULL */
     float    *work, *state;    /* of the largest layer: parameters, optimizer state */
     double   *importance, *bytes; /* [layers] the first is kept */
-    uint32_t *now, *late;      /* a bit for each layer: sent at once; late and not yet corrected, which is kept */
-    uint32_t *in_flight;       /* late and on its way */
-    unsigned char *gib;
+    unsigned char *now, *late; /* a bit for each layer: sent at once (GIB); late and not yet corrected, which is kept */
+    unsigned char *in_flight;  /* late and on its way */
     ddp__osp *split;
     ddp__late_numbers *number;
     double    compute_s;       /* of this step */
-    int       placed;          /* the three lists say where late layers lie */
+    int       placed;          /* servers.late_at is known */
 } ddp__late;
 
-static void ddp__bit_set(uint32_t *set, int layer, int on)
+static void ddp__bit_set(unsigned char *set, int layer, int on)
 {
-    const uint32_t bit = (uint32_t)1 << layer % 32;
+    const int bit = 1 << layer % 8;
 
-    set[layer / 32] = on ? set[layer / 32] | bit : set[layer / 32] & ~bit;
+    set[layer / 8] = (unsigned char)(on ? set[layer / 8] | bit : set[layer / 8] & ~bit);
 }
 
 /* ---- start ---- */
@@ -52566,17 +52263,13 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
 {
     const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
 
-    x->old_of = (float **)ddp__calloc(L, sizeof *x->old_of);
-    x->own_of = (float **)ddp__calloc(L, sizeof *x->own_of);
-    x->mean_of = (float **)ddp__calloc(L, sizeof *x->mean_of);
+    x->servers.late_at = (size_t *)ddp__calloc(L, sizeof *x->servers.late_at);
     x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
     x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
-    x->now = (uint32_t *)ddp__calloc(words, sizeof *x->now);
-    x->in_flight = (uint32_t *)ddp__calloc(words, sizeof *x->in_flight);
-    x->gib = (unsigned char *)ddp__calloc(L / 8 + 1, 1);
+    x->now = (unsigned char *)ddp__calloc(words, 4);
+    x->in_flight = (unsigned char *)ddp__calloc(words, 4);
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->bytes || !x->now || !x->in_flight ||
-        !x->gib || !x->split)
+    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->in_flight || !x->split)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -52586,20 +52279,16 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
     const size_t L = (size_t)ddp_layers(d);
-    float *kept;
-    int bad;
 
     x->servers.rule = DDP__RULE_TOGETHER;
     x->servers.ahead = -1;
     x->servers.returns_mean = 1;
-    bad = ddp__servers_start(d, &x->servers);
-    if (!bad) bad = ddp__late_lists(d, x);
-    if (!bad) bad = ddp__late_pools(d, x);
-    if (bad) return bad;
-    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
-    x->importance = (double *)(void *)kept;
+    DDP__DO(ddp__servers_start(d, &x->servers));
+    DDP__DO(ddp__late_lists(d, x));
+    DDP__DO(ddp__late_pools(d, x));
+    x->importance = (double *)(void *)ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
     x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, DDP_KEPT_HERE);
-    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
+    x->late = (unsigned char *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
     return x->importance && x->number && x->late ? 0 : DDP_MEMORY;
 }
 
@@ -52607,14 +52296,11 @@ static void ddp__late_close(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
 
-    if (x->old_of) DDP_FREE(x->old_of);
-    if (x->own_of) DDP_FREE(x->own_of);
-    if (x->mean_of) DDP_FREE(x->mean_of);
+    if (x->servers.late_at) DDP_FREE(x->servers.late_at);
     if (x->past_of) DDP_FREE(x->past_of);
     if (x->bytes) DDP_FREE(x->bytes);
     if (x->now) DDP_FREE(x->now);
     if (x->in_flight) DDP_FREE(x->in_flight);
-    if (x->gib) DDP_FREE(x->gib);
     ddp__osp_close(x->split);
     ddp__servers_close(d, self);
 }
@@ -52637,7 +52323,7 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     }
     if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, (int)told->workers,
                                               model, c->paper, &u_max, &err))
-        return ddp_complain(d, err.code, "%s", err.msg);
+        return ddp__plan_failed(d, &err);
     again = n->count > 0 && epoch > n->epoch;
     if (again) {
         n->last = n->sum / n->count;
@@ -52654,121 +52340,109 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     return 0;
 }
 
+/* Late layers lie in rising order, also in a checkpoint's. */
+static void ddp__late_places(ddp_ctx *d, ddp__late *x)
+{
+    size_t at = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        x->servers.late_at[l] = at;
+        if (ddp__in_set(x->late, l)) at += x->servers.floats[l];
+    }
+    x->placed = 1;
+}
+
 /* GIB of this step: all layers at once until importance is known. */
 static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 {
-    const int layers = ddp_layers(d);
+    const size_t set = 4 * (size_t)x->servers.set_words;
     ddp_error err;
-    size_t at = 0;
 
-    memset(x->gib, 0xff, (size_t)layers / 8 + 1);
+    memset(x->now, 0xff, set);
     if (x->number->begun != 0 &&
-        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL,
+        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->now, NULL,
                        &err))
-        return ddp_complain(d, err.code, "%s", err.msg);
-    for (int l = 0; l < layers; l++) {
-        const int now = x->gib[l / 8] >> l % 8 & 1;
-        ddp__bit_set(x->now, l, now);
-        ddp__bit_set(x->late, l, !now);
-        if (now) continue;
-        x->old_of[l] = x->old + at;
-        x->own_of[l] = x->own + at;
-        x->mean_of[l] = x->mean + at;
-        at += x->servers.floats[l];
-        x->number->late += x->bytes[l];
+        return ddp__plan_failed(d, &err);
+    for (int l = 0; l < ddp_layers(d); l++) {
+        ddp__bit_set(x->late, l, !ddp__in_set(x->now, l));
+        if (ddp__in_set(x->late, l)) x->number->late += x->bytes[l];
     }
-    memcpy(x->in_flight, x->late, (size_t)x->servers.set_words * sizeof *x->late);
+    ddp__late_places(d, x);
+    memcpy(x->in_flight, x->late, set);
     x->number->sent += (double)(x->servers.model * sizeof(float));
     return 0;
 }
 
 /* ---- a late layer ---- */
 
-static int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *out)
-{
-    int bad = 0;
-
-    for (; n-- > 0 && !bad; out += (p++)->count) bad = ddp_copy(d, out, p->data, p->count);
-    return bad;
-}
-
-static int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from)
-{
-    int bad = 0;
-
-    for (; n-- > 0 && !bad; from += (p++)->count) bad = ddp_copy(d, p->data, from, p->count);
-    return bad;
-}
-
 /* x->work = what an update with that gradient makes of the old parameters; the state stays. */
 static int ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
 {
     size_t n;
     const float *state = ddp_state_of(d, l, &n);
-    int bad = ddp_copy(d, x->work, x->old_of[l], x->servers.floats[l]);
 
-    if (state && !bad) bad = ddp_copy(d, x->state, state, n);
-    return bad ? bad : ddp_update_copy(d, l, x->work, state ? x->state : NULL, gradient, (float)x->number->rate);
+    DDP__DO(ddp_copy(d, x->work, x->old + x->servers.late_at[l], x->servers.floats[l]));
+    if (state) DDP__DO(ddp_copy(d, x->state, state, n));
+    return ddp_update_copy(d, l, x->work, state ? x->state : NULL, gradient, (float)x->number->rate);
 }
 
 /* y = past y + (1 - past) x, each product rounded. */
 static int ddp__past_mix(ddp_ctx *d, float *y, const float *x, size_t n)
 {
-    const int bad = ddp_scale(d, y, n, ddp__lgp_past);
-
-    return bad ? bad : ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
+    DDP__DO(ddp_scale(d, y, n, ddp__lgp_past));
+    return ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
 }
 
 /* LGP: the gradient is put aside, and the parameters become a guess. */
 static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
 {
-    const size_t count = x->servers.floats[l];
-    int n, bad;
+    const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
+    int n;
     const ddp_piece *p = ddp_trained_of(d, l, &n), *g = ddp_gradients_of(d, l, &n);
-    const float *guess = x->own_of[l];
+    const float *guess = x->own + at;
 
-    bad = ddp__pieces_read(d, g, n, x->own_of[l]);
-    if (!bad) bad = ddp__pieces_read(d, p, n, x->old_of[l]);
-    if (bad || ddp_settings(d)->lgp == DDP_LGP_OFF) return bad ? bad : ddp__layers_zero(d, l);
+    DDP__DO(ddp__pieces_read(d, g, n, x->own + at));
+    DDP__DO(ddp__pieces_read(d, p, n, x->old + at));
+    DDP__DO(ddp__gradients_zero(d, l));
+    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return 0;
     if (x->past_of[l]) {
-        bad = ddp_copy(d, x->mean_of[l], x->past_of[l], count);
-        if (!bad) bad = ddp__past_mix(d, x->mean_of[l], x->own_of[l], count);
-        guess = x->mean_of[l];
+        DDP__DO(ddp_copy(d, x->mean + at, x->past_of[l], count));
+        DDP__DO(ddp__past_mix(d, x->mean + at, x->own + at, count));
+        guess = x->mean + at;
     }
-    if (!bad) bad = ddp__late_guess(d, x, l, guess);
-    if (!bad) bad = ddp__pieces_write(d, p, n, x->work);
-    return bad ? bad : ddp__layers_zero(d, l);
+    DDP__DO(ddp__late_guess(d, x, l, guess));
+    return ddp__pieces_write(d, p, n, x->work);
 }
 
 /* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own update
  * plus the one of all, which rounds. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
-    const size_t count = x->servers.floats[l];
-    int n, bad = 0;
+    const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
+    int n;
     const ddp_piece *p = ddp_trained_of(d, l, &n);
     const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
-    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l], *old = x->old_of[l];
+    float *guess = x->own + at, *own = x->work, *now = x->mean + at, *old = x->old + at;
 
     ddp__bit_set(x->late, l, 0);
-    if (x->past_of[l]) bad = ddp__past_mix(d, x->past_of[l], x->mean_of[l], count);
-    if (literal && !bad) {
-        bad = ddp__late_guess(d, x, l, x->own_of[l]);
-        if (!bad) bad = ddp__pieces_read(d, p, n, guess);
-    }
-    if (!bad) bad = ddp__pieces_write(d, p, n, old);
-    if (!bad) bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
-    if (bad || !literal) return bad;
-    if (ddp__pieces_read(d, p, n, now) || ddp_axpy(d, own, old, count, -1) || ddp_axpy(d, now, old, count, -1) ||
-        ddp_axpy(d, guess, own, count, -1) || ddp_axpy(d, guess, now, count, 1))
-        return DDP_FAILED;
+    if (x->past_of[l]) DDP__DO(ddp__past_mix(d, x->past_of[l], now, count));
+    if (literal) DDP__DO(ddp__late_guess(d, x, l, guess));
+    if (literal) DDP__DO(ddp__pieces_read(d, p, n, guess));
+    DDP__DO(ddp__pieces_write(d, p, n, old));
+    DDP__DO(ddp_update_late(d, l, now, (float)x->number->rate));
+    if (!literal) return 0;
+    DDP__DO(ddp__pieces_read(d, p, n, now));
+    DDP__DO(ddp_axpy(d, own, old, count, -1));
+    DDP__DO(ddp_axpy(d, now, old, count, -1));
+    DDP__DO(ddp_axpy(d, guess, own, count, -1));
+    DDP__DO(ddp_axpy(d, guess, now, count, 1));
     return ddp__pieces_write(d, p, n, guess);
 }
 
 /* ---- messages ---- */
 
 /* A line has layers of the set; RS goes to all, as a meeting of all. */
-static int ddp__line_has(const ddp__line *k, const uint32_t *set)
+static int ddp__line_has(const ddp__line *k, const unsigned char *set)
 {
     for (int i = 0; i < k->layers; i++)
         if (ddp__in_set(set, k->layer[i])) return 1;
@@ -52783,51 +52457,34 @@ static void ddp__importance_note(ddp__late *x, const ddp__line *k)
 
 static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
 {
-    int bad = k->push_ticket >= 0 ? ddp__line_pushed(d, &x->servers, k) : 0;
-
-    if (bad || k->pull_ticket < 0) return bad;
-    bad = ddp__line_pulled(d, &x->servers, k);
+    if (k->push_ticket >= 0) DDP__DO(ddp__line_pushed(d, &x->servers, k));
+    if (k->pull_ticket < 0) return 0;
+    DDP__DO(ddp__line_pulled(d, &x->servers, k));
     ddp__importance_note(x, k);
     for (int i = 0; i < k->layers; i++) ddp__bit_set(x->in_flight, k->layer[i], 0);
-    return bad;
+    return 0;
 }
 
 /* What is late is here, and is not applied: the next steps have the bits that they would have had. */
 static int ddp__osp_wait(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
-    int bad = 0;
 
-    for (int k = 0; k < x->servers.lines && !bad; k++) bad = ddp__line_arrived(d, x, &x->servers.line[k]);
-    return bad;
-}
-
-/* Where the pools' places come from after a checkpoint was loaded: late layers lie in rising order. */
-static void ddp__late_places(ddp_ctx *d, ddp__late *x)
-{
-    size_t at = 0;
-
-    for (int l = 0; l < ddp_layers(d); l++) {
-        if (!ddp__in_set(x->late, l)) continue;
-        x->old_of[l] = x->old + at;
-        x->own_of[l] = x->own + at;
-        x->mean_of[l] = x->mean + at;
-        at += x->servers.floats[l];
-    }
+    for (int k = 0; k < x->servers.lines; k++) DDP__DO(ddp__line_arrived(d, x, &x->servers.line[k]));
+    return 0;
 }
 
 static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
 {
-    int bad = ddp__osp_wait(d, x);
-
+    DDP__DO(ddp__osp_wait(d, x));
     if (!x->placed) ddp__late_places(d, x);
-    x->placed = 1;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if (ddp__in_set(x->late, l)) bad = ddp__late_correct(d, x, l);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        if (ddp__in_set(x->late, l)) DDP__DO(ddp__late_correct(d, x, l));
+    return 0;
 }
 
-/* RS: the mean gradients of what is important, which lie in the layers' own then. */
+/* RS: the mean gradients of what is important, which lie in the layers' own then: what is answered comes when all have
+ * pushed. */
 static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -52835,18 +52492,9 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     const double begin = ddp_now();
     ddp__answer_head told;
     double floats = 0, seconds;
-    int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) { /* what is answered comes when all have pushed: it may lie where that lay */
-        bad = ddp__line_push(d, s, &s->line[k], x->now, 0, NULL);
-        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->now, NULL);
-    }
-    for (int k = 0; k < s->lines && !bad; k++) {
-        bad = ddp__line_pushed(d, s, &s->line[k]);
-        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
-        ddp__importance_note(x, &s->line[k]);
-    }
-    if (bad) return bad;
+    DDP__DO(ddp__servers_exchange(d, s, x->now, 1));
+    for (int k = 0; k < s->lines; k++) ddp__importance_note(x, &s->line[k]);
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__in_set(x->now, l)) floats += (double)s->floats[l];
     seconds = ddp_now() - begin;
@@ -52864,14 +52512,13 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
-    int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) {
+    for (int k = 0; k < s->lines; k++) {
         if (!ddp__line_has(&s->line[k], x->late)) continue;
-        bad = ddp__line_push(d, s, &s->line[k], x->late, 1, x->own_of);
-        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->late, x->mean_of);
+        DDP__DO(ddp__line_push(d, s, &s->line[k], x->late, 1, x->own));
+        DDP__DO(ddp__line_pull(d, s, &s->line[k], x->late, x->mean));
     }
-    return bad;
+    return 0;
 }
 
 /* ---- events ---- */
@@ -52879,31 +52526,30 @@ static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__late *x = (ddp__late *)self;
-    int bad;
 
     (void)forward;
     x->compute_s = ddp_computed_s(d);
-    bad = ddp__late_settle(d, x);
-    if (!bad) bad = ddp__late_choose(d, x);
-    if (!bad) bad = ddp__late_now(d, x);
+    DDP__DO(ddp__late_settle(d, x));
+    DDP__DO(ddp__late_choose(d, x));
+    DDP__DO(ddp__late_now(d, x));
     x->number->begun = 1;
     x->number->rate = (double)ddp_rate(d);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
         if (ddp__in_set(x->late, l)) {
-            bad = ddp__late_put_off(d, x, l);
+            DDP__DO(ddp__late_put_off(d, x, l));
             continue;
         }
         if (x->past_of[l]) {
             int n;
             const ddp_piece *g = ddp_gradients_of(d, l, &n);
-            bad = ddp__pieces_read(d, g, n, x->work);
-            if (!bad) bad = ddp__past_mix(d, x->past_of[l], x->work, x->servers.floats[l]);
+            DDP__DO(ddp__pieces_read(d, g, n, x->work));
+            DDP__DO(ddp__past_mix(d, x->past_of[l], x->work, x->servers.floats[l]));
         }
-        if (!bad) bad = ddp_update_layer(d, l, NULL);
+        DDP__DO(ddp_update_layer(d, l, NULL));
     }
-    if (!bad) bad = ddp__late_send(d, x);
+    DDP__DO(ddp__late_send(d, x));
     if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;
-    return bad ? bad : ddp__served_predict(d, &x->servers, x->compute_s, x->late);
+    return ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
 /* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless deterministic. */
@@ -52912,30 +52558,28 @@ static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
     ddp__late *x = (ddp__late *)self;
     ddp__line *k = &x->servers.line[x->servers.line_of[l]];
     const ddp_config *c = ddp_settings(d);
-    int bad = 0;
 
     if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l)) return 0;
     if (ddp__in_set(x->in_flight, l)) {
         if (!ddp__line_is_here(d, &x->servers, k)) return 0;
-        bad = ddp__line_arrived(d, x, k);
+        DDP__DO(ddp__line_arrived(d, x, k));
     }
-    return bad ? bad : ddp__late_correct(d, x, l);
+    return ddp__late_correct(d, x, l);
 }
 
 static int ddp__late_sync_all(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
-    int bad = ddp__late_settle(d, x);
 
+    DDP__DO(ddp__late_settle(d, x));
     /* Eq. 7 as printed leaves parameters a rounding apart */
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad && ddp_settings(d)->paper; l--) bad = ddp_average_exact(d, l);
-    return bad ? bad : ddp__servers_meet(d, &x->servers);
+    for (int l = ddp_layers(d) - 1; l >= 0 && ddp_settings(d)->paper; l--) DDP__DO(ddp_average_exact(d, l));
+    return ddp__servers_meet(d, &x->servers);
 }
 
 void ddp__strategy_osp(ddp_strategy_ops *ops)
 {
     ddp__strategy_bsp(ops);
-    ops->name = "osp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->self_bytes = sizeof(ddp__late);
     ops->start = ddp__osp_start;
@@ -53124,11 +52768,7 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     float *x = y->all->packed ? y->all->packed : y->x;
     ddp_error err;
 
-    for (int i = 0; i < 2; i++) {
-        const long t = y->before[i];
-        y->before[i] = -1;
-        if (t != -1 && ddp_hold(d, t, y->layer)) return DDP_FAILED;
-    }
+    for (int i = 0; i < 2; i++) DDP__DO(ddp__hold_once(d, &y->before[i], y->layer));
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
@@ -53141,57 +52781,62 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
+    const char  *name;
     void (*fill)(ddp_strategy_ops *ops);
 } ddp__strategy_entry;
 
-static const ddp__strategy_entry *ddp__strategy_entries(int *count)
-{
-    static const ddp__strategy_entry table[] = {{DDP_DREAMDDP, ddp__strategy_dreamddp}, /* the default */
-                                                {DDP_SSGD, ddp__strategy_ssgd},
-                                                {DDP_WFBP, ddp__strategy_wfbp},
+static const ddp__strategy_entry ddp__strategy_table[] = {
+    {DDP_DREAMDDP, "dreamddp", ddp__strategy_dreamddp}, /* the default */
+    {DDP_SSGD, "ssgd", ddp__strategy_ssgd},
+    {DDP_WFBP, "wfbp", ddp__strategy_wfbp},
 #ifndef DDP_NO_PLANNERS
-                                                {DDP_MGWFBP, ddp__strategy_mgwfbp},
-                                                {DDP_ASCWFBP, ddp__strategy_ascwfbp},
-                                                {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
-                                                {DDP_USBYTE, ddp__strategy_usbyte},
-                                                {DDP_DEFT, ddp__strategy_deft},
+    {DDP_MGWFBP, "mgwfbp", ddp__strategy_mgwfbp},
+    {DDP_ASCWFBP, "ascwfbp", ddp__strategy_mgwfbp},
+    {DDP_BYTESCHEDULER, "bytescheduler", ddp__strategy_bytescheduler},
+    {DDP_USBYTE, "usbyte", ddp__strategy_bytescheduler},
+    {DDP_DEFT, "deft", ddp__strategy_deft},
 #endif
-                                                {DDP_BSP, ddp__strategy_bsp},
-                                                {DDP_ASP, ddp__strategy_asp},
-                                                {DDP_SSP, ddp__strategy_ssp},
-                                                {DDP_R2SP, ddp__strategy_r2sp},
+    {DDP_BSP, "bsp", ddp__strategy_bsp},
+    {DDP_ASP, "asp", ddp__strategy_asp},
+    {DDP_SSP, "ssp", ddp__strategy_asp},
+    {DDP_R2SP, "r2sp", ddp__strategy_asp},
 #ifndef DDP_NO_PLANNERS
-                                                {DDP_OSP, ddp__strategy_osp},
+    {DDP_OSP, "osp", ddp__strategy_osp},
 #endif
-                                                {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp},
-                                                {DDP_DILOCO, ddp__strategy_diloco}
+    {DDP_LOCALSGD, "localsgd", ddp__strategy_localsgd},
+    {DDP_ENP, "enp", ddp__strategy_dreamddp},
+    {DDP_DILOCO, "diloco", ddp__strategy_diloco},
 #ifndef DDP_NO_PLANNERS
-                                                , {DDP_SPARSELOCO, ddp__strategy_sparseloco}
+    {DDP_SPARSELOCO, "sparseloco", ddp__strategy_diloco},
 #endif
-    };
+    {DDP_STRATEGY_DEFAULT, NULL, NULL},
+};
 
-    *count = (int)(sizeof table / sizeof table[0]);
-    return table;
+/* Its entry, or the one behind the last. */
+static const ddp__strategy_entry *ddp__strategy_find(ddp_strategy s)
+{
+    const ddp__strategy_entry *t = ddp__strategy_table;
+
+    while (t->name && t->id != s && s != DDP_STRATEGY_DEFAULT) t++;
+    return t;
 }
 
 static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 {
-    int n, i;
-    const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+    const ddp__strategy_entry *t = ddp__strategy_find(s);
 
     memset(ops, 0, sizeof *ops);
-    for (i = 0; i < n && t[i].id != s && s != DDP_STRATEGY_DEFAULT; i++) {}
-    if (i == n) return 0;
-    t[i].fill(ops);
+    if (!t->name) return 0;
+    t->fill(ops);
+    ops->name = t->name;
     return 1;
 }
 
 const char *ddp_strategy_name(ddp_strategy s)
 {
-    ddp_strategy_ops ops;
+    const char *name = ddp__strategy_find(s)->name;
 
-    return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
+    return name ? name : "unknown";
 }
 
 unsigned ddp_strategy_traits(ddp_strategy s)
@@ -53203,20 +52848,18 @@ unsigned ddp_strategy_traits(ddp_strategy s)
 
 ddp_strategy ddp_strategy_named(const char *name)
 {
-    int n;
-    const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+    const ddp__strategy_entry *t = ddp__strategy_table;
 
-    for (int i = 0; name && i < n; i++)
-        if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
-    return DDP_STRATEGY_DEFAULT;
+    while (name && t->name && strcmp(name, t->name)) t++;
+    return name ? t->id : DDP_STRATEGY_DEFAULT;
 }
 
 ddp_strategy ddp_strategy_number(int i)
 {
-    int n;
-    const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+    const ddp__strategy_entry *t = ddp__strategy_table;
 
-    return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
+    while (t->name && i-- != 0) t++;
+    return t->id;
 }
 
 const char *ddp__strategy_reference(void) { return ddp_strategy_name(DDP_SSGD); }

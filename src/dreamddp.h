@@ -306,6 +306,7 @@
 #include "run/session.c"
 #include "run/launch.c"
 #include "strategy/strategy.h"
+#include "strategy/layers.c"
 #include "strategy/gradient.h"
 #include "strategy/gradient.c"
 #ifndef DDP_NO_PLANNERS
@@ -316,7 +317,6 @@
 #endif
 #include "strategy/local.c"
 #include "strategy/server.h"
-#include "strategy/server_predict.c"
 #include "strategy/server.c"
 #include "strategy/server_desk.c"
 #include "strategy/server_rules.c"

@@ -18,6 +18,12 @@ DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, co
         ddp_status ddp__try_ = (call);          \
         if (ddp__try_ != DDP_OK) return ddp__try_; \
     } while (0)
+/* The same where an int is returned. */
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);

@@ -218,12 +218,6 @@ struct ddp_ctx {
         if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
-/* DDP__TRY where an int is returned. */
-#define DDP__DO(call)                             \
-    do {                                          \
-        const int bad_ = (int)(call);             \
-        if (bad_) return bad_;                    \
-    } while (0)
 
 /* ---- context.c: what it knows of itself ---- */
 

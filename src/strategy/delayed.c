@@ -6,21 +6,16 @@
 #include "run/stats.h"
 #include "strategy/delayed.h"
 
-static float *ddp__sum(const ddp__delayed *x, int layer, int which) { return x->sum[2 * layer + which]; }
-
 /* ---- messages ---- */
 
 /* Holds the n oldest. */
 static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
 {
-    int bad = 0;
-
-    for (int i = 0; i < n && !bad; i++) bad = ddp_hold(d, x->flight[i], x->flight_of[i]);
+    for (int i = 0; i < n; i++) DDP__DO(ddp_hold(d, x->flight[i].ticket, x->flight[i].layer));
     x->flights -= n;
     x->old -= n < x->old ? n : x->old;
     memmove(x->flight, x->flight + n, (size_t)x->flights * sizeof *x->flight);
-    memmove(x->flight_of, x->flight_of + n, (size_t)x->flights * sizeof *x->flight_of);
-    return bad;
+    return 0;
 }
 
 /* Rounding adds what earlier messages of the layer cut off: they have to be done. */
@@ -29,7 +24,7 @@ static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
     int n = x->flights == x->room;
 
     for (int i = 0; rounds && i < x->flights; i++)
-        if (x->flight_of[i] == layer) n = i + 1;
+        if (x->flight[i].layer == layer) n = i + 1;
     return n;
 }
 
@@ -37,31 +32,22 @@ static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
 static int ddp__parts_post(ddp_ctx *d, ddp__delayed *x, int layer, int which, int from, int to, int link)
 {
     const int cut = x->plan.cut[layer];
-    const size_t begin = ddp__part_begins(x->count[layer], from, cut),
-                 end = ddp__part_begins(x->count[layer], to, cut);
+    const size_t begin = ddp__part_begins(x->of[layer].count, from, cut),
+                 end = ddp__part_begins(x->of[layer].count, to, cut);
     ddp_piece piece;
-    ddp_message m;
-    int bad;
+    ddp_message m = ddp__mean_message(d, layer, &piece, 1);
 
     if (ddp_world(d) == 1 || begin == end) return 0;
-    memset(&m, 0, sizeof m);
-    piece.data = ddp__sum(x, layer, which) + begin;
+    piece.data = x->of[layer].sum[which] + begin;
     piece.count = end - begin;
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &piece;
-    m.from_count = 1;
-    m.mean = 1;
-    m.group = ddp_group_of(d, layer);
-    m.step = ddp_step(d);
-    m.layer = layer;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, layer);
     m.link = ddp_links(d) == 2 && link;
-    bad = ddp__flights_hold(d, x, ddp__flights_before(x, layer, m.residual != NULL));
+    DDP__DO(ddp__flights_hold(d, x, ddp__flights_before(x, layer, m.residual != NULL)));
     if (m.residual) m.residual += begin;
-    if (!bad) bad = ddp_post(d, &m, &x->flight[x->flights]);
-    if (!bad) x->flight_of[x->flights++] = layer;
-    return bad;
+    DDP__DO(ddp_post(d, &m, &x->flight[x->flights].ticket));
+    x->flight[x->flights++].layer = layer;
+    return 0;
 }
 
 static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, int which)
@@ -72,13 +58,11 @@ static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, in
 /* Applies a merged gradient of k iterations, which is whole. */
 static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_update_late(d, l, x->of[l].sum[which], x->rate));
     x->averaged = k;
     x->noise.updates++;
     ddp_stats_of(d)->updates++;
-    return bad;
+    return 0;
 }
 
 /* ---- where it stands ---- */
@@ -94,10 +78,9 @@ static float ddp__delayed_plan_name(const ddp__schedule *s)
 static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
 {
     const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate, ddp__delayed_plan_name(&x->plan)};
-    int bad = 0;
 
-    for (int i = 0; i < DDP__POSITIONS && !bad; i++) bad = ddp_set(d, x->position + i, 1, value[i]);
-    return bad;
+    for (int i = 0; i < DDP__POSITIONS; i++) DDP__DO(ddp_set(d, x->position + i, 1, value[i]));
+    return 0;
 }
 
 /* A number >= 0 that may be a device's. */
@@ -124,50 +107,42 @@ static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
 {
     double all = 0, part;
-    int n, bad = 0;
+    int n;
 
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
+    for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *own = ddp_gradients_of(d, l, &n);
-        float *g = ddp__sum(x, l, x->now);
-        if (x->count[l]) bad = ddp_norm2(d, g, x->count[l], &part);
-        if (x->count[l]) all -= part;
-        for (float *at = g; n-- > 0 && !bad; at += own++->count) {
-            bad = ddp_norm2(d, own->data, own->count, &part);
+        float *g = x->of[l].sum[x->now];
+        if (!x->of[l].count) continue;
+        DDP__DO(ddp_norm2(d, g, x->of[l].count, &part));
+        all -= part;
+        for (float *at = g; n-- > 0; at += own++->count) {
+            DDP__DO(ddp_norm2(d, own->data, own->count, &part));
             all -= part;
-            if (!bad) bad = ddp_axpy(d, at, own->data, own->count, 1);
-            if (!bad) bad = ddp_set(d, own->data, own->count, 0);
+            DDP__DO(ddp_axpy(d, at, own->data, own->count, 1));
         }
-        if (x->count[l] && !bad) bad = ddp_norm2(d, g, x->count[l], &part);
-        if (x->count[l]) all += part;
+        DDP__DO(ddp_norm2(d, g, x->of[l].count, &part));
+        all += part;
+        DDP__DO(ddp__gradients_zero(d, l));
     }
     *out = all / 2;
-    return bad;
+    return 0;
 }
 
 /* Words are >= 0: a device's can be read by ddp_norm2 alone. */
 static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
 {
+    const ddp_piece piece = {{x->noise.words}, DDP__NOISE_WORDS};
+    const ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, &piece, 1);
     double product, value[DDP__NOISE_WORDS];
-    ddp_piece piece;
-    ddp_message m;
-    int bad = ddp__noise_product(d, x, &product);
 
+    DDP__DO(ddp__noise_product(d, x, &product));
     if (ddp_settings(d)->merge_sum) product /= x->averaged;
     value[0] = fmax(product, 0);
     value[1] = fmax(-product, 0);
     value[2] = product * product;
     value[3] = fmax(ddp_reported(d)->loss, 0);
-    for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp_set(d, x->noise.words + i, 1, (float)value[i]);
-    memset(&m, 0, sizeof m);
-    piece.data = x->noise.words;
-    piece.count = DDP__NOISE_WORDS;
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &piece;
-    m.from_count = 1;
-    m.mean = 1;
-    m.layer = DDP_NO_LAYER;
-    m.step = ddp_step(d);
-    return bad ? bad : ddp_post(d, &m, &x->noise.ticket);
+    for (int i = 0; i < DDP__NOISE_WORDS; i++) DDP__DO(ddp_set(d, x->noise.words + i, 1, (float)value[i]));
+    return ddp_post(d, &m, &x->noise.ticket);
 }
 
 /* The mean of the first, then of about the last samples; n: with this one. */
@@ -180,13 +155,10 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
 {
     const double workers = fmax(ddp_workers(d), 2);
     double word[DDP__NOISE_WORDS], mean;
-    int bad;
 
     if (n->ticket < 0) return 0;
-    bad = ddp_hold(d, n->ticket, DDP_NO_LAYER);
-    n->ticket = -1;
-    for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp__delayed_word(d, n->words + i, &word[i]);
-    if (bad) return bad;
+    DDP__DO(ddp__hold_once(d, &n->ticket, DDP_NO_LAYER));
+    for (int i = 0; i < DDP__NOISE_WORDS; i++) DDP__DO(ddp__delayed_word(d, n->words + i, &word[i]));
     n->samples++;
     mean = word[0] - word[1];
     ddp__noise_add(&n->mu, mean, n->samples);
@@ -207,7 +179,7 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
     n->ticket = -1;
     n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->update_frequency > 0) && !grouped;
     n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
-    return n->words ? 0 : (int)ddp_last_error(d)->code;
+    return n->words ? 0 : DDP_FAILED;
 }
 
 /* ---- a step ---- */
@@ -216,82 +188,79 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
 static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
 {
     const ddp__schedule *s = &x->plan;
-    int bad = 0;
 
     (void)ddp__queues_begin(s, &x->q, x->at);
-    for (x->next = s->first[x->at]; x->next < s->first[x->at + 1] && !(s->parts[x->next].what & 2) && !bad; x->next++)
-        if (!left) bad = ddp__parts_send(d, x, &s->parts[x->next], x->now);
+    for (x->next = s->first[x->at]; x->next < s->first[x->at + 1] && !(s->parts[x->next].what & 2); x->next++)
+        if (!left) DDP__DO(ddp__parts_send(d, x, &s->parts[x->next], x->now));
     x->old = x->flights;
     x->sampling = ddp__noise_due(d, x);
-    memset(x->ready, 0, (size_t)ddp_layers(d));
-    return bad;
+    for (int l = 0; l < ddp_layers(d); l++) x->of[l].ready = 0;
+    return 0;
 }
 
 /* The layer's gradient joins the stored ones; k: iterations, with this one. */
 static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
-    float *sum = ddp__sum(x, layer, !x->now);
-    int n, bad = 0;
+    int n;
     const ddp_piece *own = ddp_gradients_of(d, layer, &n);
 
-    for (float *at = sum; n-- > 0 && !bad; at += own++->count) {
-        bad = k == 1 ? ddp_copy(d, at, own->data, own->count) : ddp_axpy(d, at, own->data, own->count, 1);
-        if (!bad && !x->sampling) bad = ddp_set(d, own->data, own->count, 0);
-    }
-    return bad;
+    for (float *at = x->of[layer].sum[!x->now]; n-- > 0; at += own++->count)
+        DDP__DO(k == 1 ? ddp_copy(d, at, own->data, own->count) : ddp_axpy(d, at, own->data, own->count, 1));
+    return x->sampling ? 0 : ddp__gradients_zero(d, layer);
 }
 
 /* The stored sum becomes the mean. */
 static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
 {
-    if (k == 1 || ddp_settings(d)->merge_sum || !x->count[layer]) return 0;
-    return ddp_scale(d, ddp__sum(x, layer, !x->now), x->count[layer], 1.0f / (float)k);
+    const ddp__delayed_layer *of = &x->of[layer];
+
+    if (k == 1 || ddp_settings(d)->merge_sum || !of->count) return 0;
+    return ddp_scale(d, of->sum[!x->now], of->count, 1.0f / (float)k);
 }
 
 static int ddp__delayed_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const ddp__schedule *s = &x->plan;
-    int bad = ddp__delayed_merge(d, x, layer, x->q.stored + 1);
 
-    if (!x->q.opens || bad) return bad;
-    bad = ddp__delayed_mean(d, x, layer, x->q.stored + 1);
-    x->ready[layer] = 1;
-    for (; !bad && x->next < s->first[x->at + 1] && x->ready[s->parts[x->next].what >> 2]; x->next++) {
+    DDP__DO(ddp__delayed_merge(d, x, layer, x->q.stored + 1));
+    if (!x->q.opens) return 0;
+    DDP__DO(ddp__delayed_mean(d, x, layer, x->q.stored + 1));
+    x->of[layer].ready = 1;
+    for (; x->next < s->first[x->at + 1] && x->of[s->parts[x->next].what >> 2].ready; x->next++) {
         (void)ddp__queues_send(s, &x->q, &s->parts[x->next]);
-        bad = ddp__parts_send(d, x, &s->parts[x->next], !x->now);
+        DDP__DO(ddp__parts_send(d, x, &s->parts[x->next], !x->now));
     }
-    return bad;
+    return 0;
 }
 
 /* The opened gradient becomes the pending one; both that are whole are applied, in their order. */
 static int ddp__delayed_open(ddp_ctx *d, ddp__delayed *x, const int *k)
 {
-    int bad = 0;
-
-    if (k[0]) bad = ddp__flights_hold(d, x, x->old);
-    if (k[0] && !bad) bad = ddp__merged_apply(d, x, x->now, k[0]);
-    if (x->sampling && !bad) bad = ddp__noise_post(d, x);
+    if (k[0]) DDP__DO(ddp__flights_hold(d, x, x->old));
+    if (k[0]) DDP__DO(ddp__merged_apply(d, x, x->now, k[0]));
+    if (x->sampling) DDP__DO(ddp__noise_post(d, x));
     x->now = !x->now;
     x->rate = ddp_rate(d);
     x->averaged = 0;
-    if (k[1] && !bad) bad = ddp__flights_hold(d, x, x->flights);
-    if (k[1] && !bad) bad = ddp__merged_apply(d, x, x->now, k[1]);
-    return bad;
+    if (!k[1]) return 0;
+    DDP__DO(ddp__flights_hold(d, x, x->flights));
+    return ddp__merged_apply(d, x, x->now, k[1]);
 }
 
 static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const int opens = x->q.opens;
-    int k[2], bad = ddp__noise_take(d, &x->noise);
+    int k[2];
 
     (void)forward;
+    DDP__DO(ddp__noise_take(d, &x->noise));
     ddp__queues_end(&x->q, k);
-    if (opens && !bad) bad = ddp__delayed_open(d, x, k);
-    if (ddp_settings(d)->paper && !bad) bad = ddp__flights_hold(d, x, x->flights);
+    if (opens) DDP__DO(ddp__delayed_open(d, x, k));
+    if (ddp_settings(d)->paper) DDP__DO(ddp__flights_hold(d, x, x->flights));
     if (++x->at == x->plan.head.iterations) x->at = x->plan.head.warmup;
-    return bad ? bad : ddp__delayed_begin(d, x, 0);
+    return ddp__delayed_begin(d, x, 0);
 }
 
 /* ---- between steps ---- */
@@ -299,22 +268,19 @@ static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
 static int ddp__delayed_wait(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
-    int bad = ddp__flights_hold(d, x, x->flights);
 
-    if (!bad) bad = ddp__noise_take(d, &x->noise);
-    return bad || !x->plan.room ? bad : ddp__position_write(d, x);
+    DDP__DO(ddp__flights_hold(d, x, x->flights));
+    DDP__DO(ddp__noise_take(d, &x->noise));
+    return x->plan.room ? ddp__position_write(d, x) : 0;
 }
 
-/* Posts the rest of a merged gradient and applies it. */
+/* Posts the rest of a merged gradient, of which sent (NULL: nothing) has left, and applies it. */
 static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if ((sent ? sent[l] : 0) < x->plan.cut[l])
-            bad = ddp__parts_post(d, x, l, which, sent ? sent[l] : 0, x->plan.cut[l], 0);
-    if (!bad) bad = ddp__flights_hold(d, x, x->flights);
-    return bad ? bad : ddp__merged_apply(d, x, which, 1);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        DDP__DO(ddp__parts_post(d, x, l, which, sent ? sent[l] : 0, x->plan.cut[l], 0));
+    DDP__DO(ddp__flights_hold(d, x, x->flights));
+    return ddp__merged_apply(d, x, which, 1);
 }
 
 /* The pending gradient, then what has gathered behind it: none is lost. The plan begins again. */
@@ -322,17 +288,16 @@ static int ddp__delayed_drain(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const int k = x->q.stored;
-    int bad = 0;
 
     if (!x->plan.room) return 0;
-    if (x->q.merged) bad = ddp__merged_finish(d, x, x->now, x->q.opens ? x->plan.cut : x->q.sent);
-    for (int l = 0; k && l < ddp_layers(d) && !bad; l++) bad = ddp__delayed_mean(d, x, l, k);
+    if (x->q.merged) DDP__DO(ddp__merged_finish(d, x, x->now, x->q.opens ? x->plan.cut : x->q.sent));
+    for (int l = 0; k && l < ddp_layers(d); l++) DDP__DO(ddp__delayed_mean(d, x, l, k));
     if (k) x->rate = ddp_rate(d);
-    if (k && !bad) bad = ddp__merged_finish(d, x, !x->now, NULL);
+    if (k) DDP__DO(ddp__merged_finish(d, x, !x->now, NULL));
     x->q.merged = x->q.stored = x->at = x->now = x->averaged = 0;
     x->rate = 0;
-    if (!bad) bad = ddp__delayed_begin(d, x, 0);
-    return bad ? bad : ddp__position_write(d, x);
+    DDP__DO(ddp__delayed_begin(d, x, 0));
+    return ddp__position_write(d, x);
 }
 
 /* From where the kept position is: the beginning, or a checkpoint's. */
@@ -341,12 +306,11 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     ddp__delayed *x = (ddp__delayed *)self;
     double word[DDP__POSITIONS];
     ddp__schedule s;
-    int bad, k[2];
+    int k[2];
 
     (void)p;
-    bad = ddp__schedule_read(d, blob, &s);
-    for (int i = 0; i < DDP__POSITIONS && !bad; i++) bad = ddp__delayed_word(d, x->position + i, &word[i]);
-    if (bad) return bad;
+    for (int i = 0; i < DDP__POSITIONS; i++) DDP__DO(ddp__delayed_word(d, x->position + i, &word[i]));
+    DDP__DO(ddp__schedule_read(d, blob, &s));
     if (word[0] > 0 && (!(word[0] < s.head.iterations) || (float)word[3] != ddp__delayed_plan_name(&s))) {
         ddp__schedule_free(&s);
         return ddp_complain(d, DDP_MISMATCH, "the checkpoint has gradients that wait for their sending under another "
@@ -365,27 +329,24 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
 {
     ddp__delayed *x = (ddp__delayed *)self;
     const size_t layers = (size_t)ddp_layers(d);
-    int bad;
 
     x->room = 4 * ddp_layers(d) + 32;
-    x->sum = (float **)ddp__calloc(2 * layers, sizeof *x->sum);
-    x->count = (size_t *)ddp__calloc(layers, sizeof *x->count);
-    x->ready = (unsigned char *)ddp__calloc(layers, 1);
+    x->of = (ddp__delayed_layer *)ddp__calloc(layers, sizeof *x->of);
     x->q.sent = (int32_t *)ddp__calloc(layers, sizeof *x->q.sent);
-    x->flight = (long *)ddp__calloc((size_t)x->room, sizeof *x->flight);
-    x->flight_of = (int *)ddp__calloc((size_t)x->room, sizeof *x->flight_of);
-    if (!x->sum || !x->count || !x->ready || !x->q.sent || !x->flight || !x->flight_of)
+    x->flight = (ddp__flight *)ddp__calloc((size_t)x->room, sizeof *x->flight);
+    if (!x->of || !x->q.sent || !x->flight)
         return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
     x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, 1);
-    bad = x->position ? ddp__noise_start(d, &x->noise) : (int)ddp_last_error(d)->code;
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
-        x->count[l] = ddp__gradient_count(d, l);
-        for (int i = 0; i < 2 && x->count[l] && !bad; i++) {
-            x->sum[2 * l + i] = ddp_keep(d, l, i ? "merged1" : "merged0", x->count[l], DDP_KEPT_DRAINED);
-            if (!x->sum[2 * l + i]) bad = (int)ddp_last_error(d)->code;
+    if (!x->position) return DDP_FAILED;
+    DDP__DO(ddp__noise_start(d, &x->noise));
+    for (int l = 0; l < ddp_layers(d); l++) {
+        x->of[l].count = ddp__gradient_count(d, l);
+        for (int i = 0; i < 2 && x->of[l].count; i++) {
+            x->of[l].sum[i] = ddp_keep(d, l, i ? "merged1" : "merged0", x->of[l].count, DDP_KEPT_DRAINED);
+            if (!x->of[l].sum[i]) return DDP_FAILED;
         }
     }
-    return bad;
+    return 0;
 }
 
 static void ddp__delayed_close(ddp_ctx *d, void *self)
@@ -394,17 +355,13 @@ static void ddp__delayed_close(ddp_ctx *d, void *self)
 
     (void)d;
     ddp__schedule_free(&x->plan);
-    if (x->sum) DDP_FREE(x->sum);
-    if (x->count) DDP_FREE(x->count);
-    if (x->ready) DDP_FREE(x->ready);
+    if (x->of) DDP_FREE(x->of);
     if (x->q.sent) DDP_FREE(x->q.sent);
     if (x->flight) DDP_FREE(x->flight);
-    if (x->flight_of) DDP_FREE(x->flight_of);
 }
 
 void ddp__strategy_deft(ddp_strategy_ops *ops)
 {
-    ops->name = "deft";
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~DDP_WITH_CLIP);
     ops->self_bytes = sizeof(ddp__delayed);

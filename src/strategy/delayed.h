@@ -55,20 +55,28 @@ typedef struct ddp__noise {
     double planned;    /* that, when the plan was made */
 } ddp__noise;
 
+typedef struct ddp__delayed_layer {
+    float *sum[2]; /* kept: merged gradients, NULL where it has none */
+    size_t count;  /* floats of a gradient */
+    int    ready;  /* complete in this step */
+} ddp__delayed_layer;
+
+typedef struct ddp__flight {
+    long ticket;
+    int  layer;
+} ddp__flight;
+
 typedef struct ddp__delayed {
     ddp__schedule  plan;
     ddp__queues    q;
     int            at;        /* the iteration of the plan that comes or is under way */
-    int            now;       /* of sum[2]: the pending gradient, or that which was applied last */
+    int            now;       /* of a layer's sum[2]: the pending gradient, or that which was applied last */
     int            averaged;  /* sum[now] was applied and is nobody's: the iterations in it; else 0 */
     int            next;      /* the next fresh message */
     float          rate;      /* of the pending gradient's newest iteration */
-    float        **sum;       /* [2 x layers] kept: merged gradients, NULL where a layer has none */
-    size_t        *count;     /* [layers] floats of a gradient */
-    unsigned char *ready;     /* [layers] complete in this step */
+    ddp__delayed_layer *of;   /* [layers] */
     float         *position;  /* [DDP__POSITIONS] kept: at, now, rate and plan where nothing is in flight */
-    long          *flight;    /* [flights] messages on their way, the oldest first */
-    int           *flight_of; /* [flights] their layers */
+    ddp__flight   *flight;    /* [flights] messages on their way, the oldest first */
     int            flights, room, old; /* old: so many are not fresh */
     int            sampling;  /* this step's gradients are looked at */
     ddp__noise     noise;

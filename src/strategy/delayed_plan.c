@@ -120,7 +120,7 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
 {
     const ddp__packed_schedule *h = &out->head;
     int32_t *sent;
-    int fits;
+    int bad = 0;
 
     memset(out, 0, sizeof *out);
     if (blob->size >= sizeof *h) memcpy(&out->head, blob->bytes, sizeof *h);
@@ -131,16 +131,14 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
                             (unsigned long)blob->size, (int)h->layers, ddp_layers(d));
     ddp__schedule_lists(out, ddp__calloc(blob->size, 1));
     sent = (int32_t *)ddp__calloc((size_t)h->layers, 2 * sizeof *sent);
-    fits = out->room && sent;
-    if (!fits) (void)ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
-    if (fits) memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
-    if (fits && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
-        fits = !ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
-                             (int)h->iterations);
+    if (!out->room || !sent) bad = ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
+    else memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
+    if (!bad && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
+        bad = ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
+                           (int)h->iterations);
     if (sent) DDP_FREE(sent);
-    if (fits) return 0;
-    ddp__schedule_free(out);
-    return (int)ddp_last_error(d)->code;
+    if (bad) ddp__schedule_free(out);
+    return bad;
 }
 
 /* 0: sent in forward, 1: before the new gradients, 2: one of them. */
@@ -261,7 +259,6 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
     ddp__schedule s;
-    int bad;
 
     memset(&s, 0, sizeof s);
     s.head.layers = s.head.messages = layers;
@@ -269,8 +266,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     s.head.measured = measured;
     s.head.accepted = -1;
     s.head.scale = 1;
-    bad = ddp__schedule_room(d, &s);
-    if (bad) return bad;
+    DDP__DO(ddp__schedule_room(d, &s));
     s.head.messages = 0;
     for (int l = layers - 1; l >= 0; l--) {
         const ddp__parcel m = {l << 2 | 2, 0, 1};
@@ -396,7 +392,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     memset(&w, 0, sizeof w);
     memset(&own, 0, sizeof own);
     s = ddp__gradient_profile(d, p, &own, &err);
-    if (s != DDP_OK) return ddp_complain(d, s, "%s", err.msg);
+    if (s != DDP_OK) return ddp__plan_failed(d, &err);
     w.profile = &own;
     w.alpha = p->alpha_s;
     w.paper = c->paper;
@@ -413,7 +409,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
             s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
     }
     ddp_profile_free(&own);
-    if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp_complain(d, s, "%s", err.msg) : 0;
+    if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp__plan_failed(d, &err) : 0;
     ddp_say(d, DDP_LOG_WARN, "%s: every gradient is sent in its own step instead", err.msg);
     return ddp__schedule_plain(d, 1, out);
 }

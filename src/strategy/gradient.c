@@ -3,16 +3,6 @@
 #include "run/config.h"
 #include "strategy/gradient.h"
 
-size_t ddp__gradient_count(ddp_ctx *d, int layer)
-{
-    int n;
-    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
-    size_t count = 0;
-
-    for (int i = 0; i < n; i++) count += p[i].count;
-    return count;
-}
-
 size_t ddp__part_begins(size_t n, int part, int cut)
 {
     return part == cut ? n : n / (size_t)cut * (size_t)part;
@@ -37,17 +27,14 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     int n, room = 0;
 
-    for (int l = first; l >= last; l--) {
-        (void)ddp_gradients_of(d, l, &n);
-        room += n;
-    }
+    for (int l = first; l >= last; l--, room += n) (void)ddp_gradients_of(d, l, &n);
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
     if (!b->cut) b->to = b->cut = 1;
     b->offset = ddp__part_begins(ddp__gradient_count(d, first), b->from, b->cut);
     for (int l = first; l >= last; l--) {
         const size_t all = ddp__gradient_count(d, l);
-        ddp__bucket_add(d, b, l, b->cut > 1 ? b->offset : 0, b->cut > 1 ? ddp__part_begins(all, b->to, b->cut) : all);
+        ddp__bucket_add(d, b, l, ddp__part_begins(all, b->from, b->cut), ddp__part_begins(all, b->to, b->cut));
     }
     b->first = first;
     b->last = last;
@@ -59,8 +46,8 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets)
 {
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)buckets, sizeof *g->bucket);
-    if (!g->ready) g->ready = (unsigned char *)ddp__calloc((size_t)ddp_layers(d), 1);
-    return g->bucket && g->ready ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
+    if (!g->of) g->of = (ddp__gradient_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *g->of);
+    return g->bucket && g->of ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
 }
 
 /* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
@@ -68,37 +55,30 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int first = layers - 1, bad = ddp__buckets_room(d, g, layers);
+    int first = layers - 1;
 
-    for (int l = layers - 1; l >= 0 && !bad; l--) {
-        size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
+    DDP__DO(ddp__buckets_room(d, g, layers));
+    for (int l = layers - 1; l >= 0; l--) {
+        const size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_count(d, l) * sizeof(float);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
-        bad = ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l);
+        DDP__DO(ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l));
         first = l - 1;
         bytes = 0;
     }
-    return bad;
+    return 0;
 }
 
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 {
-    ddp_message m;
+    ddp_message m = ddp__mean_message(d, b->last, b->piece, b->pieces);
 
     if (ddp_world(d) == 1 || b->pieces == 0) return 0;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = b->piece;
-    m.from_count = b->pieces;
-    m.mean = 1;
-    m.group = ddp_group_of(d, b->last);
-    m.step = ddp_step(d);
-    m.layer = g->layer < 0 ? g->layer : b->last;
+    if (g->layer < 0) m.layer = g->layer;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, b->first);
     if (m.residual) m.residual += b->offset;
-    m.priority = g->of_layer ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
-    m.link = ddp_link_of(d, b->last);
+    m.priority = g->waits ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
     return ddp_post(d, &m, &b->ticket);
 }
 
@@ -106,52 +86,33 @@ static int ddp__bucket_ready(const ddp__gradient *g, const ddp__bucket *b)
 {
     int l = b->last;
 
-    while (l <= b->first && g->ready[l]) l++;
+    while (l <= b->first && g->of[l].ready) l++;
     return l > b->first;
 }
 
 /* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
-    int bad = 0;
-
-    for (; !bad && g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
-        bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
-    return bad;
-}
-
-int ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b)
-{
-    const long ticket = b->ticket;
-
-    b->ticket = -1;
-    return ticket == -1 ? 0 : ddp_hold(d, ticket, b->last);
+    for (; g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
+        DDP__DO(ddp__bucket_send(d, g, &g->bucket[g->next]));
+    return 0;
 }
 
 void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g)
 {
     g->next = 0;
-    memset(g->ready, 0, (size_t)ddp_layers(d));
-}
-
-static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
-{
-    int bad = 0;
-
-    for (int i = 0; i < g->buckets && !bad; i++) bad = ddp__bucket_hold(d, &g->bucket[i]);
-    ddp__buckets_again(d, g);
-    return bad;
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 0;
 }
 
 int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_hold(d, g);
 
     (void)forward;
-    if (!bad) bad = ddp_clip(d);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
-    return bad;
+    for (int i = 0; i < g->buckets; i++) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
+    ddp__buckets_again(d, g);
+    DDP__DO(ddp_clip(d));
+    return ddp__update_all(d);
 }
 
 void ddp__buckets_free(ddp__gradient *g)
@@ -169,9 +130,7 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
 
     (void)d;
     ddp__buckets_free(g);
-    if (g->ready) DDP_FREE(g->ready);
-    if (g->of_layer) DDP_FREE(g->of_layer);
-    if (g->late) DDP_FREE(g->late);
+    if (g->of) DDP_FREE(g->of);
 }
 
 /* ---- what plans of gradients are made from ---- */
@@ -209,20 +168,19 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX);
 
+    DDP__DO(ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX));
     if (g->buckets == 1) g->layer = DDP_ALL_LAYERS;
-    return bad;
+    return 0;
 }
 
 static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad;
 
-    memset(g->ready, 1, (size_t)ddp_layers(d));
-    bad = ddp__buckets_send(d, g);
-    return bad ? bad : ddp__gradient_step_end(d, self, forward);
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
+    DDP__DO(ddp__buckets_send(d, g));
+    return ddp__gradient_step_end(d, self, forward);
 }
 
 static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -250,7 +208,7 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
 
-    g->ready[layer] = 1;
+    g->of[layer].ready = 1;
     return ddp__buckets_send(d, g);
 }
 
@@ -264,7 +222,6 @@ static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 
 void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 {
-    ops->name = "ssgd";
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_WITH_ALL;
     ops->self_bytes = sizeof(ddp__gradient);
@@ -277,7 +234,6 @@ void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 {
     ddp__strategy_ssgd(ops);
-    ops->name = "wfbp";
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
     ops->step_end = ddp__gradient_step_end;

@@ -18,24 +18,26 @@ typedef struct ddp__bucket {
     long       ticket;
 } ddp__bucket;
 
+typedef struct ddp__gradient_layer {
+    int bucket; /* its first one, or -1 */
+    int ready;  /* its gradient is complete in this step */
+    int late;   /* its update is to come */
+} ddp__gradient_layer;
+
 typedef struct ddp__gradient {
-    ddp__bucket   *bucket;
-    unsigned char *ready; /* [layers] its gradient is complete in this step */
-    int            buckets, next; /* the next one to leave */
-    int            layer;         /* < 0: of its messages; 0: the last one of the bucket */
-    /* those whose updates may wait for the next forward */
-    int           *of_layer;      /* [layers] its first bucket, or -1 */
-    unsigned char *late;          /* [layers] its update is to come, with the rate of its step */
-    float          rate;
-    double         exposed_s;     /* of a step, by the plan */
+    ddp__bucket *bucket;
+    int          buckets, next; /* the next one to leave */
+    int          layer;         /* < 0: of its messages; 0: the last one of the bucket */
+    int          waits;         /* updates may wait for their layer's next forward, with the rate of their step */
+    float        rate;
+    double       exposed_s;     /* of a step, by the plan */
+    ddp__gradient_layer *of;    /* [layers] */
 } ddp__gradient;
 
-DDP_LIB size_t ddp__gradient_count(ddp_ctx *d, int layer); /* floats of its gradients */
 DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
 DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
 /* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
 DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
-DDP_LIB int  ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b);          /* if it is on its way */
 DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g);      /* for the next backward */
 DDP_LIB void ddp__buckets_free(ddp__gradient *g);
 DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */

@@ -14,31 +14,25 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 
 int ddp__clip_and_update(ddp_ctx *d)
 {
-    int bad;
-
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
-    bad = ddp_clip(d);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
-    return bad;
+    DDP__DO(ddp_clip(d));
+    return ddp__update_all(d);
 }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_hold(d, l));
+    return 0;
 }
 
 int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int bad = ddp__clip_and_update(d);
-
     (void)self;
     (void)forward;
-    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
-    return bad ? bad : ddp__hold_all(d);
+    DDP__DO(ddp__clip_and_update(d));
+    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average(d, l, 0, 0));
+    return ddp__hold_all(d);
 }
 
 int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -56,7 +50,6 @@ int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out,
 
 void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 {
-    ops->name = "localsgd";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_WITH_ALL;
     ops->backward_end = ddp__local_backward_end;
@@ -66,35 +59,21 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 
 /* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
 
-typedef struct ddp__dreamddp {
-    ddp__partial   partial; /* of rows: the parts of all layers */
-    unsigned char *due;     /* [period x rows] 1: it is averaged in that step */
-    int           *first;   /* [layers + 1] row of a layer's first part */
-} ddp__dreamddp;
-
-static int ddp__any_part(const unsigned char *takes, int parts)
-{
-    for (int j = 0; j < parts; j++)
-        if (takes[j]) return 1;
-    return 0;
-}
-
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
-    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
-    const ddp_plan *p = &x->partial.plan;
+    const ddp__partial *x = (const ddp__partial *)self;
+    const ddp_plan *p = &x->plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
-    const int parts = x->first[layer + 1] - x->first[layer];
+    const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
+
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
-    int bad = ddp__local_backward_end(d, NULL, layer);
-
-    if (bad) return bad;
+    DDP__DO(ddp__local_backward_end(d, NULL, layer));
     /* one message for a layer: what fills a step in which other parts are due is left out */
-    if (ddp__any_part(x->due + at, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
-    if (ddp__any_part(p->fill + at, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
+    if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
+    if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
     return 0;
 }
 
@@ -106,106 +85,62 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int bad;
-
     (void)self;
-    if (ddp_settings(d)->clip_norm > 0) {
-        bad = ddp__hold_all(d);
-        return bad ? bad : ddp__clip_and_update(d);
-    }
     /* with forward hooks a transfer may end as late as its layer's own next forward */
-    return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+    if (!(ddp_settings(d)->clip_norm > 0)) return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+    DDP__DO(ddp__hold_all(d));
+    return ddp__clip_and_update(d);
 }
 
-/* ---- their plan ---- */
+/* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
 
-int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
-
-/* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
     int32_t layers, period, solver, cost;
     double  objective_s, exposed_s, lower_bound_s;
 } ddp__packed_plan;
 
-int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
+int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
 {
-    const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
-    ddp__packed_plan head;
-    unsigned char *at;
+    const size_t steps = (size_t)p->layers * sizeof(int32_t), fill = (size_t)p->layers * (size_t)p->period;
+    const ddp__packed_plan head = {p->layers, p->period, (int32_t)p->solver, (int32_t)p->cost,
+                                   p->objective_s, p->exposed_s, p->lower_bound_s};
 
-    *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
+    *out = ddp_blob_new(sizeof head + steps + fill + more);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
-    memset(&head, 0, sizeof head);
-    head.layers = p->layers;
-    head.period = p->period;
-    head.solver = (int32_t)p->solver;
-    head.cost = (int32_t)p->cost;
-    head.objective_s = p->objective_s;
-    head.exposed_s = p->exposed_s;
-    head.lower_bound_s = p->lower_bound_s;
     memcpy(out->bytes, &head, sizeof head);
-    at = out->bytes + sizeof head;
-    for (size_t l = 0; l < L; l++, at += sizeof(int32_t)) {
-        const int32_t step = p->step_of[l];
-        memcpy(at, &step, sizeof step);
-    }
-    if (p->fill) memcpy(at, p->fill, fill);
+    memcpy(out->bytes + sizeof head, p->step_of, steps);
+    if (p->fill) memcpy(out->bytes + sizeof head + steps, p->fill, fill);
     return 0;
 }
 
-int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile)
+static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan *out)
 {
-    ddp__partial *x = (ddp__partial *)self;
+    const size_t steps = (size_t)rows * sizeof(int32_t);
     ddp__packed_plan head;
-    const unsigned char *at = blob->bytes + sizeof head;
     ddp_error err;
-    ddp_plan p;
     int bad = 0;
 
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
-        blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
+        blob->size != sizeof head + steps + (size_t)rows * (size_t)head.period)
         return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
                             "of %d layers", (unsigned long)blob->size, (int)head.layers, (int)head.period, rows);
-    if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
-    p.solver = (ddp_solver)head.solver;
-    p.cost = (ddp_cost)head.cost;
-    p.objective_s = head.objective_s;
-    p.exposed_s = head.exposed_s;
-    p.lower_bound_s = head.lower_bound_s;
-    for (int l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
-        int32_t step;
-        memcpy(&step, at, sizeof step);
-        bad |= step < 0 || step >= head.period;
-        p.step_of[l] = step;
-    }
-    if (bad) {
-        ddp_plan_free(&p);
-        return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
-    }
-    memcpy(p.fill, at, (size_t)p.layers * (size_t)p.period);
-    ddp_plan_free(&x->plan);
-    x->plan = p;
-    /* the same figures on every rank */
-    if (profile && ddp_plan_evaluate(profile, p.cost, &x->plan, &err)) return ddp__plan_failed(d, &err);
-    return 0;
+    if (ddp_plan_new(rows, head.period, out, &err)) return ddp__plan_failed(d, &err);
+    out->solver = (ddp_solver)head.solver;
+    out->cost = (ddp_cost)head.cost;
+    out->objective_s = head.objective_s;
+    out->exposed_s = head.exposed_s;
+    out->lower_bound_s = head.lower_bound_s;
+    memcpy(out->step_of, blob->bytes + sizeof head, steps);
+    memcpy(out->fill, blob->bytes + sizeof head + steps, (size_t)rows * (size_t)head.period);
+    for (int l = 0; l < rows; l++) bad |= out->step_of[l] < 0 || out->step_of[l] >= head.period;
+    if (!bad) return 0;
+    ddp_plan_free(out);
+    return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
 }
 
-static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
-{
-    const ddp_config *c = ddp_settings(d);
-
-    memset(o, 0, sizeof *o);
-    o->period = c->period;
-    o->fill = c->fill;
-    o->cost = c->cost;
-    o->solver = c->solver;
-    if (o->cost == DDP_COST_DEFAULT)
-        o->cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW
-                                                                         : DDP_COST_TIMELINE;
-    if (o->solver == DDP_SOLVER_DEFAULT) o->solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
-}
+/* ---- and how it is made ---- */
 
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
@@ -235,26 +170,25 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-/* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
-int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out)
 {
-    const int slack = !unmeasured && !ddp_settings(d)->paper;
+    const ddp_config *c = ddp_settings(d);
     ddp_plan_options o;
     ddp_error err;
-    ddp_plan plan;
-    int bad;
 
-    memset(&plan, 0, sizeof plan);
-    ddp__plan_options(d, &o);
-    if (enp) o.solver = DDP_SOLVER_ENP;
-    if (unmeasured) o.fill = DDP_FILL_NONE;
-    if (slack ? ddp__plan_with_slack(p, &o, &plan, &err) : ddp_plan_partial(p, &o, &plan, &err))
+    memset(&o, 0, sizeof o);
+    o.period = c->period;
+    o.fill = unmeasured ? DDP_FILL_NONE : c->fill;
+    o.cost = c->cost;
+    o.solver = unmeasured || c->strategy == DDP_ENP ? DDP_SOLVER_ENP : c->solver;
+    if (o.cost == DDP_COST_DEFAULT)
+        o.cost = ddp_has_forward(d) && !c->paper && !(c->clip_norm > 0) ? DDP_COST_WINDOW : DDP_COST_TIMELINE;
+    if (o.solver == DDP_SOLVER_DEFAULT) o.solver = c->paper ? DDP_SOLVER_OPTIMAL : DDP_SOLVER_SCATTER;
+    if (unmeasured || c->paper ? ddp_plan_partial(p, &o, out, &err) : ddp__plan_with_slack(p, &o, out, &err))
         return ddp__plan_failed(d, &err);
-    if (!plan.solver) plan.solver = o.solver;
-    if (!plan.cost) plan.cost = o.cost;
-    bad = ddp__plan_pack(d, &plan, out);
-    ddp_plan_free(&plan);
-    return bad;
+    if (!out->solver) out->solver = o.solver;
+    if (!out->cost) out->cost = o.cost;
+    return 0;
 }
 
 /* ---- in parts ---- */
@@ -282,70 +216,77 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
                             "one", split, rows, layers, (int)DDP__PARTS);
     own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
     if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
-    for (int l = 0, n; l < layers; l++) { /* the model's own: a profile of another size may come from a file */
-        const ddp_piece *trained = ddp_trained_of(d, l, &n);
-        for (int i = 0; i < n; i++) own.params[l] += (double)trained[i].count;
-    }
+    /* the model's own: a profile of another size may come from a file */
+    for (int l = 0; l < layers; l++) own.params[l] = (double)ddp__gradient_count(d, l);
     s = ddp_profile_split(&own, split ? split : DBL_MAX, 0, out, NULL, &err);
     DDP_FREE(own.params);
     return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
 }
 
-static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_blob *out)
 {
     ddp_profile rows;
-    int bad = ddp__rows_profile(d, p, &rows);
+    ddp_plan plan;
+    int bad;
 
-    if (bad) return bad;
-    bad = ddp__partial_make(d, &rows, enp, unmeasured, out);
+    memset(&plan, 0, sizeof plan);
+    DDP__DO(ddp__rows_profile(d, p, &rows));
+    bad = ddp__partial_plan(d, &rows, unmeasured, &plan);
+    if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
+    ddp_plan_free(&plan);
     ddp_profile_free(&rows);
     return bad;
-}
-
-static int ddp__rows_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
-{
-    ddp__dreamddp *x = (ddp__dreamddp *)self;
-    const size_t layers = (size_t)ddp_layers(d);
-    const ddp_plan *p = &x->partial.plan;
-    ddp_profile rows;
-    int bad = profile ? ddp__rows_profile(d, profile, &rows) : 0;
-
-    if (bad) return bad;
-    bad = ddp__partial_take(d, self, blob, ddp__rows_of(d), profile ? &rows : NULL);
-    if (profile) ddp_profile_free(&rows);
-    if (bad) return bad;
-    if (x->due) DDP_FREE(x->due);
-    x->due = (unsigned char *)ddp__calloc((size_t)p->period, (size_t)p->layers);
-    if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
-    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
-    for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
-    for (int r = 0; r < p->layers; r++) x->due[(size_t)p->step_of[r] * (size_t)p->layers + (size_t)r] = 1;
-    return 0;
 }
 
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__rows_make(d, p, 1, 1, out);
+    return ddp__rows_make(d, p, 1, out);
 }
 
-static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__rows_make(d, p, 0, 0, out);
-}
-
-static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__rows_make(d, p, 1, 0, out);
+    return ddp__rows_make(d, p, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
 {
     (void)self;
-    return ddp__plan_pack(d, plan, out);
+    return ddp__plan_pack(d, plan, 0, out);
+}
+
+/* The same figures on every rank. */
+static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *plan)
+{
+    ddp_profile rows;
+    ddp_status s;
+    ddp_error err;
+
+    DDP__DO(ddp__rows_profile(d, profile, &rows));
+    s = ddp_plan_evaluate(&rows, plan->cost, plan, &err);
+    ddp_profile_free(&rows);
+    return s ? ddp__plan_failed(d, &err) : 0;
+}
+
+int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__partial *x = (ddp__partial *)self;
+    const size_t layers = (size_t)ddp_layers(d);
+    ddp_plan p;
+
+    DDP__DO(ddp__plan_unpack(d, blob, ddp__rows_of(d), &p));
+    ddp_plan_free(&x->plan);
+    x->plan = p;
+    if (profile) DDP__DO(ddp__rows_evaluate(d, profile, &x->plan));
+    if (x->due) DDP_FREE(x->due);
+    x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
+    if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
+    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
+    for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
+    for (int r = 0; r < p.layers; r++) x->due[(size_t)p.step_of[r] * (size_t)p.layers + (size_t)r] = 1;
+    return 0;
 }
 
 const ddp_plan *ddp__partial_view(const void *self)
@@ -355,28 +296,13 @@ const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
-
-int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
-{
-    const ddp_plan *p = &((const ddp__partial *)self)->plan;
-    int n = 0;
-
-    (void)d;
-    *period = p->layers ? p->period : 1;
-    for (int h = 0; p->layers && h < p->period; h++)
-        for (int l = p->layers - 1; l >= 0 && n < room; l--) {
-            const ddp_transfer t = {h, l, l, l};
-            if (p->step_of[l] == h) out[n++] = t;
-        }
-    return n;
-}
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
 /* A layer in parts counts once, in the step of its last one. */
-static int ddp__rows_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
-    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
-    const ddp_plan *p = &x->partial.plan;
+    const ddp__partial *x = (const ddp__partial *)self;
+    const ddp_plan *p = &x->plan;
     int n = 0;
 
     *period = p->layers ? p->period : 1;
@@ -388,38 +314,30 @@ static int ddp__rows_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
     return n;
 }
 
-static void ddp__partial_close(ddp_ctx *d, void *self)
+void ddp__partial_close(ddp_ctx *d, void *self)
 {
-    ddp__dreamddp *x = (ddp__dreamddp *)self;
+    ddp__partial *x = (ddp__partial *)self;
 
     (void)d;
-    ddp_plan_free(&x->partial.plan);
+    ddp_plan_free(&x->plan);
     if (x->due) DDP_FREE(x->due);
     if (x->first) DDP_FREE(x->first);
 }
 
 void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 {
-    ops->name = "dreamddp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_WITH_ALL | DDP_WITH_PARTS;
-    ops->self_bytes = sizeof(ddp__dreamddp);
+    ops->self_bytes = sizeof(ddp__partial);
     ops->forward_begin = ddp__partial_forward_begin;
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
     ops->close = ddp__partial_close;
     ops->plan_first = ddp__partial_first;
-    ops->plan_make = ddp__dreamddp_make;
+    ops->plan_make = ddp__partial_make;
     ops->plan_adopt = ddp__partial_adopt;
-    ops->plan_take = ddp__rows_take;
+    ops->plan_take = ddp__partial_take;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
-    ops->transfers = ddp__rows_transfers;
-}
-
-void ddp__strategy_enp(ddp_strategy_ops *ops)
-{
-    ddp__strategy_dreamddp(ops);
-    ops->name = "enp";
-    ops->plan_make = ddp__enp_make;
+    ops->transfers = ddp__partial_transfers;
 }

@@ -52,23 +52,9 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 
 /* ---- a layer: its change is sent, and the outer step comes ---- */
 
-static ddp_message ddp__outer_message(const ddp_ctx *d, const ddp__outer_layer *y)
-{
-    ddp_message m;
-
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.mean = 1;
-    m.group = ddp_group_of(d, y->layer);
-    m.step = ddp_step(d);
-    m.layer = y->layer;
-    m.link = ddp_link_of(d, y->layer);
-    return m;
-}
-
 int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
 {
-    ddp_message m = ddp__outer_message(d, y);
+    ddp_message m = ddp__mean_message(d, y->layer, NULL, 0);
 
     m.from = ddp_others_of(d, y->layer, &m.from_count);
     return m.from ? ddp_post(d, &m, &y->other_ticket) : 0;
@@ -76,34 +62,30 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        float *x = y->x ? y->x + at : p[i].data;
-        const size_t count = p[i].count;
+    for (size_t at = 0; at < y->count; at += p++->count) {
+        float *x = y->x ? y->x + at : p->data;
         if (y->fresh) {
-            bad = ddp_set(d, x, count, 0);
+            DDP__DO(ddp_set(d, x, p->count, 0));
         } else if (y->x) {
-            bad = ddp_copy(d, x, since + at, count);
-            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
+            DDP__DO(ddp_copy(d, x, since + at, p->count));
+            DDP__DO(ddp_axpy(d, x, p->data, p->count, -1));
         } else {
-            bad = ddp_scale(d, x, count, -1);
-            if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
+            DDP__DO(ddp_scale(d, x, p->count, -1));
+            DDP__DO(ddp_axpy(d, x, since + at, p->count, 1));
         }
     }
     if (y->fresh && y->error) memset(y->error, 0, y->share * sizeof *y->error); /* what its donor keeps the donor sends */
     y->fresh = 0;
-    return bad;
+    return 0;
 }
 
 int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
 {
-    ddp_message m = ddp__outer_message(d, y);
+    ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
-    m.from = ddp_trained_of(d, y->layer, &m.from_count);
-    if (y->x) m.from = &y->whole, m.from_count = 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
@@ -113,65 +95,36 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     return ddp_post(d, &m, &y->ticket);
 }
 
-static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
-{
-    const long t = *ticket;
-
-    *ticket = -1;
-    return t == -1 ? 0 : ddp_hold(d, t, layer);
-}
-
-int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y) { return ddp__outer_take(d, &y->other_ticket, y->layer); }
-
 int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
-    const int sent = y->ticket != -1;
-    int n, bad = ddp__outer_take(d, &y->ticket, y->layer);
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp__outer *o = y->all;
+    const ddp_piece *p = y->piece;
 
-    if (!sent) return 0;
+    if (y->ticket == -1) return 0;
+    DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
 #ifndef DDP_NO_PLANNERS
-    if (y->all->keep && !bad) bad = ddp__sparse_arrive(d, y);
+    if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
 #endif
-    if (y->all->whole && y->previous && !bad)
-        bad = ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, y->all->lambda);
-    for (size_t i = 0, at = 0; !bad && y->all->whole && !y->all->mean && i < (size_t)n; at += p[i++].count)
-        bad = ddp__outer_rule_there(d, y, y->x ? y->x + at : p[i].data, y->momentum ? y->momentum + at : NULL,
-                                    p[i].count);
-    return bad;
+    if (o->whole && y->previous)
+        DDP__DO(ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, o->lambda));
+    for (size_t at = 0; o->whole && !o->mean && at < y->count; at += p++->count)
+        DDP__DO(ddp__outer_rule_there(d, y, y->x ? y->x + at : p->data, y->momentum ? y->momentum + at : NULL, p->count));
+    return 0;
 }
 
-int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+/* theta = anchor = anchor - x. */
+static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        bad = ddp_axpy(d, y->anchor + at, y->x ? y->x + at : p[i].data, p[i].count, -1);
-        if (!bad) bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
-    }
-    return bad;
+    for (size_t at = 0; at < y->count; at += p++->count)
+        DDP__DO(ddp_axpy(d, y->anchor + at, y->x ? y->x + at : p->data, p->count, -1));
+    return ddp__pieces_write(d, y->piece, y->pieces, y->anchor);
 }
 
 int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
-
-    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, y->anchor + at, p[i].data, p[i].count);
-    return bad;
-}
-
-/* A newcomer that has changed nothing yet is where the anchor is. */
-static int ddp__outer_back(ddp_ctx *d, ddp__outer_layer *y)
-{
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
-
-    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
-    return bad;
+    return y->anchor ? ddp__pieces_read(d, y->piece, y->pieces, y->anchor) : 0;
 }
 
 /* ---- start, and the end of a step ---- */
@@ -188,15 +141,14 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     ddp__outer_layer *y = &o->layer[layer];
     const ddp_overlap overlap = ddp_settings(d)->overlap;
     const int eager = overlap == DDP_OVERLAP_EAGER, late = overlap != DDP_OVERLAP_NONE;
-    int n;
-    const ddp_piece *p = ddp_trained_of(d, layer, &n);
 
     y->all = o;
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
     y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = -1;
-    for (int i = 0; i < n; i++) y->count += p[i].count;
+    y->piece = ddp_trained_of(d, layer, &y->pieces);
+    y->count = ddp__gradient_count(d, layer);
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
@@ -224,15 +176,10 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
 #ifndef DDP_NO_PLANNERS
     const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
-    int n;
 
     o->most = 1;
-    for (int l = 0; l < ddp_layers(d); l++) {
-        const ddp_piece *p = ddp_trained_of(d, l, &n);
-        size_t count = 0;
-        for (int i = 0; i < n; i++) count += p[i].count;
-        if (count > o->most) o->most = count;
-    }
+    for (int l = 0; l < ddp_layers(d); l++)
+        if (ddp__gradient_count(d, l) > o->most) o->most = ddp__gradient_count(d, l);
     o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
     o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
     o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
@@ -248,7 +195,6 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
-    int bad = 0;
     const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
 
     o->nu = (float)c->outer_lr;
@@ -269,44 +215,44 @@ int ddp__outer_start(ddp_ctx *d, void *self)
               c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
     if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
-    if (o->keep) bad = ddp__outer_shared(d, o);
-    for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__outer_layer_start(d, o, l);
-    return bad;
+    if (o->keep) DDP__DO(ddp__outer_shared(d, o));
+    for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__outer_layer_start(d, o, l));
+    return 0;
 }
 
 /* All layers change together, in the last step of a period. */
 static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad;
 
     if (o->mean) return ddp__local_step_end(d, self, forward);
-    bad = ddp__clip_and_update(d);
-    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp__outer_others(d, &o->layer[l]);
-        if (!bad) bad = ddp__outer_change(d, &o->layer[l], o->layer[l].anchor);
-        if (!bad) bad = ddp__outer_post(d, &o->layer[l]);
+    DDP__DO(ddp__clip_and_update(d));
+    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        DDP__DO(ddp__outer_others(d, &o->layer[l]));
+        DDP__DO(ddp__outer_change(d, &o->layer[l], o->layer[l].anchor));
+        DDP__DO(ddp__outer_post(d, &o->layer[l]));
     }
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp__outer_others_hold(d, &o->layer[l]);
-        if (!bad) bad = ddp__outer_arrive(d, &o->layer[l]);
-        if (!bad) bad = ddp__outer_land(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+        DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
-    return bad;
+    return 0;
 }
 
 int ddp__outer_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = 0;
 
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        if (o->layer[l].fresh) bad = ddp__outer_back(d, &o->layer[l]);
-        if (!bad) bad = ddp_average_exact(d, l);
-        if (!bad) bad = ddp__outer_anchor(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        /* a newcomer that has changed nothing yet is where the anchor is */
+        if (y->fresh) DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->anchor));
+        DDP__DO(ddp_average_exact(d, l));
+        DDP__DO(ddp__outer_anchor(d, y));
     }
-    return bad;
+    return 0;
 }
 
 static void ddp__outer_close(ddp_ctx *d, void *self)
@@ -318,7 +264,7 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
     if (o->layer) DDP_FREE(o->layer);
     if (o->scratch) DDP_FREE(o->scratch);
     if (o->landing) DDP_FREE(o->landing);
-    ddp_plan_free(&o->partial.plan);
+    ddp__partial_close(d, self);
 }
 
 /* sparseloco is diloco with other defaults. */
@@ -348,7 +294,6 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
 
 void ddp__strategy_diloco(ddp_strategy_ops *ops)
 {
-    ops->name = "diloco";
     ops->averages = DDP_AVERAGES_CHANGES;
     ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
 #ifndef DDP_NO_PLANNERS
@@ -362,10 +307,4 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->sync_all = ddp__outer_sync_all;
     ops->close = ddp__outer_close;
     ops->transfers = ddp__local_transfers;
-}
-
-void ddp__strategy_sparseloco(ddp_strategy_ops *ops)
-{
-    ddp__strategy_diloco(ops);
-    ops->name = "sparseloco";
 }

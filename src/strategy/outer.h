@@ -13,7 +13,9 @@ struct ddp__outer;
 typedef struct ddp__outer_layer {
     struct ddp__outer *all;
     int    layer;
-    size_t count;             /* parameters with gradients */
+    const ddp_piece *piece;   /* [pieces] the parameters with gradients */
+    int    pieces;
+    size_t count;             /* of all of these */
     size_t from, length;      /* of them, those whose momentum is here */
     float *anchor, *momentum; /* [count], [length] */
     float *error;             /* [length] of what the outer steps lost as they travelled, [share] of sparse changes */
@@ -54,14 +56,12 @@ typedef struct ddp__outer {
     size_t         most, scratch_bytes;
 } ddp__outer;
 
-/* Posts the mean of what else averaging moves: buffers, optimizer state; holds it. Holds the change that was posted:
- * after that x, or what is in place, is the outer step. */
+/* Posts the mean of what else averaging moves: buffers, optimizer state. Holds the change that was posted: after that x,
+ * or what is in place, is the outer step. */
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
-DDP_LIB int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* theta = anchor = anchor - x. The anchor is theta as it stands. */
-DDP_LIB int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y);
+/* The anchor is theta as it stands. */
 DDP_LIB int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y);
 /* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);

@@ -35,30 +35,26 @@ static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
 static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
 {
     const ddp__outer *o = y->all;
-    int n, bad = ddp__outer_arrive(d, y);
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    if (!bad) bad = o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1);
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_late_apply(d, p[i].data, y->anchor + at, NULL, p[i].count, DDP_LATE_MIX, o->mixture);
-    return bad ? bad : ddp__late_set(d, y, -1);
+    DDP__DO(ddp__outer_arrive(d, y));
+    DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
+    for (size_t at = 0; at < y->count; at += p++->count)
+        DDP__DO(ddp_late_apply(d, p->data, y->anchor + at, NULL, p->count, DDP_LATE_MIX, o->mixture));
+    return ddp__late_set(d, y, -1);
 }
 
 static int ddp__late_land_before(ddp_ctx *d, ddp__outer *o, long step)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if (o->layer[l].lands >= 0 && o->layer[l].lands < step) bad = ddp__late_land(d, &o->layer[l]);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        if (o->layer[l].lands >= 0 && o->layer[l].lands < step) DDP__DO(ddp__late_land(d, &o->layer[l]));
+    return 0;
 }
 
 static int ddp__late_others(ddp_ctx *d, ddp__outer *o)
 {
-    int bad = 0;
-
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_others_hold(d, &o->layer[l]);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+    return 0;
 }
 
 static int ddp__late_start(ddp_ctx *d, void *self)
@@ -73,10 +69,11 @@ static int ddp__late_start(ddp_ctx *d, void *self)
 static int ddp__late_wait(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = o->layer ? ddp__late_others(d, o) : 0;
 
-    for (int l = ddp_layers(d) - 1; o->layer && l >= 0 && !bad; l--) bad = ddp__outer_arrive(d, &o->layer[l]);
-    return bad;
+    if (!o->layer) return 0;
+    DDP__DO(ddp__late_others(d, o));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    return 0;
 }
 
 /* ---- streaming ---- */
@@ -84,17 +81,16 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
 static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
-    int n, bad = y->lands >= 0 ? ddp__late_land(d, y) : 0; /* of another plan */
-    const ddp_piece *p = ddp_trained_of(d, layer, &n);
 
-    if (!bad) bad = ddp__outer_others(d, y);
-    if (bad || !y->count) return bad;
-    if (!o->mean) bad = ddp__outer_change(d, y, y->anchor);
-    for (size_t i = 0, at = 0; o->mean && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, y->x + at, y->fresh ? y->anchor + at : p[i].data, p[i].count);
+    if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* of another plan */
+    DDP__DO(ddp__outer_others(d, y));
+    if (!y->count) return 0;
+    if (!o->mean) DDP__DO(ddp__outer_change(d, y, y->anchor));
+    else if (y->fresh) DDP__DO(ddp_copy(d, y->x, y->anchor, y->count));
+    else DDP__DO(ddp__pieces_read(d, y->piece, y->pieces, y->x));
     y->fresh = 0;
-    if (!bad) bad = ddp__outer_post(d, y);
-    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
+    DDP__DO(ddp__outer_post(d, y));
+    return ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
 }
 
 static int ddp__streaming_due(const ddp_ctx *d, const ddp__outer *o, int layer)
@@ -106,117 +102,98 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
 {
     ddp__outer *o = (ddp__outer *)self;
     ddp__outer_layer *y = &o->layer[layer];
-    int bad = ddp__late_read(d, o);
 
-    if (!bad) bad = ddp__outer_others_hold(d, y);
-    return bad || y->lands < 0 || y->lands >= ddp_step(d) ? bad : ddp__late_land(d, y);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__hold_once(d, &y->other_ticket, layer));
+    return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
-    if (!bad) bad = ddp__local_backward_end(d, NULL, layer);
-    if (bad || ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer)) return bad;
-    return ddp__streaming_send(d, o, layer);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__local_backward_end(d, NULL, layer));
+    return ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer) ? 0 : ddp__streaming_send(d, o, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__clip_and_update(d);
 
-    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0 && !bad; l--)
-        if (ddp__streaming_due(d, o, l)) bad = ddp__streaming_send(d, o, l);
-    if (bad || forward) return bad; /* what lands now is waited for in its layer's next forward */
-    bad = ddp__late_others(d, o);
-    return bad ? bad : ddp__late_land_before(d, o, ddp_step(d) + 1);
+    DDP__DO(ddp__clip_and_update(d));
+    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0; l--)
+        if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
+    if (forward) return 0; /* what lands now is waited for in its layer's next forward */
+    DDP__DO(ddp__late_others(d, o));
+    return ddp__late_land_before(d, o, ddp_step(d) + 1);
 }
 
 static int ddp__streaming_wait(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_wait(d, self);
 
-    return bad || !o->read ? bad : ddp__late_land_before(d, o, ddp_step(d));
+    DDP__DO(ddp__late_wait(d, self));
+    return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
 static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
-    if (!bad) bad = ddp__late_land_before(d, o, LONG_MAX);
-    return bad ? bad : ddp__outer_sync_all(d, self);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
+    return ddp__outer_sync_all(d, self);
 }
 
 /* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
 
-static int ddp__streaming_pack(ddp_ctx *d, const ddp_blob *partial, double exposed_s, const int32_t *landing, ddp_blob *out)
-{
-    const size_t L = (size_t)ddp_layers(d);
-
-    *out = ddp_blob_new(partial->size + sizeof exposed_s + L * sizeof *landing);
-    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    memcpy(out->bytes, partial->bytes, partial->size);
-    memcpy(out->bytes + partial->size, &exposed_s, sizeof exposed_s);
-    memcpy(out->bytes + partial->size + sizeof exposed_s, landing, L * sizeof *landing);
-    return 0;
-}
-
 /* Fragments of every n-th layer, sent in equal distances. */
-static int ddp__streaming_strided(ddp_ctx *d, ddp_blob *out)
+static int ddp__streaming_strided(ddp_ctx *d, ddp_plan *plan)
 {
     const ddp_config *c = ddp_settings(d);
     ddp_error err;
-    ddp_plan plan;
-    int bad;
 
-    if (ddp_plan_new(ddp_layers(d), c->period, &plan, &err)) return ddp__plan_failed(d, &err);
-    for (int l = 0; l < plan.layers; l++)
-        plan.step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
-    bad = ddp__plan_pack(d, &plan, out);
-    ddp_plan_free(&plan);
-    return bad;
+    if (ddp_plan_new(ddp_layers(d), c->period, plan, &err)) return ddp__plan_failed(d, &err);
+    for (int l = 0; l < plan->layers; l++)
+        plan->step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
+    return 0;
 }
 
 /* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last: measured steps
  * leave it a tenth of one. */
 #define DDP__LANDING_SLACK 0.1
 
-static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob *packed, int *landing, double *exposed_s)
+static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s)
 {
-    ddp__partial made;
     ddp_profile later = *p;
     ddp_error err;
-    int bad;
 
-    memset(&made, 0, sizeof made);
     if (!ddp_settings(d)->deterministic) later.alpha_s += DDP__LANDING_SLACK * p->between_s;
     for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
         later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
-    bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
-    if (!bad && ddp_plan_landing(&later, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
-    ddp_plan_free(&made.plan);
-    return bad;
+    return ddp_plan_landing(&later, plan, landing, exposed_s, &err) ? ddp__plan_failed(d, &err) : 0;
 }
 
 static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_blob *out)
 {
     const ddp_config *c = ddp_settings(d);
-    const size_t L = (size_t)ddp_layers(d);
-    int *landing = (int *)ddp__calloc(L, sizeof *landing);
-    ddp_blob packed = {NULL, 0};
+    const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
+    int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
     double exposed_s = 0;
-    int bad;
+    ddp_plan plan;
 
+    memset(&plan, 0, sizeof plan);
     if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->fragments ? ddp__streaming_strided(d, &packed) : ddp__partial_make(d, p, first, first, &packed);
+    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, first, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;
-    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &packed, landing, &exposed_s);
-    if (!bad) bad = ddp__streaming_pack(d, &packed, exposed_s, landing, out);
-    ddp_blob_free(&packed);
+    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
+    if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
+    if (!bad) {
+        memcpy(out->bytes + out->size - more, &exposed_s, sizeof exposed_s);
+        memcpy(out->bytes + out->size - more + sizeof exposed_s, landing, L * sizeof *landing);
+    }
+    ddp_plan_free(&plan);
     DDP_FREE(landing);
     return bad;
 }
@@ -237,20 +214,16 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
 {
     ddp__outer *o = (ddp__outer *)self;
     const size_t L = (size_t)ddp_layers(d), more = sizeof o->exposed_s + L * sizeof *o->landing;
-    const unsigned char *at = blob->bytes + (blob->size > more ? blob->size - more : 0);
-    ddp_blob partial = *blob;
-    int bad = 0;
+    const ddp_blob partial = {blob->bytes, blob->size > more ? blob->size - more : 0};
 
     /* a plan of a run that goes on: what is late by the old one lands */
-    if (profile) bad = ddp__late_read(d, o);
-    if (profile && !bad) bad = ddp__late_land_before(d, o, LONG_MAX);
-    partial.size = blob->size > more ? blob->size - more : 0;
-    if (!bad) bad = ddp__partial_take(d, self, &partial, (int)L, NULL);
+    if (profile) DDP__DO(ddp__late_read(d, o));
+    if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
+    DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
-    if (!bad && !o->landing) bad = ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    if (bad) return bad;
-    memcpy(&o->exposed_s, at, sizeof o->exposed_s);
-    memcpy(o->landing, at + sizeof o->exposed_s, L * sizeof *o->landing);
+    if (!o->landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, L * sizeof *o->landing);
     for (size_t l = 0; l < L; l++)
         if (o->landing[l] < 0 || o->landing[l] >= o->partial.plan.period)
             return ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d", o->landing[l],
@@ -283,63 +256,60 @@ void ddp__outer_stream(ddp_strategy_ops *ops)
 static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
 {
     const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
-    int n, bad = ddp__outer_others(d, y);
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
 
-    if (bad || !y->count) return bad;
+    DDP__DO(ddp__outer_others(d, y));
+    if (!y->count) return 0;
     if (y->lands >= 0) {
-        bad = ddp__outer_arrive(d, y);
-        if (!bad && y->previous) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
-        if (!bad) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
+        DDP__DO(ddp__outer_arrive(d, y));
+        if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
+        DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
     }
-    if (!bad) bad = ddp__outer_change(d, y, y->own);
-    if (!bad) bad = ddp_late_apply(d, y->own, y->anchor, y->x, y->count, DDP_LATE_OWN, part);
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, p[i].data, y->own + at, p[i].count);
-    if (!bad) bad = ddp__outer_post(d, y);
-    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + ddp_settings(d)->period);
+    DDP__DO(ddp__outer_change(d, y, y->own));
+    DDP__DO(ddp_late_apply(d, y->own, y->anchor, y->x, y->count, DDP_LATE_OWN, part));
+    DDP__DO(ddp__pieces_write(d, y->piece, y->pieces, y->own));
+    DDP__DO(ddp__outer_post(d, y));
+    return ddp__late_set(d, y, ddp_step(d) + ddp_settings(d)->period);
 }
 
 static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
     (void)forward;
-    if (!bad) bad = ddp__clip_and_update(d);
-    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__eager_layer(d, &o->layer[l]);
-    return bad ? bad : ddp__late_others(d, o);
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__clip_and_update(d));
+    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
+    return ddp__late_others(d, o);
 }
 
 /* What this worker did since the period began, from where all are. */
 static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = 0;
-    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+    const ddp_piece *p = y->piece;
 
-    if (y->lands >= 0) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        bad = y->fresh ? ddp_set(d, p[i].data, p[i].count, 0) : ddp_axpy(d, p[i].data, y->own + at, p[i].count, -1);
-        if (!bad) bad = ddp_axpy(d, p[i].data, y->anchor + at, p[i].count, 1);
+    if (y->lands >= 0) DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
+    for (size_t at = 0; at < y->count; at += p++->count) {
+        DDP__DO(y->fresh ? ddp_set(d, p->data, p->count, 0) : ddp_axpy(d, p->data, y->own + at, p->count, -1));
+        DDP__DO(ddp_axpy(d, p->data, y->anchor + at, p->count, 1));
     }
-    return bad ? bad : ddp__late_set(d, y, -1);
+    return ddp__late_set(d, y, -1);
 }
 
 static int ddp__eager_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
-    int bad = ddp__late_read(d, o);
 
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if (o->layer[l].count) bad = ddp__eager_join(d, &o->layer[l]);
-    if (!bad) bad = ddp__outer_sync_all(d, self);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        ddp__outer_layer *y = &o->layer[l];
-        if (y->count) bad = ddp_copy(d, y->own, y->anchor, y->count);
-        if (y->previous && !bad) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
+    DDP__DO(ddp__late_read(d, o));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        if (o->layer[l].count) DDP__DO(ddp__eager_join(d, &o->layer[l]));
+    DDP__DO(ddp__outer_sync_all(d, self));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        const ddp__outer_layer *y = &o->layer[l];
+        if (y->count) DDP__DO(ddp_copy(d, y->own, y->anchor, y->count));
+        if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
     }
-    return bad;
+    return 0;
 }
 
 void ddp__outer_eager(ddp_strategy_ops *ops)

@@ -177,11 +177,7 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     float *x = y->all->packed ? y->all->packed : y->x;
     ddp_error err;
 
-    for (int i = 0; i < 2; i++) {
-        const long t = y->before[i];
-        y->before[i] = -1;
-        if (t != -1 && ddp_hold(d, t, y->layer)) return DDP_FAILED;
-    }
+    for (int i = 0; i < 2; i++) DDP__DO(ddp__hold_once(d, &y->before[i], y->layer));
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);

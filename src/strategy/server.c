@@ -1,6 +1,8 @@
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
 #include "plan/served.h"
+#include "run/collective.h"
 #include "run/config.h"
+#include "run/stats.h"
 #include "strategy/server.h"
 
 /* ---- who serves what ---- */
@@ -38,11 +40,11 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
         (void)ddp_gradients_of(d, l, &n);
         pieces += n;
     }
-    k->out = (float *)ddp__calloc(out, sizeof *k->out);
-    k->in = (float *)ddp__calloc(in, sizeof *k->in);
-    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->push);
-    k->pull = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->pull);
-    if (!k->out || !k->in || !k->push || !k->pull) return -1;
+    k->out = (float *)ddp__calloc(out + in, sizeof *k->out);
+    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, 2 * sizeof *k->push);
+    if (!k->out || !k->push) return -1;
+    k->in = k->out + out;
+    k->pull = k->push + pieces;
     k->push[0].data = k->out;
     k->push[0].count = out;
     k->pull[0].data = k->in;
@@ -90,7 +92,7 @@ static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
 int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 {
     const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
-    int n, bad = 0;
+    int bad = 0;
 
     s->workers = ddp_world(d) - apart;
     s->lines = apart ? apart : s->workers;
@@ -102,8 +104,7 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     if (!s->floats || !s->line_of || !s->line)
         return ddp_complain(d, DDP_MEMORY, "out of memory for %d servers of %d layers", s->lines, layers);
     for (int l = 0; l < layers; l++) {
-        const ddp_piece *p = ddp_gradients_of(d, l, &n);
-        for (int i = 0; i < n; i++) s->floats[l] += p[i].count;
+        s->floats[l] = ddp__gradient_count(d, l);
         s->model += s->floats[l];
     }
     ddp__layers_spread(d, s);
@@ -117,8 +118,7 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
         s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!s->line[rank].copy) return DDP_MEMORY;
     }
-    bad = ddp__forecast_open(d, s);
-    if (bad) return bad;
+    DDP__DO(ddp__forecast_open(d, s));
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
@@ -132,9 +132,7 @@ void ddp__servers_close(ddp_ctx *d, void *self)
         ddp__line *line = &s->line[k];
         if (line->layer) DDP_FREE(line->layer);
         if (line->out) DDP_FREE(line->out);
-        if (line->in) DDP_FREE(line->in);
         if (line->push) DDP_FREE(line->push);
-        if (line->pull) DDP_FREE(line->pull);
     }
     ddp__store_close(s);
     if (s->line) DDP_FREE(s->line);
@@ -146,8 +144,8 @@ void ddp__servers_close(ddp_ctx *d, void *self)
 
 /* ---- one line ---- */
 
-/* Behind the head: memory[l], or the pieces that `of` names, of the line's layers in set. */
-static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const uint32_t *set, float *const *memory,
+/* Behind the head: what memory has, or the pieces that `of` names, of the line's layers in set. */
+static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const unsigned char *set, float *memory,
                           const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
 {
     int count = 1, n;
@@ -157,7 +155,7 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
         const ddp_piece *p = of(d, l, &n);
         if (!ddp__in_set(set, l) || s->floats[l] == 0) continue;
         if (memory) {
-            list[count].data = memory[l];
+            list[count].data = memory + s->late_at[l];
             list[count++].count = s->floats[l];
         }
         for (int j = 0; j < n && !memory; j++) list[count++] = p[j];
@@ -169,25 +167,23 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
 static int ddp__own_put(ddp_ctx *d, ddp__line *k)
 {
     size_t at = 0;
-    int bad = 0;
 
     if (!k->copy) return 0;
-    for (int i = 1; i < k->pushes && !bad; at += k->push[i++].count)
-        bad = ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count);
+    for (int i = 1; i < k->pushes; at += k->push[i++].count)
+        DDP__DO(ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count));
     if (k->pushes > 1) k->pushes = 2;
     k->push[1].data = k->copy;
     k->push[1].count = at;
-    return bad;
+    return 0;
 }
 
 static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
 {
     const float *from = k->copy;
-    int bad = 0;
 
-    for (int i = 1; from && i < k->pulls && !bad; from += k->pull[i++].count)
-        bad = ddp_upload(d, k->pull[i].data, from, k->pull[i].count);
-    return bad;
+    for (int i = 1; from && i < k->pulls; from += k->pull[i++].count)
+        DDP__DO(ddp_upload(d, k->pull[i].data, from, k->pull[i].count));
+    return 0;
 }
 
 /* Of a server of its own that was lost: which layers went with it. */
@@ -228,7 +224,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     return ddp_post(d, &m, ticket);
 }
 
-int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
+int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late, float *memory)
 {
     const ddp_step_info *info = ddp_reported(d);
     ddp__push_head head;
@@ -243,10 +239,8 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *se
     head.compute_s = s->compute_s;
     head.bytes_per_s = s->bytes_per_s;
     memcpy(k->out, &head, sizeof head);
-    for (int w = 0; w < s->set_words; w++) {
-        const uint32_t bits = set ? set[w] : ~(uint32_t)0;
-        memcpy(k->out + DDP__HEAD_WORDS + w, &bits, sizeof bits);
-    }
+    if (set) memcpy(k->out + DDP__HEAD_WORDS, set, 4 * (size_t)s->set_words);
+    else memset(k->out + DDP__HEAD_WORDS, 0xff, 4 * (size_t)s->set_words);
     k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
     if (s->own < 0 || k != s->line + s->own)
         return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
@@ -267,14 +261,11 @@ static int ddp__own_await(ddp_ctx *d, ddp__servers *s, const int *flag)
 
 int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    const long ticket = k->push_ticket;
-
-    k->push_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
+    return ddp__hold_once(d, &k->push_ticket, DDP_NO_LAYER);
 }
 
-int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
+int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
 {
     k->pulls = ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
     if (s->own < 0 || k != s->line + s->own)
@@ -288,15 +279,11 @@ int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *se
 
 int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    const long ticket = k->pull_ticket;
-
-    if (ticket < 0) return 0;
+    if (s->own < 0 || k != s->line + s->own) return ddp__hold_once(d, &k->pull_ticket, DDP_NO_LAYER);
+    if (k->pull_ticket < 0) return 0;
     k->pull_ticket = -1;
-    if (s->own >= 0 && k == s->line + s->own) {
-        const int bad = ddp__own_await(d, s, &k->answered);
-        return bad ? bad : ddp__own_take(d, k);
-    }
-    return ddp_hold(d, ticket, DDP_NO_LAYER);
+    DDP__DO(ddp__own_await(d, s, &k->answered));
+    return ddp__own_take(d, k);
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
@@ -305,53 +292,47 @@ int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
     return k->pull_ticket < 0 || ddp_is_done(d, k->pull_ticket);
 }
 
-int ddp__layers_zero(ddp_ctx *d, int layer)
-{
-    int n, bad = 0;
-    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
-
-    for (int i = 0; i < n && !bad; i++) bad = ddp_set(d, p[i].data, p[i].count, 0);
-    return bad;
-}
-
 /* ---- all of them ---- */
+
+/* Each server is asked right behind its push: it answers while the others are still pushed to. */
+int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes)
+{
+    for (int k = 0; k < s->lines; k++) {
+        if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, 0, NULL));
+        DDP__DO(ddp__line_pull(d, s, &s->line[k], set, NULL));
+    }
+    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
+    return 0;
+}
 
 int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
 {
-    ddp_message m;
+    ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, s->buffer, s->buffers);
     long ticket;
-    int bad;
 
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = s->buffer;
-    m.from_count = s->buffers;
     m.here = (char)s->word_alone;
-    m.mean = 1;
-    m.step = ddp_step(d);
-    m.layer = DDP_NO_LAYER;
-    bad = ddp_post(d, &m, &ticket);
-    return bad ? bad : ddp_hold(d, ticket, DDP_NO_LAYER);
+    DDP__DO(ddp_post(d, &m, &ticket));
+    return ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
 int ddp__servers_wait(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
-    int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) {
-        if (s->line[k].push_ticket >= 0) bad = ddp__line_pushed(d, s, &s->line[k]);
-        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
+    for (int k = 0; k < s->lines; k++) {
+        if (s->line[k].push_ticket >= 0) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+        DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
     }
-    return bad;
+    return 0;
 }
 
 int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 {
     ddp__servers *s = (ddp__servers *)self;
-    int bad = ddp__servers_wait(d, self);
 
-    for (int k = 0; k < s->lines && !bad; k++) {
+    DDP__DO(ddp__servers_wait(d, self));
+    for (int k = 0; k < s->lines; k++) {
         ddp__line *line = &s->line[k];
         ddp__push_head head;
         if (k == s->own) {
@@ -362,8 +343,45 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
         memset(&head, 0, sizeof head);
         head.kind = leaves ? DDP__LEAVES : DDP__SAVES;
         memcpy(line->out, &head, sizeof head);
-        bad = ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket);
-        if (!bad) bad = ddp__line_pushed(d, s, line);
+        DDP__DO(ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket));
+        DDP__DO(ddp__line_pushed(d, s, line));
     }
-    return bad;
+    return 0;
+}
+
+/* ---- what a step takes, by the link that ddp_config.net describes and the computing so far ---- */
+
+/* In steps 4, 8, 16 and so on: computing is a mean then. */
+int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
+{
+    static const ddp_serving rule[] = {DDP_SERVING_TOGETHER, DDP_SERVING_EACH, DDP_SERVING_IN_TURN};
+    ddp_stats *stats = ddp_stats_of(d);
+    double *bytes = (double *)s->forecast, comm;
+    ddp_served x;
+    ddp_error err;
+
+    s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
+    if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
+    memset(&x, 0, sizeof x);
+    x.rule = rule[s->rule];
+    x.ahead = s->ahead;
+    x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
+    x.servers = s->lines;
+    x.colocated = s->own >= 0;
+    x.bytes = bytes;
+    x.compute_s = s->computed_s / (double)(s->steps - 1);
+    x.bytes_per_s = ddp_described_rate(d, &x.delay_s);
+    memset(bytes, 0, 2 * (size_t)s->lines * sizeof *bytes);
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const double n = (double)(s->floats[l] * sizeof(float));
+        bytes[s->line_of[l]] += n;
+        if (!late || !ddp__in_set(late, l)) continue;
+        bytes[s->lines + s->line_of[l]] += n;
+        x.late = bytes + s->lines;
+    }
+    if (ddp_served_step(&x, bytes + 2 * s->lines, &stats->predicted_step_s, &err)) return ddp__plan_failed(d, &err);
+    comm = 2 * ((double)(s->model * sizeof(float)) / x.bytes_per_s + x.delay_s);
+    stats->predicted_hidden_pct = 100 * (1 - (stats->predicted_step_s - x.compute_s) / comm);
+    if (stats->predicted_hidden_pct < 0) stats->predicted_hidden_pct = 0;
+    return 0;
 }

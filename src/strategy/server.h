@@ -97,6 +97,7 @@ typedef struct ddp__servers {
     int        set_words;          /* of a push's bits */
     size_t     model;              /* floats with gradients */
     size_t    *floats;             /* [layers] of them */
+    size_t    *late_at;            /* osp: [layers] where a layer begins in the memory of those that are late */
     int       *line_of;            /* [layers] */
     ddp__line *line;               /* [lines] */
     ddp__store *store;             /* NULL: this rank serves nothing */
@@ -118,21 +119,21 @@ DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
-/* One line: a push of memory[l] (NULL: the layers' gradients) of its layers in set, a pull into it (NULL: their
- * parameters), and the ends of the two. */
-DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late,
-                            float *const *memory);
+/* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
+ * into their parameters), and the ends of the two. */
+DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late,
+                            float *memory);
 DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
-DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory);
+DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
+/* All lines, from their begin to their end; pushes: 0 = only a pull. */
+DDP_LIB int  ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);
 /* Buffers become their mean over all workers, who have all come here then. */
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
-DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
-
-/* server_predict.c: at the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now
- * and then sets the predicted step of the statistics. */
-DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late);
+/* At the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now and then sets the
+ * predicted step of the statistics. */
+DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
 DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
@@ -140,9 +141,9 @@ DDP_LIB void ddp__store_close(ddp__servers *s);
 DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 
-static inline int ddp__in_set(const uint32_t *set, int layer)
+static inline int ddp__in_set(const unsigned char *set, int layer)
 {
-    return !set || (set[layer / 32] >> layer % 32 & 1);
+    return !set || (set[layer / 8] >> layer % 8 & 1);
 }
 
 #endif /* DDP_STRATEGY_SERVER_H */

@@ -9,7 +9,6 @@
 static int ddp__clients_open(ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words, in = words + t->share->count;
-    int good = 1;
 
     t->client = (ddp__client *)ddp__calloc((size_t)s->workers, sizeof *t->client);
     t->ticket = (long *)ddp__calloc((size_t)s->workers, sizeof *t->ticket);
@@ -17,13 +16,14 @@ static int ddp__clients_open(ddp__servers *s, ddp__store *t)
     t->state = (float **)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->state);
     t->sum = (float *)ddp__calloc(t->share->count + 1, sizeof *t->sum);
     if (!t->client || !t->ticket || !t->at || !t->state || !t->sum) return 0;
-    for (int w = 0; w < s->workers && good; w++) {
-        t->client[w].in = (float *)ddp__calloc(in, sizeof(float));
-        t->client[w].ask = (float *)ddp__calloc(words, sizeof(float));
-        t->client[w].head = (float *)ddp__calloc(DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
-        good = t->client[w].in && t->client[w].ask && t->client[w].head;
+    for (int w = 0; w < s->workers; w++) {
+        ddp__client *x = &t->client[w];
+        x->in = (float *)ddp__calloc(in + words + DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
+        if (!x->in) return 0;
+        x->ask = x->in + in;
+        x->head = x->ask + words;
     }
-    return good;
+    return 1;
 }
 
 /* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
@@ -46,7 +46,7 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     ddp__store *t = (ddp__store *)ddp__calloc(1, sizeof *t);
     float *kept;
     size_t at = 0;
-    int n, bad;
+    int n;
 
     s->store = t;
     if (t) t->share = share;
@@ -62,13 +62,14 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     t->pushes = t->pulled + s->workers;
     if (share->count == 0) return 0;
     t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, DDP_KEPT_HERE);
-    bad = t->params ? ddp__store_state(d, s, t) : DDP_MEMORY;
-    for (int i = 0; i < share->layers && !bad; i++) {
+    if (!t->params) return DDP_MEMORY;
+    DDP__DO(ddp__store_state(d, s, t));
+    for (int i = 0; i < share->layers; i++) {
         const ddp_piece *p = ddp_trained_of(d, share->layer[i], &n);
         t->at[i] = at;
-        for (int j = 0; j < n && !bad; at += p[j++].count) bad = ddp_download(d, t->params + at, p[j].data, p[j].count);
+        for (; n-- > 0; at += p++->count) DDP__DO(ddp_download(d, t->params + at, p->data, p->count));
     }
-    return bad;
+    return 0;
 }
 
 void ddp__store_close(ddp__servers *s)
@@ -76,11 +77,8 @@ void ddp__store_close(ddp__servers *s)
     ddp__store *t = s->store;
 
     if (!t) return;
-    for (int w = 0; t->client && w < s->workers; w++) {
-        if (t->client[w].head) DDP_FREE(t->client[w].head);
-        if (t->client[w].ask) DDP_FREE(t->client[w].ask);
+    for (int w = 0; t->client && w < s->workers; w++)
         if (t->client[w].in) DDP_FREE(t->client[w].in);
-    }
     if (t->client) DDP_FREE(t->client);
     if (t->ticket) DDP_FREE(t->ticket);
     if (t->at) DDP_FREE(t->at);
@@ -158,9 +156,7 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
 
     for (int i = 0; i < t->share->layers; i++) {
         const int l = t->share->layer[i];
-        uint32_t bits;
-        memcpy(&bits, set + l / 32, sizeof bits);
-        if (!(bits >> l % 32 & 1)) continue;
+        if (!ddp__in_set((const unsigned char *)set, l)) continue;
 #ifndef DDP_NO_PLANNERS
         if (s->returns_mean && s->floats[l] &&
             ddp_osp_importance(gradient + at, t->params + t->at[i], s->floats[l], 0, &t->importance[i], &err))
@@ -286,7 +282,7 @@ static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 }
 
 /* Parameters move on while an answer of them is on its way, unless all wait for all. */
-static const float *ddp__answer_values(ddp__servers *s, ddp__store *t, ddp__client *x, size_t *n)
+static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, const ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
     if (s->rule == DDP__RULE_TOGETHER) return s->returns_mean ? t->sum : t->params;
@@ -306,7 +302,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     ddp_piece list[2];
     ddp_message m;
     size_t n;
-    float *values = (float *)(uintptr_t)ddp__answer_values(s, t, x, &n);
+    float *values = ddp__answer_values(s, t, x, &n);
 
     t->told.version = *t->pushes;
     t->told.staleness = x->owes ? x->staleness : 0;

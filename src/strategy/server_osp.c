@@ -22,25 +22,24 @@ typedef struct ddp__late_numbers {
 typedef struct ddp__late {
     ddp__servers servers;      /* first */
     size_t    room;            /* floats that can be late */
-    float    *old, *own, *mean; /* [room] of late layers: parameters before, own gradients, the mean of all; kept */
-    float   **old_of, **own_of, **mean_of; /* [layers] into these */
+    float    *old, *own, *mean; /* [room] of late layers, from servers.late_at: parameters before, own gradients, the mean
+                                   of all; kept */
     float   **past_of;         /* [layers] EMA-LGP: mean of past means; NULL */
     float    *work, *state;    /* of the largest layer: parameters, optimizer state */
     double   *importance, *bytes; /* [layers] the first is kept */
-    uint32_t *now, *late;      /* a bit for each layer: sent at once; late and not yet corrected, which is kept */
-    uint32_t *in_flight;       /* late and on its way */
-    unsigned char *gib;
+    unsigned char *now, *late; /* a bit for each layer: sent at once (GIB); late and not yet corrected, which is kept */
+    unsigned char *in_flight;  /* late and on its way */
     ddp__osp *split;
     ddp__late_numbers *number;
     double    compute_s;       /* of this step */
-    int       placed;          /* the three lists say where late layers lie */
+    int       placed;          /* servers.late_at is known */
 } ddp__late;
 
-static void ddp__bit_set(uint32_t *set, int layer, int on)
+static void ddp__bit_set(unsigned char *set, int layer, int on)
 {
-    const uint32_t bit = (uint32_t)1 << layer % 32;
+    const int bit = 1 << layer % 8;
 
-    set[layer / 32] = on ? set[layer / 32] | bit : set[layer / 32] & ~bit;
+    set[layer / 8] = (unsigned char)(on ? set[layer / 8] | bit : set[layer / 8] & ~bit);
 }
 
 /* ---- start ---- */
@@ -79,17 +78,13 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
 {
     const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
 
-    x->old_of = (float **)ddp__calloc(L, sizeof *x->old_of);
-    x->own_of = (float **)ddp__calloc(L, sizeof *x->own_of);
-    x->mean_of = (float **)ddp__calloc(L, sizeof *x->mean_of);
+    x->servers.late_at = (size_t *)ddp__calloc(L, sizeof *x->servers.late_at);
     x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
     x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
-    x->now = (uint32_t *)ddp__calloc(words, sizeof *x->now);
-    x->in_flight = (uint32_t *)ddp__calloc(words, sizeof *x->in_flight);
-    x->gib = (unsigned char *)ddp__calloc(L / 8 + 1, 1);
+    x->now = (unsigned char *)ddp__calloc(words, 4);
+    x->in_flight = (unsigned char *)ddp__calloc(words, 4);
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->bytes || !x->now || !x->in_flight ||
-        !x->gib || !x->split)
+    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->in_flight || !x->split)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -99,20 +94,16 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
     const size_t L = (size_t)ddp_layers(d);
-    float *kept;
-    int bad;
 
     x->servers.rule = DDP__RULE_TOGETHER;
     x->servers.ahead = -1;
     x->servers.returns_mean = 1;
-    bad = ddp__servers_start(d, &x->servers);
-    if (!bad) bad = ddp__late_lists(d, x);
-    if (!bad) bad = ddp__late_pools(d, x);
-    if (bad) return bad;
-    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
-    x->importance = (double *)(void *)kept;
+    DDP__DO(ddp__servers_start(d, &x->servers));
+    DDP__DO(ddp__late_lists(d, x));
+    DDP__DO(ddp__late_pools(d, x));
+    x->importance = (double *)(void *)ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
     x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, DDP_KEPT_HERE);
-    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
+    x->late = (unsigned char *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
     return x->importance && x->number && x->late ? 0 : DDP_MEMORY;
 }
 
@@ -120,14 +111,11 @@ static void ddp__late_close(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
 
-    if (x->old_of) DDP_FREE(x->old_of);
-    if (x->own_of) DDP_FREE(x->own_of);
-    if (x->mean_of) DDP_FREE(x->mean_of);
+    if (x->servers.late_at) DDP_FREE(x->servers.late_at);
     if (x->past_of) DDP_FREE(x->past_of);
     if (x->bytes) DDP_FREE(x->bytes);
     if (x->now) DDP_FREE(x->now);
     if (x->in_flight) DDP_FREE(x->in_flight);
-    if (x->gib) DDP_FREE(x->gib);
     ddp__osp_close(x->split);
     ddp__servers_close(d, self);
 }
@@ -150,7 +138,7 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     }
     if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, (int)told->workers,
                                               model, c->paper, &u_max, &err))
-        return ddp_complain(d, err.code, "%s", err.msg);
+        return ddp__plan_failed(d, &err);
     again = n->count > 0 && epoch > n->epoch;
     if (again) {
         n->last = n->sum / n->count;
@@ -167,121 +155,109 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
     return 0;
 }
 
+/* Late layers lie in rising order, also in a checkpoint's. */
+static void ddp__late_places(ddp_ctx *d, ddp__late *x)
+{
+    size_t at = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        x->servers.late_at[l] = at;
+        if (ddp__in_set(x->late, l)) at += x->servers.floats[l];
+    }
+    x->placed = 1;
+}
+
 /* GIB of this step: all layers at once until importance is known. */
 static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 {
-    const int layers = ddp_layers(d);
+    const size_t set = 4 * (size_t)x->servers.set_words;
     ddp_error err;
-    size_t at = 0;
 
-    memset(x->gib, 0xff, (size_t)layers / 8 + 1);
+    memset(x->now, 0xff, set);
     if (x->number->begun != 0 &&
-        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL,
+        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->now, NULL,
                        &err))
-        return ddp_complain(d, err.code, "%s", err.msg);
-    for (int l = 0; l < layers; l++) {
-        const int now = x->gib[l / 8] >> l % 8 & 1;
-        ddp__bit_set(x->now, l, now);
-        ddp__bit_set(x->late, l, !now);
-        if (now) continue;
-        x->old_of[l] = x->old + at;
-        x->own_of[l] = x->own + at;
-        x->mean_of[l] = x->mean + at;
-        at += x->servers.floats[l];
-        x->number->late += x->bytes[l];
+        return ddp__plan_failed(d, &err);
+    for (int l = 0; l < ddp_layers(d); l++) {
+        ddp__bit_set(x->late, l, !ddp__in_set(x->now, l));
+        if (ddp__in_set(x->late, l)) x->number->late += x->bytes[l];
     }
-    memcpy(x->in_flight, x->late, (size_t)x->servers.set_words * sizeof *x->late);
+    ddp__late_places(d, x);
+    memcpy(x->in_flight, x->late, set);
     x->number->sent += (double)(x->servers.model * sizeof(float));
     return 0;
 }
 
 /* ---- a late layer ---- */
 
-static int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *out)
-{
-    int bad = 0;
-
-    for (; n-- > 0 && !bad; out += (p++)->count) bad = ddp_copy(d, out, p->data, p->count);
-    return bad;
-}
-
-static int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from)
-{
-    int bad = 0;
-
-    for (; n-- > 0 && !bad; from += (p++)->count) bad = ddp_copy(d, p->data, from, p->count);
-    return bad;
-}
-
 /* x->work = what an update with that gradient makes of the old parameters; the state stays. */
 static int ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
 {
     size_t n;
     const float *state = ddp_state_of(d, l, &n);
-    int bad = ddp_copy(d, x->work, x->old_of[l], x->servers.floats[l]);
 
-    if (state && !bad) bad = ddp_copy(d, x->state, state, n);
-    return bad ? bad : ddp_update_copy(d, l, x->work, state ? x->state : NULL, gradient, (float)x->number->rate);
+    DDP__DO(ddp_copy(d, x->work, x->old + x->servers.late_at[l], x->servers.floats[l]));
+    if (state) DDP__DO(ddp_copy(d, x->state, state, n));
+    return ddp_update_copy(d, l, x->work, state ? x->state : NULL, gradient, (float)x->number->rate);
 }
 
 /* y = past y + (1 - past) x, each product rounded. */
 static int ddp__past_mix(ddp_ctx *d, float *y, const float *x, size_t n)
 {
-    const int bad = ddp_scale(d, y, n, ddp__lgp_past);
-
-    return bad ? bad : ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
+    DDP__DO(ddp_scale(d, y, n, ddp__lgp_past));
+    return ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
 }
 
 /* LGP: the gradient is put aside, and the parameters become a guess. */
 static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
 {
-    const size_t count = x->servers.floats[l];
-    int n, bad;
+    const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
+    int n;
     const ddp_piece *p = ddp_trained_of(d, l, &n), *g = ddp_gradients_of(d, l, &n);
-    const float *guess = x->own_of[l];
+    const float *guess = x->own + at;
 
-    bad = ddp__pieces_read(d, g, n, x->own_of[l]);
-    if (!bad) bad = ddp__pieces_read(d, p, n, x->old_of[l]);
-    if (bad || ddp_settings(d)->lgp == DDP_LGP_OFF) return bad ? bad : ddp__layers_zero(d, l);
+    DDP__DO(ddp__pieces_read(d, g, n, x->own + at));
+    DDP__DO(ddp__pieces_read(d, p, n, x->old + at));
+    DDP__DO(ddp__gradients_zero(d, l));
+    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return 0;
     if (x->past_of[l]) {
-        bad = ddp_copy(d, x->mean_of[l], x->past_of[l], count);
-        if (!bad) bad = ddp__past_mix(d, x->mean_of[l], x->own_of[l], count);
-        guess = x->mean_of[l];
+        DDP__DO(ddp_copy(d, x->mean + at, x->past_of[l], count));
+        DDP__DO(ddp__past_mix(d, x->mean + at, x->own + at, count));
+        guess = x->mean + at;
     }
-    if (!bad) bad = ddp__late_guess(d, x, l, guess);
-    if (!bad) bad = ddp__pieces_write(d, p, n, x->work);
-    return bad ? bad : ddp__layers_zero(d, l);
+    DDP__DO(ddp__late_guess(d, x, l, guess));
+    return ddp__pieces_write(d, p, n, x->work);
 }
 
 /* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own update
  * plus the one of all, which rounds. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
-    const size_t count = x->servers.floats[l];
-    int n, bad = 0;
+    const size_t count = x->servers.floats[l], at = x->servers.late_at[l];
+    int n;
     const ddp_piece *p = ddp_trained_of(d, l, &n);
     const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
-    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l], *old = x->old_of[l];
+    float *guess = x->own + at, *own = x->work, *now = x->mean + at, *old = x->old + at;
 
     ddp__bit_set(x->late, l, 0);
-    if (x->past_of[l]) bad = ddp__past_mix(d, x->past_of[l], x->mean_of[l], count);
-    if (literal && !bad) {
-        bad = ddp__late_guess(d, x, l, x->own_of[l]);
-        if (!bad) bad = ddp__pieces_read(d, p, n, guess);
-    }
-    if (!bad) bad = ddp__pieces_write(d, p, n, old);
-    if (!bad) bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
-    if (bad || !literal) return bad;
-    if (ddp__pieces_read(d, p, n, now) || ddp_axpy(d, own, old, count, -1) || ddp_axpy(d, now, old, count, -1) ||
-        ddp_axpy(d, guess, own, count, -1) || ddp_axpy(d, guess, now, count, 1))
-        return DDP_FAILED;
+    if (x->past_of[l]) DDP__DO(ddp__past_mix(d, x->past_of[l], now, count));
+    if (literal) DDP__DO(ddp__late_guess(d, x, l, guess));
+    if (literal) DDP__DO(ddp__pieces_read(d, p, n, guess));
+    DDP__DO(ddp__pieces_write(d, p, n, old));
+    DDP__DO(ddp_update_late(d, l, now, (float)x->number->rate));
+    if (!literal) return 0;
+    DDP__DO(ddp__pieces_read(d, p, n, now));
+    DDP__DO(ddp_axpy(d, own, old, count, -1));
+    DDP__DO(ddp_axpy(d, now, old, count, -1));
+    DDP__DO(ddp_axpy(d, guess, own, count, -1));
+    DDP__DO(ddp_axpy(d, guess, now, count, 1));
     return ddp__pieces_write(d, p, n, guess);
 }
 
 /* ---- messages ---- */
 
 /* A line has layers of the set; RS goes to all, as a meeting of all. */
-static int ddp__line_has(const ddp__line *k, const uint32_t *set)
+static int ddp__line_has(const ddp__line *k, const unsigned char *set)
 {
     for (int i = 0; i < k->layers; i++)
         if (ddp__in_set(set, k->layer[i])) return 1;
@@ -296,51 +272,34 @@ static void ddp__importance_note(ddp__late *x, const ddp__line *k)
 
 static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
 {
-    int bad = k->push_ticket >= 0 ? ddp__line_pushed(d, &x->servers, k) : 0;
-
-    if (bad || k->pull_ticket < 0) return bad;
-    bad = ddp__line_pulled(d, &x->servers, k);
+    if (k->push_ticket >= 0) DDP__DO(ddp__line_pushed(d, &x->servers, k));
+    if (k->pull_ticket < 0) return 0;
+    DDP__DO(ddp__line_pulled(d, &x->servers, k));
     ddp__importance_note(x, k);
     for (int i = 0; i < k->layers; i++) ddp__bit_set(x->in_flight, k->layer[i], 0);
-    return bad;
+    return 0;
 }
 
 /* What is late is here, and is not applied: the next steps have the bits that they would have had. */
 static int ddp__osp_wait(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
-    int bad = 0;
 
-    for (int k = 0; k < x->servers.lines && !bad; k++) bad = ddp__line_arrived(d, x, &x->servers.line[k]);
-    return bad;
-}
-
-/* Where the pools' places come from after a checkpoint was loaded: late layers lie in rising order. */
-static void ddp__late_places(ddp_ctx *d, ddp__late *x)
-{
-    size_t at = 0;
-
-    for (int l = 0; l < ddp_layers(d); l++) {
-        if (!ddp__in_set(x->late, l)) continue;
-        x->old_of[l] = x->old + at;
-        x->own_of[l] = x->own + at;
-        x->mean_of[l] = x->mean + at;
-        at += x->servers.floats[l];
-    }
+    for (int k = 0; k < x->servers.lines; k++) DDP__DO(ddp__line_arrived(d, x, &x->servers.line[k]));
+    return 0;
 }
 
 static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
 {
-    int bad = ddp__osp_wait(d, x);
-
+    DDP__DO(ddp__osp_wait(d, x));
     if (!x->placed) ddp__late_places(d, x);
-    x->placed = 1;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
-        if (ddp__in_set(x->late, l)) bad = ddp__late_correct(d, x, l);
-    return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0; l--)
+        if (ddp__in_set(x->late, l)) DDP__DO(ddp__late_correct(d, x, l));
+    return 0;
 }
 
-/* RS: the mean gradients of what is important, which lie in the layers' own then. */
+/* RS: the mean gradients of what is important, which lie in the layers' own then: what is answered comes when all have
+ * pushed. */
 static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
@@ -348,18 +307,9 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     const double begin = ddp_now();
     ddp__answer_head told;
     double floats = 0, seconds;
-    int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) { /* what is answered comes when all have pushed: it may lie where that lay */
-        bad = ddp__line_push(d, s, &s->line[k], x->now, 0, NULL);
-        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->now, NULL);
-    }
-    for (int k = 0; k < s->lines && !bad; k++) {
-        bad = ddp__line_pushed(d, s, &s->line[k]);
-        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
-        ddp__importance_note(x, &s->line[k]);
-    }
-    if (bad) return bad;
+    DDP__DO(ddp__servers_exchange(d, s, x->now, 1));
+    for (int k = 0; k < s->lines; k++) ddp__importance_note(x, &s->line[k]);
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__in_set(x->now, l)) floats += (double)s->floats[l];
     seconds = ddp_now() - begin;
@@ -377,14 +327,13 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
 static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 {
     ddp__servers *s = &x->servers;
-    int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) {
+    for (int k = 0; k < s->lines; k++) {
         if (!ddp__line_has(&s->line[k], x->late)) continue;
-        bad = ddp__line_push(d, s, &s->line[k], x->late, 1, x->own_of);
-        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->late, x->mean_of);
+        DDP__DO(ddp__line_push(d, s, &s->line[k], x->late, 1, x->own));
+        DDP__DO(ddp__line_pull(d, s, &s->line[k], x->late, x->mean));
     }
-    return bad;
+    return 0;
 }
 
 /* ---- events ---- */
@@ -392,31 +341,30 @@ static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__late *x = (ddp__late *)self;
-    int bad;
 
     (void)forward;
     x->compute_s = ddp_computed_s(d);
-    bad = ddp__late_settle(d, x);
-    if (!bad) bad = ddp__late_choose(d, x);
-    if (!bad) bad = ddp__late_now(d, x);
+    DDP__DO(ddp__late_settle(d, x));
+    DDP__DO(ddp__late_choose(d, x));
+    DDP__DO(ddp__late_now(d, x));
     x->number->begun = 1;
     x->number->rate = (double)ddp_rate(d);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
         if (ddp__in_set(x->late, l)) {
-            bad = ddp__late_put_off(d, x, l);
+            DDP__DO(ddp__late_put_off(d, x, l));
             continue;
         }
         if (x->past_of[l]) {
             int n;
             const ddp_piece *g = ddp_gradients_of(d, l, &n);
-            bad = ddp__pieces_read(d, g, n, x->work);
-            if (!bad) bad = ddp__past_mix(d, x->past_of[l], x->work, x->servers.floats[l]);
+            DDP__DO(ddp__pieces_read(d, g, n, x->work));
+            DDP__DO(ddp__past_mix(d, x->past_of[l], x->work, x->servers.floats[l]));
         }
-        if (!bad) bad = ddp_update_layer(d, l, NULL);
+        DDP__DO(ddp_update_layer(d, l, NULL));
     }
-    if (!bad) bad = ddp__late_send(d, x);
+    DDP__DO(ddp__late_send(d, x));
     if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;
-    return bad ? bad : ddp__served_predict(d, &x->servers, x->compute_s, x->late);
+    return ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
 /* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless deterministic. */
@@ -425,30 +373,28 @@ static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
     ddp__late *x = (ddp__late *)self;
     ddp__line *k = &x->servers.line[x->servers.line_of[l]];
     const ddp_config *c = ddp_settings(d);
-    int bad = 0;
 
     if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l)) return 0;
     if (ddp__in_set(x->in_flight, l)) {
         if (!ddp__line_is_here(d, &x->servers, k)) return 0;
-        bad = ddp__line_arrived(d, x, k);
+        DDP__DO(ddp__line_arrived(d, x, k));
     }
-    return bad ? bad : ddp__late_correct(d, x, l);
+    return ddp__late_correct(d, x, l);
 }
 
 static int ddp__late_sync_all(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
-    int bad = ddp__late_settle(d, x);
 
+    DDP__DO(ddp__late_settle(d, x));
     /* Eq. 7 as printed leaves parameters a rounding apart */
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad && ddp_settings(d)->paper; l--) bad = ddp_average_exact(d, l);
-    return bad ? bad : ddp__servers_meet(d, &x->servers);
+    for (int l = ddp_layers(d) - 1; l >= 0 && ddp_settings(d)->paper; l--) DDP__DO(ddp_average_exact(d, l));
+    return ddp__servers_meet(d, &x->servers);
 }
 
 void ddp__strategy_osp(ddp_strategy_ops *ops)
 {
     ddp__strategy_bsp(ops);
-    ops->name = "osp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->self_bytes = sizeof(ddp__late);
     ops->start = ddp__osp_start;

@@ -1,5 +1,5 @@
-/* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero.
- * They see what anybody's own strategy sees, the verbs of run/strategy.h. */
+/* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its name is in
+ * the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
 #ifndef DDP_STRATEGY_STRATEGY_H
 #define DDP_STRATEGY_STRATEGY_H
 
@@ -12,51 +12,54 @@ DDP_LIB const ddp__strategies *ddp__built_in(void);
 /* The name of the one that reports measure the others against. */
 DDP_LIB const char *ddp__strategy_reference(void);
 
+/* layers.c: floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
+ * posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing to wait for); lists into an array
+ * and back; a layer's gradients, 0; the update of every layer; an error that is not the context's yet. */
+DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);
+DDP_LIB ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count);
+DDP_LIB int ddp__hold_once(ddp_ctx *d, long *ticket, int layer);
+DDP_LIB int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *to);
+DDP_LIB int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from);
+DDP_LIB int ddp__gradients_zero(ddp_ctx *d, int layer);
+DDP_LIB int ddp__update_all(ddp_ctx *d);
+DDP_LIB int ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
+
 /* gradient.c */
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
-/* gradient_plan.c */
 #ifndef DDP_NO_PLANNERS
+/* gradient_plan.c: mgwfbp and ascwfbp; bytescheduler and usbyte */
 DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
-/* delayed.c */
-DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops); /* delayed.c */
+DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 #endif
-/* server_rules.c */
+/* server_rules.c: bsp; asp, ssp and r2sp */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
-#ifndef DDP_NO_PLANNERS
-DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops); /* server_osp.c */
-#endif
-/* local.c */
-/* local.c; what updates at once, with or without clipping, and averages all layers every so many steps */
+/* local.c: localsgd; enp and dreamddp. What updates at once, unless it clips, and averages all layers every so many
+ * steps. */
+DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* The plan of rows (layers, or parts of them) that each have their step: made (enp: equal numbers; unmeasured: no times to
- * leave slack for), as bytes, and taken from them. self begins with a ddp__partial. */
+/* Layers, or parts of them, that each have their step by a plan: self begins with this. */
 typedef struct ddp__partial {
-    ddp_plan plan;
+    ddp_plan       plan;  /* of rows: the parts of all layers */
+    unsigned char *due;   /* [period x rows] 1: it is averaged in that step */
+    int           *first; /* [layers + 1] row of a layer's first part */
 } ddp__partial;
-DDP_LIB int  ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
-DDP_LIB int  ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out);
-DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out);
-DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile);
-DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+/* plan: makes one; unmeasured: of equal numbers, as enp always does, with no times to leave slack for. pack: as bytes,
+ * with room for `more` behind them. */
+DDP_LIB int  ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out);
+DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out);
+DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
-DDP_LIB double ddp__partial_exposed(const void *self);
-DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
-DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
-/* outer.c */
+DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+DDP_LIB void ddp__partial_close(ddp_ctx *d, void *self);
+/* outer.c: diloco and sparseloco */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
-#ifndef DDP_NO_PLANNERS
-DDP_LIB void ddp__strategy_sparseloco(ddp_strategy_ops *ops);
-#endif
 
 #endif /* DDP_STRATEGY_STRATEGY_H */

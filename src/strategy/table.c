@@ -3,57 +3,62 @@
 
 typedef struct ddp__strategy_entry {
     ddp_strategy id;
+    const char  *name;
     void (*fill)(ddp_strategy_ops *ops);
 } ddp__strategy_entry;
 
-static const ddp__strategy_entry *ddp__strategy_entries(int *count)
-{
-    static const ddp__strategy_entry table[] = {{DDP_DREAMDDP, ddp__strategy_dreamddp}, /* the default */
-                                                {DDP_SSGD, ddp__strategy_ssgd},
-                                                {DDP_WFBP, ddp__strategy_wfbp},
+static const ddp__strategy_entry ddp__strategy_table[] = {
+    {DDP_DREAMDDP, "dreamddp", ddp__strategy_dreamddp}, /* the default */
+    {DDP_SSGD, "ssgd", ddp__strategy_ssgd},
+    {DDP_WFBP, "wfbp", ddp__strategy_wfbp},
 #ifndef DDP_NO_PLANNERS
-                                                {DDP_MGWFBP, ddp__strategy_mgwfbp},
-                                                {DDP_ASCWFBP, ddp__strategy_ascwfbp},
-                                                {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
-                                                {DDP_USBYTE, ddp__strategy_usbyte},
-                                                {DDP_DEFT, ddp__strategy_deft},
+    {DDP_MGWFBP, "mgwfbp", ddp__strategy_mgwfbp},
+    {DDP_ASCWFBP, "ascwfbp", ddp__strategy_mgwfbp},
+    {DDP_BYTESCHEDULER, "bytescheduler", ddp__strategy_bytescheduler},
+    {DDP_USBYTE, "usbyte", ddp__strategy_bytescheduler},
+    {DDP_DEFT, "deft", ddp__strategy_deft},
 #endif
-                                                {DDP_BSP, ddp__strategy_bsp},
-                                                {DDP_ASP, ddp__strategy_asp},
-                                                {DDP_SSP, ddp__strategy_ssp},
-                                                {DDP_R2SP, ddp__strategy_r2sp},
+    {DDP_BSP, "bsp", ddp__strategy_bsp},
+    {DDP_ASP, "asp", ddp__strategy_asp},
+    {DDP_SSP, "ssp", ddp__strategy_asp},
+    {DDP_R2SP, "r2sp", ddp__strategy_asp},
 #ifndef DDP_NO_PLANNERS
-                                                {DDP_OSP, ddp__strategy_osp},
+    {DDP_OSP, "osp", ddp__strategy_osp},
 #endif
-                                                {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp},
-                                                {DDP_DILOCO, ddp__strategy_diloco}
+    {DDP_LOCALSGD, "localsgd", ddp__strategy_localsgd},
+    {DDP_ENP, "enp", ddp__strategy_dreamddp},
+    {DDP_DILOCO, "diloco", ddp__strategy_diloco},
 #ifndef DDP_NO_PLANNERS
-                                                , {DDP_SPARSELOCO, ddp__strategy_sparseloco}
+    {DDP_SPARSELOCO, "sparseloco", ddp__strategy_diloco},
 #endif
-    };
+    {DDP_STRATEGY_DEFAULT, NULL, NULL},
+};
 
-    *count = (int)(sizeof table / sizeof table[0]);
-    return table;
+/* Its entry, or the one behind the last. */
+static const ddp__strategy_entry *ddp__strategy_find(ddp_strategy s)
+{
+    const ddp__strategy_entry *t = ddp__strategy_table;
+
+    while (t->name && t->id != s && s != DDP_STRATEGY_DEFAULT) t++;
+    return t;
 }
 
 static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 {
-    int n, i;
-    const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+    const ddp__strategy_entry *t = ddp__strategy_find(s);
 
     memset(ops, 0, sizeof *ops);
-    for (i = 0; i < n && t[i].id != s && s != DDP_STRATEGY_DEFAULT; i++) {}
-    if (i == n) return 0;
-    t[i].fill(ops);
+    if (!t->name) return 0;
+    t->fill(ops);
+    ops->name = t->name;
     return 1;
 }
 
 const char *ddp_strategy_name(ddp_strategy s)
 {
-    ddp_strategy_ops ops;
+    const char *name = ddp__strategy_find(s)->name;
 
-    return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
+    return name ? name : "unknown";
 }
 
 unsigned ddp_strategy_traits(ddp_strategy s)
@@ -65,20 +70,18 @@ unsigned ddp_strategy_traits(ddp_strategy s)
 
 ddp_strategy ddp_strategy_named(const char *name)
 {
-    int n;
-    const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+    const ddp__strategy_entry *t = ddp__strategy_table;
 
-    for (int i = 0; name && i < n; i++)
-        if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
-    return DDP_STRATEGY_DEFAULT;
+    while (name && t->name && strcmp(name, t->name)) t++;
+    return name ? t->id : DDP_STRATEGY_DEFAULT;
 }
 
 ddp_strategy ddp_strategy_number(int i)
 {
-    int n;
-    const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+    const ddp__strategy_entry *t = ddp__strategy_table;
 
-    return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
+    while (t->name && i-- != 0) t++;
+    return t->id;
 }
 
 const char *ddp__strategy_reference(void) { return ddp_strategy_name(DDP_SSGD); }
