@@ -38093,12 +38093,6 @@ static inline uint64_t ddp__codec_get64(const unsigned char *p)
 
 typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTRACT } ddp__unpack;
 
-/* n values of a message. */
-static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t n)
-{
-    for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
-}
-
 enum { DDP__ANY_BLOCK = 16 };
 typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
 
@@ -38138,25 +38132,15 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 /* DDP_ARG if bytes do not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
-
-/* Validates the whole message, then applies it to x[0..n-1]. */
-DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
-                                    size_t n, ddp_error *err);
 #endif
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
+/* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply reads it. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
                                         ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
-
-/* e3m0.c: those of packing e3m0, to which these come. */
-DDP_LIB void       ddp__e3m0_fill(const float *x, size_t n, unsigned char *payload);
-DDP_LIB ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n,
-                                   ddp_error *err);
-DDP_LIB void       ddp__e3m0_apply(const unsigned char *payload, ddp__unpack how, float *x, size_t n);
 
 /* ==== compress/finite.c ==== [compress] */
 /* Numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not finite. */
@@ -38205,7 +38189,8 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
 }
 
 /* ==== compress/quantise.c ==== [compress] */
-/* Block quantisation to 8 or 4 bits, in equal steps: the payload of a message, written and read. */
+/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
+ * read. */
 
 /* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
@@ -38238,15 +38223,13 @@ static float ddp__quantise_top(uint32_t scale, float levels)
     return (float)((double)ddp__codec_float(scale) * (double)levels);
 }
 
-/* The scale of a block of finite elements. */
-static float ddp__quantise_scale(const float *x, float levels)
+/* The largest magnitude of a block of finite elements. */
+static float ddp__quantise_largest(const float *x)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
     const ddp__quantise_lanes magnitude = {m, m, m, m};
     ddp__quantise_lanes a, b, most = {0, 0, 0, 0}, other = {0, 0, 0, 0};
     int32_t largest = 0;
-    float scale;
-    uint32_t bits;
 
     for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
         memcpy(&a, x + i, sizeof a);
@@ -38259,12 +38242,19 @@ static float ddp__quantise_scale(const float *x, float levels)
     most = (most & (most > other)) | (other & ~(most > other));
     for (int i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
-    if (largest == 0) return 0;
+    return ddp__codec_float((uint32_t)largest);
+}
+
+static float ddp__quantise_scale(const float *x, float levels)
+{
+    const float largest = ddp__quantise_largest(x);
+    uint32_t bits;
+
+    if (!(largest > 0)) return 0;
     /* the float above or below the quotient, or the quotient */
-    scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
-    bits = ddp__codec_bits(scale);
-    bits += ddp__quantise_top(bits, levels) < ddp__codec_float((uint32_t)largest);
-    bits -= ddp__quantise_top(bits - 1, levels) >= ddp__codec_float((uint32_t)largest);
+    bits = ddp__codec_bits((float)((double)largest * (1 / (double)levels)));
+    bits += ddp__quantise_top(bits, levels) < largest;
+    bits -= ddp__quantise_top(bits - 1, levels) >= largest;
     bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
@@ -38315,6 +38305,43 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a code, a sign and three bits of exponent, is its level + 8 ---- */
+
+enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
+
+/* A smaller scale would have denormal levels, which are not those of every processor. */
+#define DDP__E3M0_LEAST 0x1p-100f
+
+/* What e means, of a code without its sign: s / 64, s / 32, .. s, exactly. */
+static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
+
+static float ddp__e3m0_scale(const float *x)
+{
+    const float largest = ddp__quantise_largest(x);
+
+    return largest < DDP__E3M0_LEAST ? 0 : largest;
+}
+
+/* least[e]: the smallest magnitude whose nearest value is that of e or a larger one; halves go up. */
+static void ddp__e3m0_block(const float *x, float scale, signed char *level)
+{
+    float least[DDP__E3M0_LEVELS + 1];
+
+    memset(level, -DDP__E3M0_SIGN, DDP__QUANTISE_BLOCK);
+    if (!(scale > 0)) return;
+    for (int e = 1; e <= DDP__E3M0_LEVELS; e++) {
+        const double middle = ((double)ddp__e3m0_value(scale, e - 1) + (double)ddp__e3m0_value(scale, e)) / 2;
+        least[e] = (float)middle;
+        if ((double)least[e] < middle) least[e] = nextafterf(least[e], FLT_MAX);
+    }
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++) {
+        const float a = fabsf(x[i]);
+        int e = 0;
+        for (int k = 1; k <= DDP__E3M0_LEVELS; k++) e += a >= least[k];
+        level[i] = (signed char)(e && x[i] < 0 ? e : e - DDP__E3M0_SIGN);
+    }
+}
+
 void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload)
 {
     const float levels = ddp__quantise_levels(packing);
@@ -38323,10 +38350,6 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
     float last[DDP__QUANTISE_BLOCK];
     size_t at, len;
 
-    if (packing == DDP_PACK_E3M0) {
-        ddp__e3m0_fill(x, n, payload);
-        return;
-    }
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
@@ -38337,10 +38360,11 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
             from = (const float *)memcpy(last, from, len * sizeof *last);
             to = part;
         }
-        scale = ddp__quantise_scale(from, levels);
+        scale = packing == DDP_PACK_E3M0 ? ddp__e3m0_scale(from) : ddp__quantise_scale(from, levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
-        ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
-        if (packing == DDP_PACK_INT4) ddp__quantise_halve(level, to);
+        if (packing == DDP_PACK_E3M0) ddp__e3m0_block(from, scale, level);
+        else ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
+        if (packing != DDP_PACK_INT8) ddp__quantise_halve(level, to);
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
     }
@@ -38372,6 +38396,29 @@ static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, si
         if ((w - one) & ~w & top) break; /* a field of zeros borrows */
     }
     return at;
+}
+
+static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n,
+                                  ddp_error *err)
+{
+    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
+    float scale = 0;
+
+    if (n % 2 && p[n / 2] >> 4)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
+    for (size_t at = 0; at < n; at++) {
+        const int code = ddp__quantised_level(DDP_PACK_E3M0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
+        const size_t b = at / DDP_QUANTISE_BLOCK;
+        if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
+        if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
+            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
+                             (double)scale, (double)DDP__E3M0_LEAST);
+        if (code == DDP__E3M0_SIGN || (code && scale == 0))
+            return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at, code);
+        if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
+            DDP__TRY(ddp__sum_check(how, x, at, code > e ? -ddp__e3m0_value(scale, e) : ddp__e3m0_value(scale, e), err));
+    }
+    return DDP_OK;
 }
 
 ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
@@ -38421,6 +38468,20 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
         for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
+/* The same of levels of E3M0. */
+static void ddp__e3m0_apply(const signed char *level, float scale, int add, float *x)
+{
+    float value[2 * DDP__E3M0_SIGN];
+
+    for (int e = 0; e < DDP__E3M0_SIGN; e++) {
+        value[e] = ddp__e3m0_value(scale, e);
+        value[e + DDP__E3M0_SIGN] = -value[e];
+    }
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++)
+        if (add) x[i] += value[level[i] + DDP__E3M0_SIGN];
+        else x[i] = value[level[i] + DDP__E3M0_SIGN];
+}
+
 void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
@@ -38429,10 +38490,6 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
     float last[DDP__QUANTISE_BLOCK], *to;
     size_t at, len;
 
-    if (packing == DDP_PACK_E3M0) {
-        ddp__e3m0_apply(payload, how, x, n);
-        return;
-    }
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
         if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
@@ -38447,109 +38504,10 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
         }
         if (packing == DDP_PACK_INT8) memcpy(level, from, sizeof level);
         else ddp__quantise_double(from, level);
-        ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
+        if (packing == DDP_PACK_E3M0) ddp__e3m0_apply(level, scale, how != DDP__UNPACK_STORE, to);
+        else ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
         if (to == last) memcpy(x + at, last, len * sizeof *x);
         p += ddp__quantise_size(packing, len);
-    }
-}
-
-/* ==== compress/e3m0.c ==== [compress] */
-/* Block quantisation to a sign and three bits of exponent (Streaming DiLoCo, arXiv:2501.18512): the payload of a
- * message, written and read. */
-
-enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
-
-/* A smaller scale would have denormal levels, which are not those of every processor. */
-#define DDP__E3M0_LEAST 0x1p-100f
-
-static size_t ddp__e3m0_blocks(size_t n) { return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0); }
-
-/* What code e of a block means: s / 64, s / 32, .. s, exactly. */
-static float ddp__e3m0_level(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
-
-/* least[e]: the smallest magnitude whose nearest level is that of e or a larger one; halves go up. */
-static void ddp__e3m0_thresholds(float scale, float *least)
-{
-    for (int e = 1; e <= DDP__E3M0_LEVELS; e++) {
-        const double middle = ((double)ddp__e3m0_level(scale, e - 1) + (double)ddp__e3m0_level(scale, e)) / 2;
-        least[e] = (float)middle;
-        if ((double)least[e] < middle) least[e] = nextafterf(least[e], FLT_MAX);
-    }
-}
-
-static void ddp__e3m0_block(const float *x, size_t len, float scale, unsigned char *code)
-{
-    float least[DDP__E3M0_LEVELS + 1];
-
-    memset(code, 0, DDP_QUANTISE_BLOCK);
-    if (!(scale > 0)) return;
-    ddp__e3m0_thresholds(scale, least);
-    for (size_t i = 0; i < len; i++) {
-        const float a = fabsf(x[i]);
-        int e = 0;
-        for (int k = 1; k <= DDP__E3M0_LEVELS; k++) e += a >= least[k];
-        code[i] = (unsigned char)(e | (e && x[i] < 0 ? DDP__E3M0_SIGN : 0));
-    }
-}
-
-void ddp__e3m0_fill(const float *x, size_t n, unsigned char *payload)
-{
-    unsigned char *p = payload + 4 * ddp__e3m0_blocks(n), code[DDP_QUANTISE_BLOCK];
-    size_t len;
-
-    for (size_t at = 0; at < n; at += len, payload += 4) {
-        float scale = 0;
-        len = n - at < DDP_QUANTISE_BLOCK ? n - at : (size_t)DDP_QUANTISE_BLOCK;
-        for (size_t i = at; i < at + len; i++)
-            if (fabsf(x[i]) > scale) scale = fabsf(x[i]);
-        if (scale < DDP__E3M0_LEAST) scale = 0;
-        ddp__codec_put32(payload, ddp__codec_bits(scale));
-        ddp__e3m0_block(x + at, len, scale, code);
-        for (size_t i = 0; i < len; i += 2) *p++ = (unsigned char)(code[i] | code[i + 1] << 4);
-    }
-}
-
-static int ddp__e3m0_code(const unsigned char *p, size_t at) { return p[at / 2] >> 4 * (at % 2) & 15; }
-
-ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n, ddp_error *err)
-{
-    const size_t blocks = ddp__e3m0_blocks(n);
-    const unsigned char *p = payload + 4 * blocks;
-
-    if (n % 2 && p[n / 2] >> 4)
-        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
-    for (size_t b = 0; b < blocks; b++) {
-        const float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
-            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
-                             (double)scale, (double)DDP__E3M0_LEAST);
-        for (size_t at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
-            const int code = ddp__e3m0_code(p, at), e = code % DDP__E3M0_SIGN;
-            if (code == DDP__E3M0_SIGN || (code && scale == 0))
-                return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at, code);
-            if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
-                DDP__TRY(ddp__sum_check(how, x, at, code > e ? -ddp__e3m0_level(scale, e) : ddp__e3m0_level(scale, e),
-                                        err));
-        }
-    }
-    return DDP_OK;
-}
-
-void ddp__e3m0_apply(const unsigned char *payload, ddp__unpack how, float *x, size_t n)
-{
-    const unsigned char *p = payload + 4 * ddp__e3m0_blocks(n);
-    float value[2 * DDP__E3M0_SIGN];
-
-    for (size_t at = 0; at < n; at++) {
-        if (at % DDP_QUANTISE_BLOCK == 0) {
-            const float scale = ddp__codec_float(ddp__codec_get32(payload + at / DDP_QUANTISE_BLOCK * 4));
-            for (int e = 0; e < DDP__E3M0_SIGN; e++) {
-                value[e] = ddp__e3m0_level(how == DDP__UNPACK_SUBTRACT ? -scale : scale, e);
-                value[e + DDP__E3M0_SIGN] = -value[e];
-            }
-        }
-        if (how == DDP__UNPACK_STORE) x[at] = value[ddp__e3m0_code(p, at)];
-        else x[at] += value[ddp__e3m0_code(p, at)];
     }
 }
 
@@ -39224,45 +39182,41 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
     return DDP_OK;
 }
 
-ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes, ddp_error *err)
+/* All of x. */
+static ddp_status ddp__pack_all(const char *who, ddp_packing packing, const float *x, size_t n, void *out,
+                                size_t capacity, size_t *bytes, ddp_error *err)
 {
-    size_t need = ddp_pack_bound(DDP_PACK_DENSE, n, n), nan;
+    const size_t need = ddp_pack_bound(packing, n, n);
+    unsigned char *p = (unsigned char *)out;
+    size_t at;
 
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: x or bytes is NULL");
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; 1 to %zu elements make a message", n, DDP__PACK_MOST);
+    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "%s: x or bytes is NULL", who);
+    if (!need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    nan = ddp__first_nan(x, n);
-    if (nan < n) return ddp__found_nan(nan, err);
-    ddp__pack_head((unsigned char *)out, DDP_PACK_DENSE, n, n);
-    ddp__pack_values((unsigned char *)out + DDP_PACK_HEAD, x, n);
+    at = packing == DDP_PACK_DENSE ? ddp__first_nan(x, n) : ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n && packing == DDP_PACK_DENSE) return ddp__found_nan(at, err);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised", at, (double)x[at]);
+    ddp__pack_head(p, packing, n, n);
+    if (packing == DDP_PACK_DENSE) ddp__pack_values(p + DDP_PACK_HEAD, x, n);
+    else ddp__quantised_fill(packing, x, n, p + DDP_PACK_HEAD);
     *bytes = need;
     return DDP_OK;
+}
+
+ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes, ddp_error *err)
+{
+    return ddp__pack_all("ddp_pack_dense", DDP_PACK_DENSE, x, n, out, capacity, bytes, err);
 }
 
 ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                               size_t capacity, size_t *bytes, ddp_error *err)
 {
-    size_t need, at;
-
     if (packing < DDP_PACK_INT8 || packing > DDP_PACK_E3M0)
         return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
                          "int8, int4 or e3m0", (int)packing, ddp_packing_name(packing));
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
-    need = ddp_pack_bound(packing, n, n);
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
-                         "message", n, DDP__PACK_MOST);
-    DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    at = ddp__first_from(x, n, DDP__INFINITE);
-    if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
-                         "quantised", at, (double)x[at]);
-
-    ddp__pack_head((unsigned char *)out, packing, n, n);
-    ddp__quantised_fill(packing, x, n, (unsigned char *)out + DDP_PACK_HEAD);
-    *bytes = need;
-    return DDP_OK;
+    return ddp__pack_all("ddp_pack_quantised", packing, x, n, out, capacity, bytes, err);
 }
 
 /* ---- receiving ---- */
@@ -39385,9 +39339,13 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
         if (how == DDP__UNPACK_STORE) x[at] = v;
-        else if (how == DDP__UNPACK_ADD) x[at] += v;
-        else x[at] -= v;
+        else x[at] += how == DDP__UNPACK_ADD ? v : -v;
     }
+}
+
+static void ddp__unpack_values(const unsigned char *p, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
 static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n, ddp_error *err)
@@ -39398,14 +39356,14 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
 
     for (at = 0; at < n; at += len) {
         len = n - at < part ? n - at : part;
-        ddp__codec_floats(p + 4 * at, v, len);
+        ddp__unpack_values(p + 4 * at, v, len);
         i = ddp__first_nan(v, len);
         if (i < len) return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", at + i);
         if (how == DDP__UNPACK_STORE) continue;
         for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
             DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
-    if (how == DDP__UNPACK_STORE) ddp__codec_floats(p, x, n);
+    if (how == DDP__UNPACK_STORE) ddp__unpack_values(p, x, n);
     else
         for (i = 0; i < n; i++) {
             v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
@@ -39414,7 +39372,8 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
     return DDP_OK;
 }
 
-ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n, ddp_error *err)
+/* Validates the whole message, then applies it to x[0..n-1]. */
+static ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n, ddp_error *err)
 {
     const unsigned char *p = (const unsigned char *)message;
     ddp_packed m;

@@ -257,7 +257,6 @@
 #include "compress/codec.h"
 #include "compress/finite.c"
 #include "compress/quantise.c"
-#include "compress/e3m0.c"
 #ifndef DDP_NO_PLANNERS
 #include "compress/topk.c"
 #include "compress/sparse.c"

@@ -52,12 +52,6 @@ static inline uint64_t ddp__codec_get64(const unsigned char *p)
 
 typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTRACT } ddp__unpack;
 
-/* n values of a message. */
-static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t n)
-{
-    for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
-}
-
 enum { DDP__ANY_BLOCK = 16 };
 typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
 
@@ -97,24 +91,14 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 /* DDP_ARG if bytes do not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
-
-/* Validates the whole message, then applies it to x[0..n-1]. */
-DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
-                                    size_t n, ddp_error *err);
 #endif
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
+/* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply reads it. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
                                         ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
-
-/* e3m0.c: those of packing e3m0, to which these come. */
-DDP_LIB void       ddp__e3m0_fill(const float *x, size_t n, unsigned char *payload);
-DDP_LIB ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n,
-                                   ddp_error *err);
-DDP_LIB void       ddp__e3m0_apply(const unsigned char *payload, ddp__unpack how, float *x, size_t n);
 
 #endif /* DDP_COMPRESS_CODEC_H */

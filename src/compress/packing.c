@@ -151,45 +151,41 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
     return DDP_OK;
 }
 
-ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes, ddp_error *err)
+/* All of x. */
+static ddp_status ddp__pack_all(const char *who, ddp_packing packing, const float *x, size_t n, void *out,
+                                size_t capacity, size_t *bytes, ddp_error *err)
 {
-    size_t need = ddp_pack_bound(DDP_PACK_DENSE, n, n), nan;
+    const size_t need = ddp_pack_bound(packing, n, n);
+    unsigned char *p = (unsigned char *)out;
+    size_t at;
 
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: x or bytes is NULL");
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; 1 to %zu elements make a message", n, DDP__PACK_MOST);
+    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "%s: x or bytes is NULL", who);
+    if (!need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    nan = ddp__first_nan(x, n);
-    if (nan < n) return ddp__found_nan(nan, err);
-    ddp__pack_head((unsigned char *)out, DDP_PACK_DENSE, n, n);
-    ddp__pack_values((unsigned char *)out + DDP_PACK_HEAD, x, n);
+    at = packing == DDP_PACK_DENSE ? ddp__first_nan(x, n) : ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n && packing == DDP_PACK_DENSE) return ddp__found_nan(at, err);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
+                         "quantised", at, (double)x[at]);
+    ddp__pack_head(p, packing, n, n);
+    if (packing == DDP_PACK_DENSE) ddp__pack_values(p + DDP_PACK_HEAD, x, n);
+    else ddp__quantised_fill(packing, x, n, p + DDP_PACK_HEAD);
     *bytes = need;
     return DDP_OK;
+}
+
+ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes, ddp_error *err)
+{
+    return ddp__pack_all("ddp_pack_dense", DDP_PACK_DENSE, x, n, out, capacity, bytes, err);
 }
 
 ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
                               size_t capacity, size_t *bytes, ddp_error *err)
 {
-    size_t need, at;
-
     if (packing < DDP_PACK_INT8 || packing > DDP_PACK_E3M0)
         return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
                          "int8, int4 or e3m0", (int)packing, ddp_packing_name(packing));
-    if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
-    need = ddp_pack_bound(packing, n, n);
-    if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: n = %zu; 1 to %zu elements make a "
-                         "message", n, DDP__PACK_MOST);
-    DDP__TRY(ddp__pack_room(out, capacity, need, err));
-    at = ddp__first_from(x, n, DDP__INFINITE);
-    if (at < n)
-        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be "
-                         "quantised", at, (double)x[at]);
-
-    ddp__pack_head((unsigned char *)out, packing, n, n);
-    ddp__quantised_fill(packing, x, n, (unsigned char *)out + DDP_PACK_HEAD);
-    *bytes = need;
-    return DDP_OK;
+    return ddp__pack_all("ddp_pack_quantised", packing, x, n, out, capacity, bytes, err);
 }
 
 /* ---- receiving ---- */
@@ -312,9 +308,13 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
         if (how == DDP__UNPACK_STORE) x[at] = v;
-        else if (how == DDP__UNPACK_ADD) x[at] += v;
-        else x[at] -= v;
+        else x[at] += how == DDP__UNPACK_ADD ? v : -v;
     }
+}
+
+static void ddp__unpack_values(const unsigned char *p, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
 static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n, ddp_error *err)
@@ -325,14 +325,14 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
 
     for (at = 0; at < n; at += len) {
         len = n - at < part ? n - at : part;
-        ddp__codec_floats(p + 4 * at, v, len);
+        ddp__unpack_values(p + 4 * at, v, len);
         i = ddp__first_nan(v, len);
         if (i < len) return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", at + i);
         if (how == DDP__UNPACK_STORE) continue;
         for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
             DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
-    if (how == DDP__UNPACK_STORE) ddp__codec_floats(p, x, n);
+    if (how == DDP__UNPACK_STORE) ddp__unpack_values(p, x, n);
     else
         for (i = 0; i < n; i++) {
             v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
@@ -341,7 +341,8 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
     return DDP_OK;
 }
 
-ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n, ddp_error *err)
+/* Validates the whole message, then applies it to x[0..n-1]. */
+static ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n, ddp_error *err)
 {
     const unsigned char *p = (const unsigned char *)message;
     ddp_packed m;

@@ -1,4 +1,5 @@
-/* Block quantisation to 8 or 4 bits, in equal steps: the payload of a message, written and read. */
+/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
+ * read. */
 #include "base/core.h"
 #include "compress/codec.h"
 #include "nn/exact.h"
@@ -34,15 +35,13 @@ static float ddp__quantise_top(uint32_t scale, float levels)
     return (float)((double)ddp__codec_float(scale) * (double)levels);
 }
 
-/* The scale of a block of finite elements. */
-static float ddp__quantise_scale(const float *x, float levels)
+/* The largest magnitude of a block of finite elements. */
+static float ddp__quantise_largest(const float *x)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
     const ddp__quantise_lanes magnitude = {m, m, m, m};
     ddp__quantise_lanes a, b, most = {0, 0, 0, 0}, other = {0, 0, 0, 0};
     int32_t largest = 0;
-    float scale;
-    uint32_t bits;
 
     for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
         memcpy(&a, x + i, sizeof a);
@@ -55,12 +54,19 @@ static float ddp__quantise_scale(const float *x, float levels)
     most = (most & (most > other)) | (other & ~(most > other));
     for (int i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
-    if (largest == 0) return 0;
+    return ddp__codec_float((uint32_t)largest);
+}
+
+static float ddp__quantise_scale(const float *x, float levels)
+{
+    const float largest = ddp__quantise_largest(x);
+    uint32_t bits;
+
+    if (!(largest > 0)) return 0;
     /* the float above or below the quotient, or the quotient */
-    scale = (float)((double)ddp__codec_float((uint32_t)largest) * (1 / (double)levels));
-    bits = ddp__codec_bits(scale);
-    bits += ddp__quantise_top(bits, levels) < ddp__codec_float((uint32_t)largest);
-    bits -= ddp__quantise_top(bits - 1, levels) >= ddp__codec_float((uint32_t)largest);
+    bits = ddp__codec_bits((float)((double)largest * (1 / (double)levels)));
+    bits += ddp__quantise_top(bits, levels) < largest;
+    bits -= ddp__quantise_top(bits - 1, levels) >= largest;
     bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
     return ddp__codec_float(bits);
 }
@@ -111,6 +117,43 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
     }
 }
 
+/* ---- E3M0 (Streaming DiLoCo, arXiv:2501.18512): a code, a sign and three bits of exponent, is its level + 8 ---- */
+
+enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
+
+/* A smaller scale would have denormal levels, which are not those of every processor. */
+#define DDP__E3M0_LEAST 0x1p-100f
+
+/* What e means, of a code without its sign: s / 64, s / 32, .. s, exactly. */
+static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
+
+static float ddp__e3m0_scale(const float *x)
+{
+    const float largest = ddp__quantise_largest(x);
+
+    return largest < DDP__E3M0_LEAST ? 0 : largest;
+}
+
+/* least[e]: the smallest magnitude whose nearest value is that of e or a larger one; halves go up. */
+static void ddp__e3m0_block(const float *x, float scale, signed char *level)
+{
+    float least[DDP__E3M0_LEVELS + 1];
+
+    memset(level, -DDP__E3M0_SIGN, DDP__QUANTISE_BLOCK);
+    if (!(scale > 0)) return;
+    for (int e = 1; e <= DDP__E3M0_LEVELS; e++) {
+        const double middle = ((double)ddp__e3m0_value(scale, e - 1) + (double)ddp__e3m0_value(scale, e)) / 2;
+        least[e] = (float)middle;
+        if ((double)least[e] < middle) least[e] = nextafterf(least[e], FLT_MAX);
+    }
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++) {
+        const float a = fabsf(x[i]);
+        int e = 0;
+        for (int k = 1; k <= DDP__E3M0_LEVELS; k++) e += a >= least[k];
+        level[i] = (signed char)(e && x[i] < 0 ? e : e - DDP__E3M0_SIGN);
+    }
+}
+
 void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload)
 {
     const float levels = ddp__quantise_levels(packing);
@@ -119,10 +162,6 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
     float last[DDP__QUANTISE_BLOCK];
     size_t at, len;
 
-    if (packing == DDP_PACK_E3M0) {
-        ddp__e3m0_fill(x, n, payload);
-        return;
-    }
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
@@ -133,10 +172,11 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
             from = (const float *)memcpy(last, from, len * sizeof *last);
             to = part;
         }
-        scale = ddp__quantise_scale(from, levels);
+        scale = packing == DDP_PACK_E3M0 ? ddp__e3m0_scale(from) : ddp__quantise_scale(from, levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
-        ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
-        if (packing == DDP_PACK_INT4) ddp__quantise_halve(level, to);
+        if (packing == DDP_PACK_E3M0) ddp__e3m0_block(from, scale, level);
+        else ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
+        if (packing != DDP_PACK_INT8) ddp__quantise_halve(level, to);
         if (to == part) memcpy(p, part, ddp__quantise_size(packing, len));
         p += ddp__quantise_size(packing, len);
     }
@@ -168,6 +208,29 @@ static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, si
         if ((w - one) & ~w & top) break; /* a field of zeros borrows */
     }
     return at;
+}
+
+static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n,
+                                  ddp_error *err)
+{
+    const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
+    float scale = 0;
+
+    if (n % 2 && p[n / 2] >> 4)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
+    for (size_t at = 0; at < n; at++) {
+        const int code = ddp__quantised_level(DDP_PACK_E3M0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
+        const size_t b = at / DDP_QUANTISE_BLOCK;
+        if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
+        if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
+            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
+                             (double)scale, (double)DDP__E3M0_LEAST);
+        if (code == DDP__E3M0_SIGN || (code && scale == 0))
+            return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at, code);
+        if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
+            DDP__TRY(ddp__sum_check(how, x, at, code > e ? -ddp__e3m0_value(scale, e) : ddp__e3m0_value(scale, e), err));
+    }
+    return DDP_OK;
 }
 
 ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
@@ -217,6 +280,20 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
         for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
+/* The same of levels of E3M0. */
+static void ddp__e3m0_apply(const signed char *level, float scale, int add, float *x)
+{
+    float value[2 * DDP__E3M0_SIGN];
+
+    for (int e = 0; e < DDP__E3M0_SIGN; e++) {
+        value[e] = ddp__e3m0_value(scale, e);
+        value[e + DDP__E3M0_SIGN] = -value[e];
+    }
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++)
+        if (add) x[i] += value[level[i] + DDP__E3M0_SIGN];
+        else x[i] = value[level[i] + DDP__E3M0_SIGN];
+}
+
 void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
@@ -225,10 +302,6 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
     float last[DDP__QUANTISE_BLOCK], *to;
     size_t at, len;
 
-    if (packing == DDP_PACK_E3M0) {
-        ddp__e3m0_apply(payload, how, x, n);
-        return;
-    }
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
         if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
@@ -243,7 +316,8 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
         }
         if (packing == DDP_PACK_INT8) memcpy(level, from, sizeof level);
         else ddp__quantise_double(from, level);
-        ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
+        if (packing == DDP_PACK_E3M0) ddp__e3m0_apply(level, scale, how != DDP__UNPACK_STORE, to);
+        else ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
         if (to == last) memcpy(x + at, last, len * sizeof *x);
         p += ddp__quantise_size(packing, len);
     }
