@@ -29,8 +29,8 @@ DDP_LIB void       ddp__config_free(ddp_config *c);
 
 /* ---- refusals.c: what goes with what ---- */
 
-typedef struct ddp__goes_row { /* settings that no run can have all of */
-    unsigned    all;
+typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there are any */
+    unsigned    all, any;
     ddp_status  code;
     const char *why;
 } ddp__goes_row;

@@ -42,91 +42,71 @@ typedef enum ddp__feature {
     DDP__FEATURE_COUNT
 } ddp__feature;
 
-/* Settings that no run can have all of. */
-static const ddp__goes_row *ddp__goes_rows(int *count)
-{
 #define DDP__BIT(id) (1u << DDP__ON_##id)
-#define DDP__PARTS_FLOATS \
-    "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"
-#define DDP__GATHERED "what is gathered between sites needs all workers: choose another wire, or leave the site out"
-#define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
-    static const ddp__goes_row row[] = {
-        DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
-        {DDP__BIT(SITE) | DDP__BIT(JOIN) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
-        {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), DDP_UNSUPPORTED,
-         "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the site out"},
-        DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
-        DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
-                "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
-        DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
-        DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
-                "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
-        DDP__NO(ELASTIC, SECOND, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
-        DDP__NO(JOIN, SECOND, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
-        DDP__NO(ROOM, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
-        DDP__NO(ROOM, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
-        DDP__NO(JOIN, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
-        DDP__NO(JOIN, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
-        DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
-        DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
-                "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
-        DDP__NO(MPI, ELASTIC, DDP_ARG,
-                "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
-        DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
-        DDP__NO(MPI, TLS, DDP_ARG,
-                "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
-        DDP__NO(RING, DETERMINISTIC, DDP_ARG,
-                "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
-        DDP__NO(NCCL, ELASTIC, DDP_UNSUPPORTED, "elastic worlds average by transport: set nccl to 0, or leave it out"),
-        DDP__NO(NCCL, JOIN, DDP_UNSUPPORTED, "elastic worlds average by transport: set nccl to 0, or leave it out"),
-        DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
-                "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
-        {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), DDP_UNSUPPORTED,
-         "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
-         "that, or leave the site out"},
-        DDP__NO(NCCL, INT8, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
-        DDP__NO(NCCL, INT4, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
-        DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "servers are reached by transport: set nccl to 0, or leave it out"),
-        DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
-        DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
-
-    *count = (int)(sizeof row / sizeof row[0]);
-    return row;
-}
+#define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), 0, code, why}
+#define DDP__NO_SUCH(a, b, c, code, why) {DDP__BIT(a), DDP__BIT(b) | DDP__BIT(c), code, why}
+static const ddp__goes_row ddp__goes_rows[] = {
+    DDP__NO_SUCH(PARTS, INT8, INT4, DDP_UNSUPPORTED,
+                 "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"),
+    {DDP__BIT(SITE) | DDP__BIT(TOPK), DDP__BIT(ELASTIC) | DDP__BIT(JOIN), DDP_ARG,
+     "what is gathered between sites needs all workers: choose another wire, or leave the site out"},
+    {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), 0, DDP_UNSUPPORTED,
+     "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the site out"},
+    DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
+    DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED, "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
+    DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
+    DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
+            "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
+    DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+    DDP__NO_SUCH(ROOM, THREADS, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+    DDP__NO_SUCH(JOIN, THREADS, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+    DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+    DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
+            "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
+    DDP__NO(MPI, ELASTIC, DDP_ARG,
+            "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
+    DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
+    DDP__NO(MPI, TLS, DDP_ARG,
+            "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
+    DDP__NO(RING, DETERMINISTIC, DDP_ARG,
+            "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
+    DDP__NO_SUCH(NCCL, ELASTIC, JOIN, DDP_UNSUPPORTED,
+                 "elastic worlds average by transport: set nccl to 0, or leave it out"),
+    DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
+            "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
+    {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), 0, DDP_UNSUPPORTED,
+     "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set that, or leave "
+     "the site out"},
+    DDP__NO_SUCH(NCCL, INT8, INT4, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
+    DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "servers are reached by transport: set nccl to 0, or leave it out"),
+    DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
+    DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"),
+    {0, 0, DDP_OK, NULL}};
 
 /* What a strategy needs a trait for. */
-static const ddp__goes_trait *ddp__goes_traits(int *count)
-{
-    static const ddp__goes_trait trait[] = {
-        {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
-        {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
-        {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
-        {DDP_WITH_INT4, DDP__BIT(INT4), 0,
-         "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
-        {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
-         "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
-        {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
-        {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
-        {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
-        {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
-        {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
-        {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
-        {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
-        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
-         "it needs servers: set servers (--servers N, or --servers colocated)"},
-        {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
-        {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
-        {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
+static const ddp__goes_trait ddp__goes_traits[] = {
+    {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+    {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
+    {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+    {DDP_WITH_INT4, DDP__BIT(INT4), 0,
+     "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
+    {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
+     "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
+    {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
+    {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
+    {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
+    {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
+    {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
+    {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1, "it needs servers: set servers (--servers N, or --servers colocated)"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
+    {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
+    {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"},
+    {0, 0, 0, NULL}};
 #undef DDP__NO
-#undef DDP__PARTS_FLOATS
-#undef DDP__GATHERED
+#undef DDP__NO_SUCH
 #undef DDP__BIT
-
-    *count = (int)(sizeof trait / sizeof trait[0]);
-    return trait;
-}
 
 const char *ddp__feature_name(int i)
 {
@@ -165,22 +145,18 @@ unsigned ddp__features_on(const ddp_config *c, int groups)
 
 const ddp__goes_row *ddp__goes_refuses(unsigned on)
 {
-    int n;
-    const ddp__goes_row *row = ddp__goes_rows(&n);
+    const ddp__goes_row *row = ddp__goes_rows;
 
-    for (int i = 0; i < n; i++)
-        if ((on & row[i].all) == row[i].all) return &row[i];
-    return NULL;
+    while (row->why && ((on & row->all) != row->all || (row->any && !(on & row->any)))) row++;
+    return row->why ? row : NULL;
 }
 
 const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 {
-    int n;
-    const ddp__goes_trait *t = ddp__goes_traits(&n);
+    const ddp__goes_trait *t = ddp__goes_traits;
 
-    for (int i = 0; i < n; i++)
-        if ((on & t[i].on) && !!(traits & t[i].trait) == t[i].with) return &t[i];
-    return NULL;
+    while (t->why && (!(on & t->on) || !!(traits & t->trait) != t->with)) t++;
+    return t->why ? t : NULL;
 }
 
 ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err)
@@ -188,17 +164,14 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
     const unsigned on = ddp__features_on(c, groups);
     const ddp__goes_row *row = ddp__goes_refuses(on);
     const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
+    const unsigned any = row ? on & row->any : 0, told = row ? row->all | (any & (~any + 1)) : t ? t->on : 0;
     char text[256] = "", one[64];
-    int i, n = 0;
+    int n = 0;
 
-    for (i = 0; row && i < (int)DDP__FEATURE_COUNT; i++)
-        if (row->all >> i & 1)
+    for (int i = 0; i < (int)DDP__FEATURE_COUNT; i++)
+        if (told >> i & 1)
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",
                           ddp__feature_text(c, groups, i, one, sizeof one));
     if (row) return ddp__fail(err, row->code, "%s: %s", text, row->why);
-    for (i = 0; t && !(t->on >> i & 1);) i++;
-    if (t)
-        return ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name,
-                         ddp__feature_text(c, groups, i, one, sizeof one), t->why);
-    return DDP_OK;
+    return t ? ddp__fail(err, DDP_UNSUPPORTED, "strategy %s with %s: %s", ops->name, text, t->why) : DDP_OK;
 }
