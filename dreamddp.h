@@ -47396,11 +47396,9 @@ typedef struct ddp__probe_word {
 
 typedef struct ddp__prober {
     ddp_ctx *d;
-    char    *x;                 /* [DDP__PROBE_LARGE] */
-    double   bytes[DDP__PROBE_SIZES], seconds[DDP__PROBE_SIZES]; /* the fastest of the pair in hand */
+    char    *x;               /* [DDP__PROBE_LARGE] */
+    double  *bytes, *seconds; /* [n] the fastest of each size of each pair, the one in hand last */
     int      n;
-    double  *all_bytes, *all_seconds; /* the same of all pairs */
-    int      all;
 } ddp__prober;
 
 static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t bytes, int peer)
@@ -47412,11 +47410,9 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
     return ddp_exchange(q->d, &m);
 }
 
-static int ddp__say(ddp__prober *q, const ddp__probe_word *w, int peer)
+static int ddp__say(ddp__prober *q, ddp__probe_word *w, int peer)
 {
-    ddp__probe_word out = *w;
-
-    return ddp__probe_bytes(q, DDP_SEND, &out, sizeof out, peer);
+    return ddp__probe_bytes(q, DDP_SEND, w, sizeof *w, peer);
 }
 
 static int ddp__hear(ddp__prober *q, ddp__probe_word *w, int peer)
@@ -47534,10 +47530,10 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 
 static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
+    const int first = q->n;
     double best, data, none;
     size_t bytes = DDP__PROBE_SMALL;
 
-    q->n = 0;
     q->bytes[q->n] = sizeof(ddp__probe_word);
     q->seconds[q->n++] = out->ping_s;
     DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
@@ -47547,13 +47543,9 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     else bytes = DDP__PROBE_SMALL;
     DDP__DO(ddp__transfer(q, peer, 0, 0, &none));
-    for (int i = 0; i < q->n; i++) {
-        q->all_bytes[q->all] = q->bytes[i];
-        q->all_seconds[q->all++] = q->seconds[i];
-    }
     data = best - out->ping_s;
     out->rate = (double)bytes / (data > best / 2 ? data : best);
-    return (int)ddp_link_fit(q->bytes, q->seconds, q->n, &out->link, &q->d->host.error);
+    return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link, &q->d->host.error);
 }
 
 static int ddp__sink(ddp__prober *q, int peer)
@@ -47621,30 +47613,18 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
     return 0;
 }
 
-/* Every rank's row to everybody. */
+/* What every rank measured to everybody. */
 static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 {
-    const size_t world = (size_t)q->d->world, pairs = world * sizeof *out->pair,
-                 row = pairs + sizeof *out->host + sizeof *out->name;
-    char *all = (char *)ddp__calloc(world, row), *at;
-    size_t r;
-    int bad;
+    const size_t world = (size_t)q->d->world;
+    ddp_error *err = &q->d->host.error;
 
-    if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
-    at = all + (size_t)q->d->rank * row;
-    memcpy(at, out->pair + (size_t)q->d->rank * world, pairs);
-    memcpy(at + pairs, &out->host[q->d->rank], sizeof *out->host);
-    memcpy(at + pairs + sizeof *out->host, out->name[q->d->rank], sizeof *out->name);
-    bad = (int)ddp__gather_words(q->d, 0, all, row, &q->d->host.error);
-    for (r = 0, at = all; !bad && r < world; r++, at += row) {
-        memcpy(out->pair + r * world, at, pairs);
-        memcpy(&out->host[r], at + pairs, sizeof *out->host);
-        memcpy(out->name[r], at + pairs + sizeof *out->host, sizeof *out->name);
-    }
-    DDP_FREE(all);
-    if (bad) return ddp__ctx_fail(q->d, &q->d->host.error);
+    if (ddp__gather_words(q->d, 0, out->pair, world * sizeof *out->pair, err) ||
+        ddp__gather_words(q->d, 0, out->host, sizeof *out->host, err) ||
+        ddp__gather_words(q->d, 0, out->name, sizeof *out->name, err))
+        return ddp__ctx_fail(q->d, err);
     /* round trips have one end that measured them */
-    for (r = 0; r < world; r++)
+    for (size_t r = 0; r < world; r++)
         for (size_t c = 0; c < r; c++) {
             const ddp_pair *led = &out->pair[c * world + r];
             ddp_pair *p = &out->pair[r * world + c];
@@ -47677,19 +47657,18 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     out->host = (ddp_link *)ddp__calloc(world, sizeof *out->host);
     out->name = (char (*)[64])ddp__calloc(world, sizeof *out->name);
     q.x = (char *)ddp__calloc(DDP__PROBE_LARGE, 1);
-    q.all_bytes = (double *)ddp__calloc(world * DDP__PROBE_SIZES, sizeof(double));
-    q.all_seconds = (double *)ddp__calloc(world * DDP__PROBE_SIZES, sizeof(double));
-    if (!out->pair || !out->host || !out->name || !q.x || !q.all_bytes || !q.all_seconds) {
+    q.bytes = (double *)ddp__calloc(2 * world * DDP__PROBE_SIZES, sizeof *q.bytes);
+    if (!out->pair || !out->host || !out->name || !q.x || !q.bytes) {
         bad = ddp__ctx_failf(d, DDP_MEMORY, "out of memory for probing %d ranks", d->world);
     } else {
+        q.seconds = q.bytes + world * DDP__PROBE_SIZES;
         (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad) bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank], &d->host.error);
+        if (!bad) bad = (int)ddp_link_fit(q.bytes, q.seconds, q.n, &out->host[d->rank], &d->host.error);
         bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
-    DDP_FREE(q.all_bytes);
-    DDP_FREE(q.all_seconds);
+    DDP_FREE(q.bytes);
     out->seconds = ddp_now() - begin;
     if (bad) ddp_probe_free(out);
     return bad;
