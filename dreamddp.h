@@ -39620,7 +39620,7 @@ struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
     int          rank, world, met; /* id, how many ids there are, and how many from the start */
-    ddp__links   links, second_links; /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not set */
+    ddp__links   links[2];       /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not set */
     ddp_strategy_ops ops;
     void        *self;           /* the strategy's memory */
     const char  *event;          /* that the strategy is in; NULL = none */
@@ -39630,7 +39630,7 @@ struct ddp_ctx {
     ddp__own_state *kept;        /* [kepts] */
     int          kepts;
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
-    ddp_link     link, second_link; /* measured */
+    ddp_link     link[2];        /* measured */
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
@@ -39735,7 +39735,6 @@ DDP_LIB int          ddp__is_first(const ddp_ctx *d);
 DDP_LIB int          ddp__leads(const ddp_ctx *d);
 DDP_LIB int          ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
-DDP_LIB ddp_link    *ddp__link_at(ddp_ctx *d, int link); /* as measured */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
@@ -39754,7 +39753,7 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("bucket_bytes", d->cfg.bucket_bytes)                            \
     X("deterministic", d->cfg.deterministic)                          \
     X("paper", d->cfg.paper)                                          \
-    X("net (bytes/s of the slowest link)", d->links.slowest)          \
+    X("net (bytes/s of the slowest link)", d->links[0].slowest)          \
     X("seed", d->cfg.seed)                                            \
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
@@ -39804,10 +39803,9 @@ DDP_LIB const char *ddp__setting_name(int i);
 
 /* ---- links.c, connect.c: the others ---- */
 
-/* What cfg.net and cfg.net_script, or cfg.net2, say about this rank; *out stays empty where none is
+/* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
  * set. Freed by ddp__links_free. */
-DDP_LIB ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err);
-DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
+DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
 DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
 DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
 /* The wire of the first link, or of another that meets at addr. */
@@ -39999,7 +39997,7 @@ DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_bat
 /* ---- profile -> plan ---- */
 
 /* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
- * configured; as measured, agreed on by the team; what transfers take, from d->link. */
+ * configured; as measured, agreed on by the team; what transfers take, from d->link[0]. */
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
@@ -40007,7 +40005,7 @@ DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 
 /* meter.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
-DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
+DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
     int    n, first; /* those from `first` on are of one size */
@@ -40033,11 +40031,9 @@ DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *
 /* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
 DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
-/* planning.c: after each step, whether to plan again. account.c: the link while training; observe
- * overwrites op_scratch. */
+/* planning.c: after each step, whether to plan again. account.c: follows the link from here on. */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__drift_start(ddp_ctx *d);
-DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now);
 
 /* ---- what is told ---- */
 
@@ -40056,8 +40052,6 @@ DDP_LIB int  ddp__note_members(ddp_ctx *d);
 
 /* account.c */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
-DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
-DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
 
 /* ==== run/device.h ==== [run] */
@@ -40075,9 +40069,18 @@ DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
 /* Waits for all that was queued on the device; its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
-/* ---- from device to device (nccl.c) ----
- *
- * Tickets of such messages are below -1. slots: how many may be under way. */
+/* ---- from device to device (nccl.c) ---- */
+
+struct ddp__nccl {
+    const ddp_sites      *site;     /* NULL = one level */
+    struct ddp__crossing *crossing; /* [slots] and what each averages */
+    int                   slots;
+    int64_t               messages, bytes; /* averaged so far; no headers are known */
+    double                left_s;   /* when a rank was first seen to have left; 0 = none has */
+    float                *zeros;    /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
+};
+
+/* Tickets of such messages are below -1. slots: how many may be under way. */
 DDP_LIB ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err);
 /* stop: before the stager does; close: behind it. */
 DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
@@ -40089,11 +40092,6 @@ DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
-/* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
-DDP_LIB ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err);
-DDP_LIB float     *ddp__nccl_zeros(const ddp_ctx *d);
-/* operations, bytes that were averaged (no headers are known), and the algorithm. */
-DDP_LIB void       ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out);
 
 /* ---- over the host (stager.c) ----
  *
@@ -40143,9 +40141,8 @@ DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
 typedef enum ddp__moment_kind {
     DDP__M_ENTER,  /* of a hook: what phase it opens */
     DDP__M_LEAVE,  /* of a hook: what phase runs from here on */
-    DDP__M_HOLD,   /* a wait for a message begins */
+    DDP__M_BEGIN,  /* a wait for a message, or an update */
     DDP__M_HELD,
-    DDP__M_UPDATE, /* an update begins */
     DDP__M_UPDATED,
     DDP__M_STEP    /* a step is over */
 } ddp__moment_kind;
@@ -40424,8 +40421,6 @@ int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
-ddp_link *ddp__link_at(ddp_ctx *d, int link) { return link ? &d->second_link : &d->link; }
-
 int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
 int ddp__group_root(const ddp_ctx *d, int group)
@@ -40661,25 +40656,17 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
  * that the hook of layer opens. */
-void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
+static void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
-    switch (d->at.phase) {
-    case DDP__OUTSIDE:
-        /* no forward hook: the forward pass and the first layer's backward look like one */
-        if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
-        ddp__record(d, DDP_SPAN_FORWARD, -1, d->at.mark, now);
-        return;
-    case DDP__IN_FORWARD:
-        ddp__record(d, DDP_SPAN_FORWARD, d->at.layer, d->at.mark, now);
-        return;
-    case DDP__IN_BACKWARD:
-        ddp__record(d, DDP_SPAN_BACKWARD, d->at.layer, d->at.mark, now);
-        return;
-    case DDP__AFTER_BACKWARD:
-        if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
-        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->at.mark, now);
-        return;
-    }
+    const ddp__phase ran = d->at.phase;
+    const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
+
+    if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
+    /* without a forward hook the forward pass and the first layer's backward look like one */
+    if (ran == DDP__OUTSIDE) layer = -1;
+    else if (ran != DDP__AFTER_BACKWARD) layer = d->at.layer;
+    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD, layer,
+                d->at.mark, now);
 }
 
 /* Of both links, into op_scratch. */
@@ -40761,214 +40748,6 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
             comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
         else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
     }
-}
-
-void ddp__account_reset(ddp_ctx *d)
-{
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
-}
-
-void ddp__account_step(ddp_ctx *d, double now)
-{
-    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
-    if (d->engine) {
-        double comm, exposed;
-        int n = ddp__gather_spans(d, d->step_begin, now);
-        ddp__sort_spans(d->merge, n);
-        ddp__sweep_spans(d->merge, n, &comm, &exposed);
-        d->stats.comm_s += comm;
-        d->stats.exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
-    }
-    d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += d->wait_this_step;
-    d->stats.counted_steps++;
-    d->wait_this_step = 0;
-    d->step_begin = now;
-}
-
-void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
-{
-    memset(out, 0, sizeof *out);
-    if (!d) return;
-    if (d->clock) ddp__clock_collect(d);
-    *out = d->stats;
-    out->strategy = d->ops.name;
-    out->steps = d->step;
-    if (d->stats.counted_steps) {
-        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
-        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
-    }
-    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
-    for (int link = 0; link < 2; link++) {
-        ddp__engine *e = link ? d->second : d->engine;
-        ddp__net_stats net;
-        if (!e) continue;
-        ddp__engine_stats(e, &net);
-        out->bytes_sent += net.bytes_sent;
-        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
-        out->comm_cpu_s += net.cpu_s;
-    }
-    out->divergence = 0;
-    out->optimizer_bytes = d->muon_count * sizeof(float);
-    for (int l = 0; l < d->layers; l++) {
-        out->divergence += d->unit[l].last_divergence;
-        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
-    }
-    out->link = d->measured ? d->fit[0].link : d->link;
-}
-
-double ddp_divergence(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
-}
-
-const char *ddp_last_algorithm(const ddp_ctx *d)
-{
-    ddp__net_stats net;
-
-    if (!d || !d->engine) return "none";
-    ddp__engine_stats(d->engine, &net);
-    return ddp__algorithm_name(net.algorithm);
-}
-
-int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
-{
-    long oldest;
-    int n = 0, ops = 0;
-
-    if (d->clock) ddp__clock_collect(d);
-    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
-    /* newest last: when room is short the oldest compute spans are left out */
-    if (ops > room / 2) ops = room / 2; /* each may give two */
-    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (int i = 0; i < ops; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
-        if (o->end < 0) continue;
-        /* as in the statistics: standing still for a slower peer is not communicating */
-        if (o->peer_wait > 0 && n + ops - i < room)
-            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
-        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
-    }
-    return n;
-}
-
-/* ---- the times of a device, which come later than its hooks return ---- */
-
-typedef struct ddp__moment {
-    ddp__moment_kind kind;
-    int              layer;
-    ddp__phase       phase;
-} ddp__moment;
-
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
-typedef struct ddp__clock ddp__clock;
-struct ddp__clock {
-    ddp__moment *moment; /* [room] */
-    int    room;
-    long   first, next, step;
-    ddp__at at;          /* where the accounts stand, behind the hooks */
-};
-
-ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
-
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
-    d->clock = c;
-    /* a host may be so many steps ahead of its device */
-    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
-    c->step = d->step;
-    c->at.mark = ddp_now();
-    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-void ddp__clock_free(ddp_ctx *d)
-{
-    if (!d->clock) return;
-    if (d->clock->moment) DDP_FREE(d->clock->moment);
-    DDP_FREE(d->clock);
-    d->clock = NULL;
-}
-
-/* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
-{
-    switch (m->kind) {
-    case DDP__M_ENTER:
-        ddp__account_hook(d, now, m->layer, m->phase);
-        break;
-    case DDP__M_LEAVE:
-        d->at.phase = m->phase;
-        d->at.layer = m->layer;
-        d->at.mark = now;
-        break;
-    case DDP__M_HOLD:
-    case DDP__M_UPDATE:
-        d->at.begun = now;
-        break;
-    case DDP__M_HELD:
-        d->wait_this_step += now - d->at.begun;
-        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_STEP:
-        ddp__account_step(d, now);
-        break;
-    }
-}
-
-void ddp__clock_collect(ddp_ctx *d)
-{
-    ddp__clock *c = d->clock;
-    const ddp__at here = d->at;
-    const long step = d->step;
-
-    d->at = c->at;
-    for (; c->first < c->next; c->first++) {
-        const int i = (int)(c->first % c->room);
-        const double now = d->host.backend->marked(d->host.device, i);
-
-        if (now < 0) break;
-        d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now);
-        c->step += c->moment[i].kind == DDP__M_STEP;
-    }
-    c->at = d->at;
-    d->at = here;
-    d->step = step;
-}
-
-void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
-{
-    ddp__clock *c = d->clock;
-    const ddp__moment m = {kind, layer, phase};
-
-    if (!c) {
-        ddp__clock_account(d, &m, ddp_now());
-        return;
-    }
-    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
-    ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
-        ddp__sleep_until(ddp_now() + 1e-4);
-        ddp__clock_collect(d);
-        if (d->host.backend->check(d->host.device, NULL)) return;
-    }
-    c->moment[c->next % c->room] = m;
-    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
-    c->next++;
 }
 
 /* ---- the link, as operations show it ---- */
@@ -41060,7 +40839,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
     return n;
 }
 
-void ddp__drift_observe(ddp_ctx *d, double since, double now)
+static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
@@ -41088,8 +40867,216 @@ void ddp__drift_start(ddp_ctx *d)
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], *ddp__link_at(d, link), bytes, 4.0 * d->layers);
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
+}
+
+/* ---- steps and statistics ---- */
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
+}
+
+static void ddp__account_step(ddp_ctx *d, double now)
+{
+    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
+    if (d->engine) {
+        double comm, exposed;
+        int n = ddp__gather_spans(d, d->step_begin, now);
+        ddp__sort_spans(d->merge, n);
+        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        d->stats.comm_s += comm;
+        d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+    }
+    d->sum_step_s += now - d->step_begin;
+    d->sum_wait_s += d->wait_this_step;
+    d->stats.counted_steps++;
+    d->wait_this_step = 0;
+    d->step_begin = now;
+}
+
+void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!d) return;
+    if (d->clock) ddp__clock_collect(d);
+    *out = d->stats;
+    out->strategy = d->ops.name;
+    out->steps = d->step;
+    if (d->stats.counted_steps) {
+        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
+        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    }
+    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    for (int link = 0; link < 2; link++) {
+        ddp__engine *e = link ? d->second : d->engine;
+        ddp__net_stats net;
+        if (!e) continue;
+        ddp__engine_stats(e, &net);
+        out->bytes_sent += net.bytes_sent;
+        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
+        out->comm_cpu_s += net.cpu_s;
+    }
+    out->divergence = 0;
+    out->optimizer_bytes = d->muon_count * sizeof(float);
+    for (int l = 0; l < d->layers; l++) {
+        out->divergence += d->unit[l].last_divergence;
+        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+    }
+    out->link = d->measured ? d->fit[0].link : d->link[0];
+}
+
+double ddp_divergence(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !d->engine) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return ddp__algorithm_name(net.algorithm);
+}
+
+int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
+{
+    long oldest;
+    int n = 0, ops = 0;
+
+    if (d->clock) ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    /* newest last: when room is short the oldest compute spans are left out */
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        if (o->end < 0) continue;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room)
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
+    }
+    return n;
+}
+
+/* ---- the times of a device, which come later than its hooks return ---- */
+
+typedef struct ddp__moment {
+    ddp__moment_kind kind;
+    int              layer;
+    ddp__phase       phase;
+} ddp__moment;
+
+/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+typedef struct ddp__clock {
+    ddp__moment *moment; /* [room] */
+    int    room;
+    long   first, next, step;
+    ddp__at at;          /* where the accounts stand, behind the hooks */
+} ddp__clock;
+
+ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
+    d->clock = c;
+    /* a host may be so many steps ahead of its device */
+    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
+    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->step = d->step;
+    c->at.mark = ddp_now();
+    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
+}
+
+void ddp__clock_free(ddp_ctx *d)
+{
+    if (!d->clock) return;
+    if (d->clock->moment) DDP_FREE(d->clock->moment);
+    DDP_FREE(d->clock);
+    d->clock = NULL;
+}
+
+/* What came at a time, on a device or here. */
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
+{
+    switch (m->kind) {
+    case DDP__M_ENTER:
+        ddp__account_hook(d, now, m->layer, m->phase);
+        break;
+    case DDP__M_LEAVE:
+        d->at.phase = m->phase;
+        d->at.layer = m->layer;
+        d->at.mark = now;
+        break;
+    case DDP__M_BEGIN:
+        d->at.begun = now;
+        break;
+    case DDP__M_HELD:
+        d->wait_this_step += now - d->at.begun;
+        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
+        break;
+    case DDP__M_UPDATED:
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
+        break;
+    case DDP__M_STEP:
+        ddp__account_step(d, now);
+        break;
+    }
+}
+
+void ddp__clock_collect(ddp_ctx *d)
+{
+    ddp__clock *c = d->clock;
+    const ddp__at here = d->at;
+    const long step = d->step;
+
+    d->at = c->at;
+    for (; c->first < c->next; c->first++) {
+        const int i = (int)(c->first % c->room);
+        const double now = d->host.backend->marked(d->host.device, i);
+
+        if (now < 0) break;
+        d->step = c->step;
+        ddp__clock_account(d, &c->moment[i], now);
+        c->step += c->moment[i].kind == DDP__M_STEP;
+    }
+    c->at = d->at;
+    d->at = here;
+    d->step = step;
+}
+
+void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
+{
+    ddp__clock *c = d->clock;
+    const ddp__moment m = {kind, layer, phase};
+
+    if (!c) {
+        ddp__clock_account(d, &m, ddp_now());
+        return;
+    }
+    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
+    ddp__clock_collect(d);
+    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+        ddp__sleep_until(ddp_now() + 1e-4);
+        ddp__clock_collect(d);
+        if (d->host.backend->check(d->host.device, NULL)) return;
+    }
+    c->moment[c->next % c->room] = m;
+    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
+    c->next++;
 }
 
 /* ==== run/stager.c ==== [run] */
@@ -41690,7 +41677,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
 
-    ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
@@ -42291,14 +42278,20 @@ static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *
     return DDP_OK;
 }
 
-ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
+ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err)
 {
+    ddp_config second = *given;
+    const ddp_config *c = link ? &second : given;
     ddp__netspec spec;
     ddp__incidents s;
     ddp__links l;
     ddp_status status = DDP_OK;
-    size_t variant = 0, path = c->net ? ddp__net_path(c->net, &variant) : 0;
+    size_t variant = 0, path;
 
+    second.net = given->net2;
+    second.net_script = NULL;
+    second.seed++;
+    path = c->net ? ddp__net_path(c->net, &variant) : 0;
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
     memset(&s, 0, sizeof s);
@@ -42317,16 +42310,6 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     if (status == DDP_OK) *out = l;
     else ddp__links_free(&l);
     return status;
-}
-
-ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
-{
-    ddp_config second = *c;
-
-    second.net = c->net2;
-    second.net_script = NULL;
-    second.seed = c->seed + 1;
-    return ddp__links_open(&second, out, err);
 }
 
 /* ==== run/env.c ==== [run] */
@@ -43035,10 +43018,10 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (c.join) c.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
         (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
-    DDP__TRY(ddp__links_open(&c, &links, err)); /* a file that cannot be read, before any start */
-    ddp__links_free(&links);
-    DDP__TRY(ddp__second_links(&c, &links, err));
-    ddp__links_free(&links);
+    for (int link = 0; link < 2; link++) { /* a file that cannot be read, before any start */
+        DDP__TRY(ddp__links_open(&c, link, &links, err));
+        ddp__links_free(&links);
+    }
 #define DDP__OWN_STRING(name) owned &= ddp__config_own(&c.name);
     DDP__CONFIG_STRINGS(DDP__OWN_STRING)
 #undef DDP__OWN_STRING
@@ -43751,22 +43734,13 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
  * two links, the engine the other (transfers.c). */
 
-/* An average in two levels, until it is held. */
+/* An average, until it is held. */
 typedef struct ddp__crossing {
-    float **data;   /* [arrays] */
+    float **data;   /* [arrays], and counts behind them */
     size_t *count;
     int     arrays, room;
     long    ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
 } ddp__crossing;
-
-struct ddp__nccl {
-    const ddp_sites *site;       /* NULL = one level */
-    ddp__crossing   *crossing;   /* [slots] and what each averages */
-    int              slots;
-    int64_t          messages, bytes;
-    double           left_s;     /* when a rank was first seen to have left; 0 = none has */
-    float           *zeros;      /* on the device, what the link is probed with */
-};
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
@@ -43859,10 +43833,8 @@ void ddp__nccl_close(ddp_ctx *d)
 
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (int i = 0; x->crossing && i < x->slots; i++) {
+    for (int i = 0; x->crossing && i < x->slots; i++)
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
-        if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
-    }
     if (x->crossing) DDP_FREE(x->crossing);
     DDP_FREE(x);
     d->nccl = NULL;
@@ -43873,27 +43845,17 @@ int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
     return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to && !m->here;
 }
 
-float *ddp__nccl_zeros(const ddp_ctx *d) { return d->nccl->zeros; }
-
-void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
-{
-    out->operations = d->nccl->messages;
-    out->bytes_sent = d->nccl->bytes;
-    out->algorithm = "nccl";
-}
-
 /* As the backend takes arrays; *total is their floats. */
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
 
     if (n > c->room) {
-        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
-        size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
-        if (data) c->data = data;
-        if (count) c->count = count;
-        if (data && count) c->room = n;
-        else return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
+        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        c->data = data;
+        c->count = (size_t *)(void *)(data + n);
+        c->room = n;
     }
     *total = 0;
     c->arrays = n;
@@ -43942,15 +43904,6 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     }
     b->finish(d->host.device, slot);
     return DDP_OK;
-}
-
-ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
-{
-    long ticket;
-
-    DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
-    DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    return d->host.backend->wait(d->host.device, err);
 }
 
 /* ==== run/device.c ==== [run] */
@@ -44065,7 +44018,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
     ddp_status s = DDP_OK;
 
     if (!d->engine) return DDP_OK;
-    ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
     else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
     else if (d->loaded) ddp__stager_hold(d->stager, ticket);
@@ -45148,8 +45101,9 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     m.link = link;
     DDP__TRY(ddp__post_flush(d, err));
     if (d->nccl && ddp__nccl_takes(d, &m)) {
-        DDP__TRY(ddp__nccl_run(d, &m, err));
-        return ddp__device_check(d, err);
+        DDP__TRY(ddp__nccl_post(d, &m, &ticket, err));
+        DDP__TRY(ddp__nccl_hold(d, ticket, err));
+        return ddp__device_wait(d, err);
     }
     if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
     DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
@@ -45195,14 +45149,14 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
     for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
-        list[i].data = d->nccl && link == 0 && !d->team ? ddp__nccl_zeros(d) : x;
+        list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
     if (s == DDP_OK) s = ddp__probe_sizes(d, link, list, &meter, &pieces, err);
     DDP_FREE(list);
     DDP_FREE(x);
     DDP__TRY(s);
-    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, &d->links); /* who led was lost */
+    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
@@ -45278,25 +45232,25 @@ ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_e
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 
-/* 1 Gbit/s where no link is described. */
 double ddp_described_rate(const ddp_ctx *d, double *delay_s)
 {
-    *delay_s = d->links.plan_delay_s;
-    return d->links.plan_rate > 0 ? d->links.plan_rate : 0;
+    *delay_s = d->links[0].plan_delay_s;
+    return d->links[0].plan_rate > 0 ? d->links[0].plan_rate : 0;
 }
 
-double ddp_nominal_rate(const ddp_ctx *d) { return d->links.plan_rate > 0 ? d->links.plan_rate : 125e6; }
+/* 1 Gbit/s where no link is described. */
+static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
+
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(&d->links[0]); }
 
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
+ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
+    const int n = d->team ? d->team_size : ddp_workers(d);
     ddp_link k;
-    /* 1 Gbit/s where no link is described */
-    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
-    int n = d->team ? d->team_size : ddp_workers(d);
 
-    k.beta_s = 2.0 * (n - 1) / n / rate;
-    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(&d->links[link]);
+    k.alpha_s = n > 1 ? 2 * d->links[link].plan_delay_s : 0;
     return k;
 }
 
@@ -45323,12 +45277,12 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
 
     p->gap_s = d->gap_s[0];
-    p->alpha_s = d->link.alpha_s > p->gap_s ? d->link.alpha_s - p->gap_s : 0; /* a single message takes both */
+    p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes both */
     for (int l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link.beta_s * bytes;
+        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link[0].beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
     }
 }
@@ -45344,7 +45298,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    d->link = ddp__link_nominal(d, &d->links);
+    d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
     for (int l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
@@ -45444,11 +45398,9 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_local(d, p);
     if (d->engine) {
-        DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
-        DDP__TRY(ddp__probe_gap(d, 0, d->link, &d->gap_s[0], err));
-        if (ddp_links(d) == 2) {
-            DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
-            DDP__TRY(ddp__probe_gap(d, 1, d->second_link, &d->gap_s[1], err));
+        for (int k = 0; k < ddp_links(d); k++) {
+            DDP__TRY(ddp__probe_link(d, k, &d->link[k], err));
+            DDP__TRY(ddp__probe_gap(d, k, d->link[k], &d->gap_s[k], err));
         }
         DDP__TRY(ddp__profile_agree(d, p, err));
     }
@@ -45495,8 +45447,7 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
     double free_at[2] = {0, 0};
     int step = 0;
 
-    link[0] = d->link.beta_s > 0 ? d->link : ddp__link_nominal(d, &d->links);
-    link[1] = d->second_link.beta_s > 0 ? d->second_link : ddp__link_nominal(d, &d->second_links);
+    for (int k = 0; k < 2; k++) link[k] = d->link[k].beta_s > 0 ? d->link[k] : ddp__link_nominal(d, k);
     for (int i = 0; i < n; i++) {
         if (t[i].step != step) free_at[0] = free_at[1] = 0;
         step = t[i].step;
@@ -45746,9 +45697,9 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
 
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    d->link = ddp__link_nominal(d, &d->links);
+    d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
+    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
@@ -45779,7 +45730,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
         ddp__profile_nominal(d, &p);
     }
     ddp__profile_between(d, &p);
-    if (ddp_links(d) == 2) d->second_link = ddp__link_nominal(d, &d->second_links);
+    if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
     if (d->cfg.plan_path) {
         s = ddp__plan_from_file(d, &p, err);
     } else if (d->plan_final) {
@@ -45832,7 +45783,7 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 
     d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
-        double moved = fabs(ddp_link_drift(*ddp__link_at(d, link), d->fit[link].link, &d->mean_layer_bytes, 1));
+        double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
         if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
         most = fmax(most, moved);
         d->drift_word.link[link] = d->fit[link].link;
@@ -45853,7 +45804,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
     link = d->drift_word.again == DDP__LINK_MOVED + 1;
-    was = *ddp__link_at(d, link);
+    was = d->link[link];
     is = d->drift_word.link[link];
     if (d->drift_word.again == DDP__PLAN_STALE)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
@@ -45861,8 +45812,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
                  "%.2f ms + %.1f ns): planning again", d->step, link ? " over the second link" : "", 1e3 * is.alpha_s,
                  1e9 * is.beta_s, 1e3 * was.alpha_s, 1e9 * was.beta_s);
-    d->link = d->drift_word.link[0];
-    d->second_link = d->drift_word.link[1];
+    memcpy(d->link, d->drift_word.link, sizeof d->link);
     d->stats.replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
                   is.alpha_s + is.beta_s * d->mean_layer_bytes);
@@ -46197,8 +46147,8 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     if (!d->measured) return DDP_OK;
     memcpy(profile, d->profile.forward_s, L * sizeof *profile);
     memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
-    profile[2 * L] = d->link.alpha_s;
-    profile[2 * L + 1] = d->link.beta_s;
+    profile[2 * L] = d->link[0].alpha_s;
+    profile[2 * L + 1] = d->link[0].beta_s;
     profile[2 * L + 2] = d->gap_s[0];
     return DDP_OK;
 }
@@ -46277,8 +46227,8 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     DDP__TRY(ddp__profile_start(d, &d->profile, err));
     memcpy(d->profile.forward_s, profile, L * sizeof *profile);
     memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
-    d->link.alpha_s = profile[2 * L];
-    d->link.beta_s = profile[2 * L + 1];
+    d->link[0].alpha_s = profile[2 * L];
+    d->link[0].beta_s = profile[2 * L + 1];
     d->gap_s[0] = profile[2 * L + 2];
     ddp__profile_between(d, &d->profile);
     return DDP_OK;
@@ -46422,11 +46372,11 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
     int listen_fd;
 
     if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
+    DDP__TRY(ddp__links_open(&d->cfg, 1, &d->links[1], err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
     if (hub) hub = ddp__hub_second(hub, 0);
     DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
+    return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
 }
 
 /* ==== run/join.c ==== [run] */
@@ -46591,8 +46541,8 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
     d->rank = d->cfg.rank = d->joiner->place.id;
     d->world = d->cfg.world = d->joiner->place.world;
     d->cfg.min_world = d->joiner->place.min_world;
-    ddp__links_free(&d->links); /* they were those of another world */
-    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    ddp__links_free(&d->links[0]); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
     ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
     return DDP_OK;
 }
@@ -46618,7 +46568,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &d->engine, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
     if (s == DDP_OK) return s;
     ddp__admission_stop(d);
@@ -48033,7 +47983,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
-    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
         if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
@@ -48046,7 +47996,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, ddp__first_ids(d->met), &d->engine, err));
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }
@@ -48115,8 +48065,8 @@ void ddp_close(ddp_ctx *d)
     if (d->merge) DDP_FREE(d->merge);
     if (d->pace) DDP_FREE(d->pace);
     ddp__timer_close(&d->timer);
-    ddp__links_free(&d->links);
-    ddp__links_free(&d->second_links);
+    ddp__links_free(&d->links[0]);
+    ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
     ddp__pool_close(d->host.pool);
     ddp__config_free(&d->cfg);
@@ -48264,7 +48214,7 @@ int ddp_measure_links(ddp_ctx *d)
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, ddp__link_at(d, link), &d->host.error))
+        if (ddp__probe_link(d, link, &d->link[link], &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -48276,7 +48226,9 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     if (d->nccl && link == 0) {
-        ddp__nccl_stats(d, out);
+        out->operations = d->nccl->messages;
+        out->bytes_sent = d->nccl->bytes;
+        out->algorithm = "nccl";
     } else {
         ddp__engine_stats(ddp__engine_of(d, link), &net);
         out->bytes_sent = net.bytes_sent;
@@ -48284,10 +48236,10 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->busy_s = net.busy_s;
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
-    out->link = link ? d->second_link : d->link;
+    out->link = d->link[link];
     out->gap_s = d->gap_s[link];
     if (link == 0) out->mu = 1;
-    else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
+    else if (d->link[0].beta_s > 0) out->mu = d->link[1].beta_s / d->link[0].beta_s;
     return 0;
 }
 
@@ -53802,13 +53754,13 @@ static void ddp__row_fill(ddp_pipe *p, double *row)
     row[DDP__TELLS_STEP] = x->step_s / steps;
     for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) row[DDP__TELLS_BUSY] += x->sum[k] / steps;
     row[DDP__TELLS_EXPOSED] = ddp__stage_exposed(p->d);
-    row[DDP__TELLS_RATE] = p->d->links.own.rate;
+    row[DDP__TELLS_RATE] = p->d->links[0].own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * s;
-        if (s == p->stage || !p->d->links.path) continue;
-        other[DDP__OTHER_RATE] = p->d->links.path[rank].rate;
-        other[DDP__OTHER_DELAY] = p->d->links.path[rank].delay_s;
+        if (s == p->stage || !p->d->links[0].path) continue;
+        other[DDP__OTHER_RATE] = p->d->links[0].path[rank].rate;
+        other[DDP__OTHER_DELAY] = p->d->links[0].path[rank].delay_s;
     }
     for (int i = 0; i < p->outs; i++) {
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * p->out[i].stage;
@@ -54397,7 +54349,7 @@ static void ddp__crossings(const ddp_graph *g, int stages, unsigned char *uses, 
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = p->d->world;
-    const ddp__links *l = &p->d->links;
+    const ddp__links *l = &p->d->links[0];
     double *told = (double *)ddp__calloc((size_t)world * (size_t)(S + 1), sizeof *told), *own;
     ddp_status s;
 
@@ -54466,7 +54418,7 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (!floats || !rate || !count || !each || !uses)
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, uses, floats);
-    if (s == DDP_OK) s = p->d->links.slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
+    if (s == DDP_OK) s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
     if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
     if (floats) DDP_FREE(floats);
     if (rate) DDP_FREE(rate);

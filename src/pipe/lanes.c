@@ -142,13 +142,13 @@ static void ddp__row_fill(ddp_pipe *p, double *row)
     row[DDP__TELLS_STEP] = x->step_s / steps;
     for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) row[DDP__TELLS_BUSY] += x->sum[k] / steps;
     row[DDP__TELLS_EXPOSED] = ddp__stage_exposed(p->d);
-    row[DDP__TELLS_RATE] = p->d->links.own.rate;
+    row[DDP__TELLS_RATE] = p->d->links[0].own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * s;
-        if (s == p->stage || !p->d->links.path) continue;
-        other[DDP__OTHER_RATE] = p->d->links.path[rank].rate;
-        other[DDP__OTHER_DELAY] = p->d->links.path[rank].delay_s;
+        if (s == p->stage || !p->d->links[0].path) continue;
+        other[DDP__OTHER_RATE] = p->d->links[0].path[rank].rate;
+        other[DDP__OTHER_DELAY] = p->d->links[0].path[rank].delay_s;
     }
     for (int i = 0; i < p->outs; i++) {
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * p->out[i].stage;

@@ -16,25 +16,17 @@ void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
  * that the hook of layer opens. */
-void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
+static void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
-    switch (d->at.phase) {
-    case DDP__OUTSIDE:
-        /* no forward hook: the forward pass and the first layer's backward look like one */
-        if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
-        ddp__record(d, DDP_SPAN_FORWARD, -1, d->at.mark, now);
-        return;
-    case DDP__IN_FORWARD:
-        ddp__record(d, DDP_SPAN_FORWARD, d->at.layer, d->at.mark, now);
-        return;
-    case DDP__IN_BACKWARD:
-        ddp__record(d, DDP_SPAN_BACKWARD, d->at.layer, d->at.mark, now);
-        return;
-    case DDP__AFTER_BACKWARD:
-        if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
-        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->at.mark, now);
-        return;
-    }
+    const ddp__phase ran = d->at.phase;
+    const int backward = entering == DDP__IN_BACKWARD || entering == DDP__AFTER_BACKWARD;
+
+    if ((ran == DDP__OUTSIDE || ran == DDP__AFTER_BACKWARD) && !backward) return;
+    /* without a forward hook the forward pass and the first layer's backward look like one */
+    if (ran == DDP__OUTSIDE) layer = -1;
+    else if (ran != DDP__AFTER_BACKWARD) layer = d->at.layer;
+    ddp__record(d, ran == DDP__OUTSIDE || ran == DDP__IN_FORWARD ? DDP_SPAN_FORWARD : DDP_SPAN_BACKWARD, layer,
+                d->at.mark, now);
 }
 
 /* Of both links, into op_scratch. */
@@ -116,214 +108,6 @@ static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exp
             comm_until = s[i].end_s > comm_until ? s[i].end_s : comm_until;
         else busy_until = s[i].end_s > busy_until ? s[i].end_s : busy_until;
     }
-}
-
-void ddp__account_reset(ddp_ctx *d)
-{
-    d->stats.counted_steps = 0;
-    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
-    d->sum_step_s = d->sum_wait_s = 0;
-    d->step_begin = ddp_now();
-}
-
-void ddp__account_step(ddp_ctx *d, double now)
-{
-    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
-    if (d->engine) {
-        double comm, exposed;
-        int n = ddp__gather_spans(d, d->step_begin, now);
-        ddp__sort_spans(d->merge, n);
-        ddp__sweep_spans(d->merge, n, &comm, &exposed);
-        d->stats.comm_s += comm;
-        d->stats.exposed_s += exposed;
-        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
-    }
-    d->sum_step_s += now - d->step_begin;
-    d->sum_wait_s += d->wait_this_step;
-    d->stats.counted_steps++;
-    d->wait_this_step = 0;
-    d->step_begin = now;
-}
-
-void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
-{
-    memset(out, 0, sizeof *out);
-    if (!d) return;
-    if (d->clock) ddp__clock_collect(d);
-    *out = d->stats;
-    out->strategy = d->ops.name;
-    out->steps = d->step;
-    if (d->stats.counted_steps) {
-        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
-        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
-    }
-    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
-    for (int link = 0; link < 2; link++) {
-        ddp__engine *e = link ? d->second : d->engine;
-        ddp__net_stats net;
-        if (!e) continue;
-        ddp__engine_stats(e, &net);
-        out->bytes_sent += net.bytes_sent;
-        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
-        out->comm_cpu_s += net.cpu_s;
-    }
-    out->divergence = 0;
-    out->optimizer_bytes = d->muon_count * sizeof(float);
-    for (int l = 0; l < d->layers; l++) {
-        out->divergence += d->unit[l].last_divergence;
-        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
-    }
-    out->link = d->measured ? d->fit[0].link : d->link;
-}
-
-double ddp_divergence(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
-}
-
-const char *ddp_last_algorithm(const ddp_ctx *d)
-{
-    ddp__net_stats net;
-
-    if (!d || !d->engine) return "none";
-    ddp__engine_stats(d->engine, &net);
-    return ddp__algorithm_name(net.algorithm);
-}
-
-int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
-{
-    long oldest;
-    int n = 0, ops = 0;
-
-    if (d->clock) ddp__clock_collect(d);
-    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
-    /* newest last: when room is short the oldest compute spans are left out */
-    if (ops > room / 2) ops = room / 2; /* each may give two */
-    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (int i = 0; i < ops; i++) {
-        const ddp__op_span *o = &d->op_scratch[i];
-        if (o->end < 0) continue;
-        /* as in the statistics: standing still for a slower peer is not communicating */
-        if (o->peer_wait > 0 && n + ops - i < room)
-            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
-        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
-    }
-    return n;
-}
-
-/* ---- the times of a device, which come later than its hooks return ---- */
-
-typedef struct ddp__moment {
-    ddp__moment_kind kind;
-    int              layer;
-    ddp__phase       phase;
-} ddp__moment;
-
-/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
-typedef struct ddp__clock ddp__clock;
-struct ddp__clock {
-    ddp__moment *moment; /* [room] */
-    int    room;
-    long   first, next, step;
-    ddp__at at;          /* where the accounts stand, behind the hooks */
-};
-
-ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
-{
-    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
-
-    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
-    d->clock = c;
-    /* a host may be so many steps ahead of its device */
-    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
-    c->step = d->step;
-    c->at.mark = ddp_now();
-    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
-    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
-    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-void ddp__clock_free(ddp_ctx *d)
-{
-    if (!d->clock) return;
-    if (d->clock->moment) DDP_FREE(d->clock->moment);
-    DDP_FREE(d->clock);
-    d->clock = NULL;
-}
-
-/* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
-{
-    switch (m->kind) {
-    case DDP__M_ENTER:
-        ddp__account_hook(d, now, m->layer, m->phase);
-        break;
-    case DDP__M_LEAVE:
-        d->at.phase = m->phase;
-        d->at.layer = m->layer;
-        d->at.mark = now;
-        break;
-    case DDP__M_HOLD:
-    case DDP__M_UPDATE:
-        d->at.begun = now;
-        break;
-    case DDP__M_HELD:
-        d->wait_this_step += now - d->at.begun;
-        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
-        break;
-    case DDP__M_STEP:
-        ddp__account_step(d, now);
-        break;
-    }
-}
-
-void ddp__clock_collect(ddp_ctx *d)
-{
-    ddp__clock *c = d->clock;
-    const ddp__at here = d->at;
-    const long step = d->step;
-
-    d->at = c->at;
-    for (; c->first < c->next; c->first++) {
-        const int i = (int)(c->first % c->room);
-        const double now = d->host.backend->marked(d->host.device, i);
-
-        if (now < 0) break;
-        d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now);
-        c->step += c->moment[i].kind == DDP__M_STEP;
-    }
-    c->at = d->at;
-    d->at = here;
-    d->step = step;
-}
-
-void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
-{
-    ddp__clock *c = d->clock;
-    const ddp__moment m = {kind, layer, phase};
-
-    if (!c) {
-        ddp__clock_account(d, &m, ddp_now());
-        return;
-    }
-    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
-    ddp__clock_collect(d);
-    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
-        ddp__sleep_until(ddp_now() + 1e-4);
-        ddp__clock_collect(d);
-        if (d->host.backend->check(d->host.device, NULL)) return;
-    }
-    c->moment[c->next % c->room] = m;
-    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
-    c->next++;
 }
 
 /* ---- the link, as operations show it ---- */
@@ -415,7 +199,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
     return n;
 }
 
-void ddp__drift_observe(ddp_ctx *d, double since, double now)
+static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
     for (int link = 0; link < ddp_links(d); link++) {
@@ -443,6 +227,214 @@ void ddp__drift_start(ddp_ctx *d)
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], *ddp__link_at(d, link), bytes, 4.0 * d->layers);
+        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
+}
+
+/* ---- steps and statistics ---- */
+
+void ddp__account_reset(ddp_ctx *d)
+{
+    d->stats.counted_steps = 0;
+    d->stats.comm_s = d->stats.exposed_s = d->stats.peer_wait_s = 0;
+    d->sum_step_s = d->sum_wait_s = 0;
+    d->step_begin = ddp_now();
+}
+
+static void ddp__account_step(ddp_ctx *d, double now)
+{
+    if (d->step < d->cfg.profile_steps) ddp__timer_step(&d->timer);
+    if (d->engine) {
+        double comm, exposed;
+        int n = ddp__gather_spans(d, d->step_begin, now);
+        ddp__sort_spans(d->merge, n);
+        ddp__sweep_spans(d->merge, n, &comm, &exposed);
+        d->stats.comm_s += comm;
+        d->stats.exposed_s += exposed;
+        if (d->measured) ddp__drift_observe(d, d->step_begin, now);
+    }
+    d->sum_step_s += now - d->step_begin;
+    d->sum_wait_s += d->wait_this_step;
+    d->stats.counted_steps++;
+    d->wait_this_step = 0;
+    d->step_begin = now;
+}
+
+void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
+{
+    memset(out, 0, sizeof *out);
+    if (!d) return;
+    if (d->clock) ddp__clock_collect(d);
+    *out = d->stats;
+    out->strategy = d->ops.name;
+    out->steps = d->step;
+    if (d->stats.counted_steps) {
+        out->step_s = d->sum_step_s / (double)d->stats.counted_steps;
+        out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
+    }
+    out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
+    for (int link = 0; link < 2; link++) {
+        ddp__engine *e = link ? d->second : d->engine;
+        ddp__net_stats net;
+        if (!e) continue;
+        ddp__engine_stats(e, &net);
+        out->bytes_sent += net.bytes_sent;
+        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
+        out->comm_cpu_s += net.cpu_s;
+    }
+    out->divergence = 0;
+    out->optimizer_bytes = d->muon_count * sizeof(float);
+    for (int l = 0; l < d->layers; l++) {
+        out->divergence += d->unit[l].last_divergence;
+        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+    }
+    out->link = d->measured ? d->fit[0].link : d->link[0];
+}
+
+double ddp_divergence(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? d->unit[layer].last_divergence : 0;
+}
+
+const char *ddp_last_algorithm(const ddp_ctx *d)
+{
+    ddp__net_stats net;
+
+    if (!d || !d->engine) return "none";
+    ddp__engine_stats(d->engine, &net);
+    return ddp__algorithm_name(net.algorithm);
+}
+
+int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
+{
+    long oldest;
+    int n = 0, ops = 0;
+
+    if (d->clock) ddp__clock_collect(d);
+    oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
+    /* newest last: when room is short the oldest compute spans are left out */
+    if (ops > room / 2) ops = room / 2; /* each may give two */
+    if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
+        const ddp__op_span *o = &d->op_scratch[i];
+        if (o->end < 0) continue;
+        /* as in the statistics: standing still for a slower peer is not communicating */
+        if (o->peer_wait > 0 && n + ops - i < room)
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
+    }
+    return n;
+}
+
+/* ---- the times of a device, which come later than its hooks return ---- */
+
+typedef struct ddp__moment {
+    ddp__moment_kind kind;
+    int              layer;
+    ddp__phase       phase;
+} ddp__moment;
+
+/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+typedef struct ddp__clock {
+    ddp__moment *moment; /* [room] */
+    int    room;
+    long   first, next, step;
+    ddp__at at;          /* where the accounts stand, behind the hooks */
+} ddp__clock;
+
+ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
+    d->clock = c;
+    /* a host may be so many steps ahead of its device */
+    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
+    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->step = d->step;
+    c->at.mark = ddp_now();
+    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
+}
+
+void ddp__clock_free(ddp_ctx *d)
+{
+    if (!d->clock) return;
+    if (d->clock->moment) DDP_FREE(d->clock->moment);
+    DDP_FREE(d->clock);
+    d->clock = NULL;
+}
+
+/* What came at a time, on a device or here. */
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
+{
+    switch (m->kind) {
+    case DDP__M_ENTER:
+        ddp__account_hook(d, now, m->layer, m->phase);
+        break;
+    case DDP__M_LEAVE:
+        d->at.phase = m->phase;
+        d->at.layer = m->layer;
+        d->at.mark = now;
+        break;
+    case DDP__M_BEGIN:
+        d->at.begun = now;
+        break;
+    case DDP__M_HELD:
+        d->wait_this_step += now - d->at.begun;
+        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
+        break;
+    case DDP__M_UPDATED:
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
+        break;
+    case DDP__M_STEP:
+        ddp__account_step(d, now);
+        break;
+    }
+}
+
+void ddp__clock_collect(ddp_ctx *d)
+{
+    ddp__clock *c = d->clock;
+    const ddp__at here = d->at;
+    const long step = d->step;
+
+    d->at = c->at;
+    for (; c->first < c->next; c->first++) {
+        const int i = (int)(c->first % c->room);
+        const double now = d->host.backend->marked(d->host.device, i);
+
+        if (now < 0) break;
+        d->step = c->step;
+        ddp__clock_account(d, &c->moment[i], now);
+        c->step += c->moment[i].kind == DDP__M_STEP;
+    }
+    c->at = d->at;
+    d->at = here;
+    d->step = step;
+}
+
+void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
+{
+    ddp__clock *c = d->clock;
+    const ddp__moment m = {kind, layer, phase};
+
+    if (!c) {
+        ddp__clock_account(d, &m, ddp_now());
+        return;
+    }
+    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
+    ddp__clock_collect(d);
+    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+        ddp__sleep_until(ddp_now() + 1e-4);
+        ddp__clock_collect(d);
+        if (d->host.backend->check(d->host.device, NULL)) return;
+    }
+    c->moment[c->next % c->room] = m;
+    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
+    c->next++;
 }

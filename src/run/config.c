@@ -332,10 +332,10 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (c.join) c.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
         (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
-    DDP__TRY(ddp__links_open(&c, &links, err)); /* a file that cannot be read, before any start */
-    ddp__links_free(&links);
-    DDP__TRY(ddp__second_links(&c, &links, err));
-    ddp__links_free(&links);
+    for (int link = 0; link < 2; link++) { /* a file that cannot be read, before any start */
+        DDP__TRY(ddp__links_open(&c, link, &links, err));
+        ddp__links_free(&links);
+    }
 #define DDP__OWN_STRING(name) owned &= ddp__config_own(&c.name);
     DDP__CONFIG_STRINGS(DDP__OWN_STRING)
 #undef DDP__OWN_STRING

@@ -141,9 +141,9 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
     int listen_fd;
 
     if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
+    DDP__TRY(ddp__links_open(&d->cfg, 1, &d->links[1], err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
     if (hub) hub = ddp__hub_second(hub, 0);
     DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
+    return ddp__engine_start(d, wire, &d->links[1], 0, 0, &d->second, err);
 }

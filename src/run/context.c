@@ -112,8 +112,6 @@ int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
-ddp_link *ddp__link_at(ddp_ctx *d, int link) { return link ? &d->second_link : &d->link; }
-
 int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
 int ddp__group_root(const ddp_ctx *d, int group)

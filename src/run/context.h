@@ -116,7 +116,7 @@ struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
     int          rank, world, met; /* id, how many ids there are, and how many from the start */
-    ddp__links   links, second_links; /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not set */
+    ddp__links   links[2];       /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not set */
     ddp_strategy_ops ops;
     void        *self;           /* the strategy's memory */
     const char  *event;          /* that the strategy is in; NULL = none */
@@ -126,7 +126,7 @@ struct ddp_ctx {
     ddp__own_state *kept;        /* [kepts] */
     int          kepts;
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
-    ddp_link     link, second_link; /* measured */
+    ddp_link     link[2];        /* measured */
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
@@ -231,7 +231,6 @@ DDP_LIB int          ddp__is_first(const ddp_ctx *d);
 DDP_LIB int          ddp__leads(const ddp_ctx *d);
 DDP_LIB int          ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
-DDP_LIB ddp_link    *ddp__link_at(ddp_ctx *d, int link); /* as measured */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
@@ -250,7 +249,7 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("bucket_bytes", d->cfg.bucket_bytes)                            \
     X("deterministic", d->cfg.deterministic)                          \
     X("paper", d->cfg.paper)                                          \
-    X("net (bytes/s of the slowest link)", d->links.slowest)          \
+    X("net (bytes/s of the slowest link)", d->links[0].slowest)          \
     X("seed", d->cfg.seed)                                            \
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
@@ -300,10 +299,9 @@ DDP_LIB const char *ddp__setting_name(int i);
 
 /* ---- links.c, connect.c: the others ---- */
 
-/* What cfg.net and cfg.net_script, or cfg.net2, say about this rank; *out stays empty where none is
+/* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
  * set. Freed by ddp__links_free. */
-DDP_LIB ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err);
-DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
+DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
 DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
 DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
 /* The wire of the first link, or of another that meets at addr. */
@@ -495,7 +493,7 @@ DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_bat
 /* ---- profile -> plan ---- */
 
 /* timing.c: names and sizes of the layers, no times; times without clocks: 10 GFLOP/s, the link as
- * configured; as measured, agreed on by the team; what transfers take, from d->link. */
+ * configured; as measured, agreed on by the team; what transfers take, from d->link[0]. */
 DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
@@ -503,7 +501,7 @@ DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 
 /* meter.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
-DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
+DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
     int    n, first; /* those from `first` on are of one size */
@@ -529,11 +527,9 @@ DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *
 /* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
 DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
-/* planning.c: after each step, whether to plan again. account.c: the link while training; observe
- * overwrites op_scratch. */
+/* planning.c: after each step, whether to plan again. account.c: follows the link from here on. */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__drift_start(ddp_ctx *d);
-DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now);
 
 /* ---- what is told ---- */
 
@@ -552,8 +548,6 @@ DDP_LIB int  ddp__note_members(ddp_ctx *d);
 
 /* account.c */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
-DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
-DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
 
 #endif /* DDP_RUN_CONTEXT_H */

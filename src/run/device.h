@@ -16,9 +16,18 @@ DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
 /* Waits for all that was queued on the device; its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
-/* ---- from device to device (nccl.c) ----
- *
- * Tickets of such messages are below -1. slots: how many may be under way. */
+/* ---- from device to device (nccl.c) ---- */
+
+struct ddp__nccl {
+    const ddp_sites      *site;     /* NULL = one level */
+    struct ddp__crossing *crossing; /* [slots] and what each averages */
+    int                   slots;
+    int64_t               messages, bytes; /* averaged so far; no headers are known */
+    double                left_s;   /* when a rank was first seen to have left; 0 = none has */
+    float                *zeros;    /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
+};
+
+/* Tickets of such messages are below -1. slots: how many may be under way. */
 DDP_LIB ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err);
 /* stop: before the stager does; close: behind it. */
 DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
@@ -30,11 +39,6 @@ DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
-/* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
-DDP_LIB ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err);
-DDP_LIB float     *ddp__nccl_zeros(const ddp_ctx *d);
-/* operations, bytes that were averaged (no headers are known), and the algorithm. */
-DDP_LIB void       ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out);
 
 /* ---- over the host (stager.c) ----
  *
@@ -84,9 +88,8 @@ DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
 typedef enum ddp__moment_kind {
     DDP__M_ENTER,  /* of a hook: what phase it opens */
     DDP__M_LEAVE,  /* of a hook: what phase runs from here on */
-    DDP__M_HOLD,   /* a wait for a message begins */
+    DDP__M_BEGIN,  /* a wait for a message, or an update */
     DDP__M_HELD,
-    DDP__M_UPDATE, /* an update begins */
     DDP__M_UPDATED,
     DDP__M_STEP    /* a step is over */
 } ddp__moment_kind;

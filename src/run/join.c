@@ -161,8 +161,8 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
     d->rank = d->cfg.rank = d->joiner->place.id;
     d->world = d->cfg.world = d->joiner->place.world;
     d->cfg.min_world = d->joiner->place.min_world;
-    ddp__links_free(&d->links); /* they were those of another world */
-    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    ddp__links_free(&d->links[0]); /* they were those of another world */
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
     ddp__log(&d->host.log, DDP_LOG_INFO, "joins as rank %d of %d", d->rank, d->world);
     return DDP_OK;
 }
@@ -188,7 +188,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &d->engine, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
     if (s == DDP_OK) return s;
     ddp__admission_stop(d);

@@ -168,14 +168,20 @@ static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *
     return DDP_OK;
 }
 
-ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
+ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err)
 {
+    ddp_config second = *given;
+    const ddp_config *c = link ? &second : given;
     ddp__netspec spec;
     ddp__incidents s;
     ddp__links l;
     ddp_status status = DDP_OK;
-    size_t variant = 0, path = c->net ? ddp__net_path(c->net, &variant) : 0;
+    size_t variant = 0, path;
 
+    second.net = given->net2;
+    second.net_script = NULL;
+    second.seed++;
+    path = c->net ? ddp__net_path(c->net, &variant) : 0;
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
     memset(&s, 0, sizeof s);
@@ -194,14 +200,4 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     if (status == DDP_OK) *out = l;
     else ddp__links_free(&l);
     return status;
-}
-
-ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
-{
-    ddp_config second = *c;
-
-    second.net = c->net2;
-    second.net_script = NULL;
-    second.seed = c->seed + 1;
-    return ddp__links_open(&second, out, err);
 }

@@ -63,8 +63,9 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     m.link = link;
     DDP__TRY(ddp__post_flush(d, err));
     if (d->nccl && ddp__nccl_takes(d, &m)) {
-        DDP__TRY(ddp__nccl_run(d, &m, err));
-        return ddp__device_check(d, err);
+        DDP__TRY(ddp__nccl_post(d, &m, &ticket, err));
+        DDP__TRY(ddp__nccl_hold(d, ticket, err));
+        return ddp__device_wait(d, err);
     }
     if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
     DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
@@ -110,14 +111,14 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
     for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
-        list[i].data = d->nccl && link == 0 && !d->team ? ddp__nccl_zeros(d) : x;
+        list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
     if (s == DDP_OK) s = ddp__probe_sizes(d, link, list, &meter, &pieces, err);
     DDP_FREE(list);
     DDP_FREE(x);
     DDP__TRY(s);
-    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, &d->links); /* who led was lost */
+    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
@@ -193,24 +194,24 @@ ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_e
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 
-/* 1 Gbit/s where no link is described. */
 double ddp_described_rate(const ddp_ctx *d, double *delay_s)
 {
-    *delay_s = d->links.plan_delay_s;
-    return d->links.plan_rate > 0 ? d->links.plan_rate : 0;
+    *delay_s = d->links[0].plan_delay_s;
+    return d->links[0].plan_rate > 0 ? d->links[0].plan_rate : 0;
 }
 
-double ddp_nominal_rate(const ddp_ctx *d) { return d->links.plan_rate > 0 ? d->links.plan_rate : 125e6; }
+/* 1 Gbit/s where no link is described. */
+static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
+
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(&d->links[0]); }
 
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
+ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 {
+    const int n = d->team ? d->team_size : ddp_workers(d);
     ddp_link k;
-    /* 1 Gbit/s where no link is described */
-    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
-    int n = d->team ? d->team_size : ddp_workers(d);
 
-    k.beta_s = 2.0 * (n - 1) / n / rate;
-    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(&d->links[link]);
+    k.alpha_s = n > 1 ? 2 * d->links[link].plan_delay_s : 0;
     return k;
 }

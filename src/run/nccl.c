@@ -6,22 +6,13 @@
  * two links, the engine the other (transfers.c). */
 #include "run/device.h"
 
-/* An average in two levels, until it is held. */
+/* An average, until it is held. */
 typedef struct ddp__crossing {
-    float **data;   /* [arrays] */
+    float **data;   /* [arrays], and counts behind them */
     size_t *count;
     int     arrays, room;
     long    ticket; /* the stager's, of the part that crosses; -1: this rank is not its site's first */
 } ddp__crossing;
-
-struct ddp__nccl {
-    const ddp_sites *site;       /* NULL = one level */
-    ddp__crossing   *crossing;   /* [slots] and what each averages */
-    int              slots;
-    int64_t          messages, bytes;
-    double           left_s;     /* when a rank was first seen to have left; 0 = none has */
-    float           *zeros;      /* on the device, what the link is probed with */
-};
 
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
@@ -114,10 +105,8 @@ void ddp__nccl_close(ddp_ctx *d)
 
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (int i = 0; x->crossing && i < x->slots; i++) {
+    for (int i = 0; x->crossing && i < x->slots; i++)
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
-        if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
-    }
     if (x->crossing) DDP_FREE(x->crossing);
     DDP_FREE(x);
     d->nccl = NULL;
@@ -128,27 +117,17 @@ int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
     return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to && !m->here;
 }
 
-float *ddp__nccl_zeros(const ddp_ctx *d) { return d->nccl->zeros; }
-
-void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
-{
-    out->operations = d->nccl->messages;
-    out->bytes_sent = d->nccl->bytes;
-    out->algorithm = "nccl";
-}
-
 /* As the backend takes arrays; *total is their floats. */
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
 
     if (n > c->room) {
-        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
-        size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
-        if (data) c->data = data;
-        if (count) c->count = count;
-        if (data && count) c->room = n;
-        else return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * (sizeof *data + sizeof *c->count));
+        if (!data) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        c->data = data;
+        c->count = (size_t *)(void *)(data + n);
+        c->room = n;
     }
     *total = 0;
     c->arrays = n;
@@ -197,13 +176,4 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     }
     b->finish(d->host.device, slot);
     return DDP_OK;
-}
-
-ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
-{
-    long ticket;
-
-    DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
-    DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    return d->host.backend->wait(d->host.device, err);
 }

@@ -162,9 +162,9 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
 
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    d->link = ddp__link_nominal(d, &d->links);
+    d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
+    DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
@@ -195,7 +195,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
         ddp__profile_nominal(d, &p);
     }
     ddp__profile_between(d, &p);
-    if (ddp_links(d) == 2) d->second_link = ddp__link_nominal(d, &d->second_links);
+    if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
     if (d->cfg.plan_path) {
         s = ddp__plan_from_file(d, &p, err);
     } else if (d->plan_final) {
@@ -248,7 +248,7 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 
     d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
     for (int link = 0; link < 2; link++) {
-        double moved = fabs(ddp_link_drift(*ddp__link_at(d, link), d->fit[link].link, &d->mean_layer_bytes, 1));
+        double moved = fabs(ddp_link_drift(d->link[link], d->fit[link].link, &d->mean_layer_bytes, 1));
         if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
         most = fmax(most, moved);
         d->drift_word.link[link] = d->fit[link].link;
@@ -269,7 +269,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
     link = d->drift_word.again == DDP__LINK_MOVED + 1;
-    was = *ddp__link_at(d, link);
+    was = d->link[link];
     is = d->drift_word.link[link];
     if (d->drift_word.again == DDP__PLAN_STALE)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
@@ -277,8 +277,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
                  "%.2f ms + %.1f ns): planning again", d->step, link ? " over the second link" : "", 1e3 * is.alpha_s,
                  1e9 * is.beta_s, 1e3 * was.alpha_s, 1e9 * was.beta_s);
-    d->link = d->drift_word.link[0];
-    d->second_link = d->drift_word.link[1];
+    memcpy(d->link, d->drift_word.link, sizeof d->link);
     d->stats.replans++;
     ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
                   is.alpha_s + is.beta_s * d->mean_layer_bytes);

@@ -18,7 +18,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
     ddp_status s = DDP_OK;
 
     if (!d->engine) return DDP_OK;
-    ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
     else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
     else if (d->loaded) ddp__stager_hold(d->stager, ticket);

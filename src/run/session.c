@@ -29,7 +29,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
-    DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
+    DDP__TRY(ddp__links_open(&d->cfg, 0, &d->links[0], err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
         if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
@@ -42,7 +42,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, ddp__first_ids(d->met), &d->engine, err));
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }
@@ -111,8 +111,8 @@ void ddp_close(ddp_ctx *d)
     if (d->merge) DDP_FREE(d->merge);
     if (d->pace) DDP_FREE(d->pace);
     ddp__timer_close(&d->timer);
-    ddp__links_free(&d->links);
-    ddp__links_free(&d->second_links);
+    ddp__links_free(&d->links[0]);
+    ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
     ddp__pool_close(d->host.pool);
     ddp__config_free(&d->cfg);
@@ -260,7 +260,7 @@ int ddp_measure_links(ddp_ctx *d)
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, ddp__link_at(d, link), &d->host.error))
+        if (ddp__probe_link(d, link, &d->link[link], &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -272,7 +272,9 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     if (d->nccl && link == 0) {
-        ddp__nccl_stats(d, out);
+        out->operations = d->nccl->messages;
+        out->bytes_sent = d->nccl->bytes;
+        out->algorithm = "nccl";
     } else {
         ddp__engine_stats(ddp__engine_of(d, link), &net);
         out->bytes_sent = net.bytes_sent;
@@ -280,9 +282,9 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->busy_s = net.busy_s;
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
-    out->link = link ? d->second_link : d->link;
+    out->link = d->link[link];
     out->gap_s = d->gap_s[link];
     if (link == 0) out->mu = 1;
-    else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
+    else if (d->link[0].beta_s > 0) out->mu = d->link[1].beta_s / d->link[0].beta_s;
     return 0;
 }

@@ -77,8 +77,8 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     if (!d->measured) return DDP_OK;
     memcpy(profile, d->profile.forward_s, L * sizeof *profile);
     memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
-    profile[2 * L] = d->link.alpha_s;
-    profile[2 * L + 1] = d->link.beta_s;
+    profile[2 * L] = d->link[0].alpha_s;
+    profile[2 * L + 1] = d->link[0].beta_s;
     profile[2 * L + 2] = d->gap_s[0];
     return DDP_OK;
 }
@@ -157,8 +157,8 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     DDP__TRY(ddp__profile_start(d, &d->profile, err));
     memcpy(d->profile.forward_s, profile, L * sizeof *profile);
     memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
-    d->link.alpha_s = profile[2 * L];
-    d->link.beta_s = profile[2 * L + 1];
+    d->link[0].alpha_s = profile[2 * L];
+    d->link[0].beta_s = profile[2 * L + 1];
     d->gap_s[0] = profile[2 * L + 2];
     ddp__profile_between(d, &d->profile);
     return DDP_OK;

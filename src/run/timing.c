@@ -21,12 +21,12 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
 
     p->gap_s = d->gap_s[0];
-    p->alpha_s = d->link.alpha_s > p->gap_s ? d->link.alpha_s - p->gap_s : 0; /* a single message takes both */
+    p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes both */
     for (int l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link.beta_s * bytes;
+        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link[0].beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
     }
 }
@@ -42,7 +42,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    d->link = ddp__link_nominal(d, &d->links);
+    d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
     for (int l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
@@ -142,11 +142,9 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     DDP__TRY(ddp__profile_start(d, p, err));
     ddp__profile_local(d, p);
     if (d->engine) {
-        DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
-        DDP__TRY(ddp__probe_gap(d, 0, d->link, &d->gap_s[0], err));
-        if (ddp_links(d) == 2) {
-            DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
-            DDP__TRY(ddp__probe_gap(d, 1, d->second_link, &d->gap_s[1], err));
+        for (int k = 0; k < ddp_links(d); k++) {
+            DDP__TRY(ddp__probe_link(d, k, &d->link[k], err));
+            DDP__TRY(ddp__probe_gap(d, k, d->link[k], &d->gap_s[k], err));
         }
         DDP__TRY(ddp__profile_agree(d, p, err));
     }

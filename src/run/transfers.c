@@ -37,8 +37,7 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
     double free_at[2] = {0, 0};
     int step = 0;
 
-    link[0] = d->link.beta_s > 0 ? d->link : ddp__link_nominal(d, &d->links);
-    link[1] = d->second_link.beta_s > 0 ? d->second_link : ddp__link_nominal(d, &d->second_links);
+    for (int k = 0; k < 2; k++) link[k] = d->link[k].beta_s > 0 ? d->link[k] : ddp__link_nominal(d, k);
     for (int i = 0; i < n; i++) {
         if (t[i].step != step) free_at[0] = free_at[1] = 0;
         step = t[i].step;

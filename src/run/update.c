@@ -116,7 +116,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
 
-    ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;

@@ -185,7 +185,7 @@ static ddp_status open_links(const char *net, int rank, int world, ddp__links *l
     c.rank = rank;
     c.world = world;
     c.net = net;
-    return ddp__links_open(&c, l, err);
+    return ddp__links_open(&c, 0, l, err);
 }
 
 static int near(double a, double b) { return fabs(a - b) <= 1e-12 * fabs(b); }
@@ -350,7 +350,7 @@ static void links_for(int world, const char *net, const char *script)
         c.world = world;
         c.net = net;
         c.net_script = path;
-        if (ddp__links_open(&c, &rank_links[r], &err) != DDP_OK) fail_msg("%s", err.msg);
+        if (ddp__links_open(&c, 0, &rank_links[r], &err) != DDP_OK) fail_msg("%s", err.msg);
     }
 }
 

@@ -169,7 +169,7 @@ static int opens_with_another_setting(ddp_ctx *d, trial *t)
         if (t->flag == 1) d->cfg.clip_norm = 2.5f;
         if (t->flag == 2) d->cfg.deterministic = 0;
         if (t->flag == 3) d->cfg.profile_steps = 6;
-        if (t->flag == 4) d->links.slowest = 1e6;
+        if (t->flag == 4) d->links[0].slowest = 1e6;
     }
     return start(d, LAYERS, COUNT);
 }
@@ -840,9 +840,9 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
         if (ddp__engine_wait(d->engine, ticket[i], &err)) return DDP_FAILED;
     took = ddp_now() - begin;
     if (ddp_rank(d) == 0) {
-        const double said = d->profile.alpha_s + 12 * (gap + d->link.beta_s * bytes);
+        const double said = d->profile.alpha_s + 12 * (gap + d->link[0].beta_s * bytes);
         print_message("alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
-                      1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link.beta_s * bytes, 1e3 * took, 1e3 * said);
+                      1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link[0].beta_s * bytes, 1e3 * took, 1e3 * said);
         t->flag = gap > 1e-4 && took > 0.75 * said && took < 1.3 * said;
     }
     return 0;
@@ -885,10 +885,10 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < 60; step++) {
         if (step == 12) {
-            d->link.beta_s /= 4;
+            d->link[0].beta_s /= 4;
             ddp__profile_link(d, &d->profile);
             ddp__drift_start(d);
-            before = d->link.beta_s;
+            before = d->link[0].beta_s;
         }
         for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
         for (l = 1; !bad && l >= 0; l--) {
@@ -900,7 +900,7 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
     /* planned again with the slower link: the plan's own figures, not only the estimate, moved */
     if (ddp_rank(d) == 0)
         t->flag =
-            before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
+            before > 0 && d->link[0].beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;
     return bad;
 }
 
@@ -923,7 +923,7 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < 40; step++) {
-        if (step == d->cfg.profile_steps) first = d->link;
+        if (step == d->cfg.profile_steps) first = d->link[0];
         for (l = 0; !bad && l < 2; l++) bad = ddp_forward_begin(d, l);
         for (l = 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
