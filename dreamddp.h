@@ -39589,6 +39589,11 @@ typedef struct ddp__own_state {
     size_t count;
 } ddp__own_state;
 
+typedef struct ddp__same { /* ddp_same */
+    char    name[32];
+    int64_t value;
+} ddp__same;
+
 enum { DDP__NOTES = 64 };
 
 /* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
@@ -39705,10 +39710,7 @@ struct ddp_ctx {
     int          loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
     struct ddp__nccl *nccl;      /* what is sent over that */
 
-    struct {
-        char    name[32];
-        int64_t value;
-    } same[DDP_SAME];            /* ddp_same */
+    ddp__same    same[DDP_SAME];
     int          sames;
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
@@ -39796,8 +39798,6 @@ enum {
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-/* shares.c: the shares of a started session, into out unless it is NULL; how many. */
-DDP_LIB int         ddp__shares(const ddp_ctx *d, ddp__share *out);
 DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
 DDP_LIB const char *ddp__setting_name(int i);
 
@@ -39806,8 +39806,7 @@ DDP_LIB const char *ddp__setting_name(int i);
 /* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
  * set. Freed by ddp__links_free. */
 DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
-DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
-DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
+DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
 /* The wire of the first link, or of another that meets at addr. */
 DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
                                 ddp__wire **wire, ddp_error *err);
@@ -39844,9 +39843,6 @@ DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *e
 DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
 /* At the end of a step: at a period's end clones, words, entries. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
-/* Before the engine closes; after that, as the coordinator's word may be on its way until then. */
-DDP_LIB void       ddp__admission_stop(ddp_ctx *d);
-DDP_LIB void       ddp__admission_close(ddp_ctx *d);
 
 /* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
@@ -39869,7 +39865,7 @@ DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
-/* ---- post.c: which way a message goes ---- */
+/* ---- post.c: which way a message goes; collective.c: messages that are waited for ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
@@ -39884,8 +39880,6 @@ DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_e
 /* The caller waits for it, which is in nobody's account. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
-
-/* ---- collective.c: messages that are waited for ---- */
 
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
@@ -39951,12 +39945,9 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
                                       ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
-DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
-DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
-/* Nothing is left to be sent; base: all parameters are equal on all ranks. */
+/* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
 /* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with what was cut off before.
  * The values are in this machine's memory. Any thread. */
@@ -40340,6 +40331,67 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     if (d->second) ddp__engine_settle(d->second);
     ddp__dump_failure(d);
     return (int)d->host.error.code;
+}
+
+/* ---- what a strategy's events did and said ---- */
+
+ddp_status ddp__event_over(ddp_ctx *d, int code)
+{
+    const char *event = d->event;
+
+    d->event = NULL;
+    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
+    if (!code) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
+}
+
+ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
+{
+    if (!d) return DDP_ARG;
+    if (d->host.error.code) return d->host.error.code;
+    if (d->event) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
+}
+
+int ddp__hook_in_event(ddp_ctx *d)
+{
+    return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
+                          "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
+}
+
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return (int)DDP_ARG;
+    if (d->host.error.code) return (int)d->host.error.code;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
+}
+
+void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
+}
+
+void ddp_explain(ddp_ctx *d, const char *text)
+{
+    ddp_error *e = &d->host.error;
+    const size_t n = strlen(e->msg);
+
+    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
 /* ---- who is there ---- */
@@ -41561,7 +41613,8 @@ double ddp__stager_divergence(ddp__stager *s, int layer)
 }
 
 /* ==== run/update.c ==== [run] */
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device; and
+ * what a strategy computes with. */
 
 /* No multiply-add: replicas on unlike processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
@@ -41650,15 +41703,7 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
 
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
-        ddp_update call;
-        memset(&call, 0, sizeof call);
-        call.layer = layer;
-        call.params = params;
-        call.grads = grads;
-        call.state = state;
-        call.count = n;
-        call.step = step;
-        call.lr = rate;
+        const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
         if (there && d->host.backend) d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
         else d->optimizer.update(&d->optimizer, &call);
         if (state) state += (size_t)d->optimizer.state_per_param * n;
@@ -41681,18 +41726,8 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        ddp_update call;
-        memset(&call, 0, sizeof call);
-        call.layer = layer;
-        call.params = u->trains[i].data;
-        call.grads = from ? from : grads;
-        call.state = state;
-        call.count = n;
-        call.step = u->updates;
-        call.lr = d->lr;
-        call.rows = u->shape[i].rows;
-        call.columns = u->shape[i].columns;
-        call.desk = &d->muon;
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state, n, u->updates, d->lr, NULL,
+                                 u->shape[i].rows, u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {
@@ -41746,6 +41781,79 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
         for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
     return DDP_OK;
+}
+
+/* ---- what a strategy computes with ---- */
+
+int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_axpy");
+    ddp__axpy(d, y, x, n, a);
+    return 0;
+}
+
+int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_copy");
+    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_scale");
+    ddp__scale_there(d, x, n, a);
+    return 0;
+}
+
+int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_set");
+    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
+    else
+        for (size_t i = 0; i < n; i++) x[i] = a;
+    return 0;
+}
+
+int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
+{
+    DDP__VERB("ddp_norm2");
+    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    *out = ddp__sum_squares(x, n);
+    return 0;
+}
+
+int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_download");
+    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+}
+
+int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_upload");
+    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        else ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ==== run/collective.c ==== [run] */
@@ -43998,55 +44106,6 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
     return ddp__device_check(d, err);
 }
 
-/* ==== run/post.c ==== [run] */
-/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
- * device to device. */
-
-ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
-{
-    *ticket = -1;
-    if (m->here && m->from_count == 1) there = 0;
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
-    if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
-    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
-}
-
-ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
-{
-    ddp_status s = DDP_OK;
-
-    if (!d->engine) return DDP_OK;
-    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-    else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
-    else if (d->loaded) ddp__stager_hold(d->stager, ticket);
-    else s = ddp__stager_wait(d->stager, ticket, err);
-    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
-    return s || !d->stager ? s : ddp__stager_error(d->stager, err);
-}
-
-ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
-{
-    if (!d->engine) return DDP_OK;
-    if (!d->stager) return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
-    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_sent(d->stager, ticket, err);
-}
-
-ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
-{
-    if (d->stager) return ddp__stager_wait(d->stager, ticket, err);
-    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-}
-
-int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
-{
-    if (!d->engine) return 1;
-    if (!d->stager) return ddp__engine_done(ddp__engine_of(d, link), ticket);
-    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
-}
-
 /* ==== run/blocks.c ==== [run] */
 /* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off, exactly. */
 
@@ -44220,11 +44279,62 @@ ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err)
                      2 * d->coded_count * sizeof(float), ddp__coding_name((int)coding));
 }
 
-/* ==== run/error_feedback.c ==== [run] */
-/* Error feedback: what strategies average as blocks (DDP_WIRE_INT8 and those behind it). What rounding cuts off is kept and sent with
- * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
- * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
- * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
+/* ==== run/post.c ==== [run] */
+/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
+ * device to device. */
+
+ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
+{
+    *ticket = -1;
+    if (m->here && m->from_count == 1) there = 0;
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
+    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
+    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
+}
+
+ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
+{
+    ddp_status s = DDP_OK;
+
+    if (!d->engine) return DDP_OK;
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
+    if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+    else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
+    else if (d->loaded) ddp__stager_hold(d->stager, ticket);
+    else s = ddp__stager_wait(d->stager, ticket, err);
+    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
+    return s || !d->stager ? s : ddp__stager_error(d->stager, err);
+}
+
+ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
+{
+    if (!d->engine) return DDP_OK;
+    if (!d->stager) return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_sent(d->stager, ticket, err);
+}
+
+ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
+{
+    if (d->stager) return ddp__stager_wait(d->stager, ticket, err);
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+}
+
+int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
+{
+    if (!d->engine) return 1;
+    if (!d->stager) return ddp__engine_done(ddp__engine_of(d, link), ticket);
+    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+}
+
+/* ==== run/average.c ==== [run] */
+/* Averages of a layer: what it moves, posted and held; and error feedback.
+ *
+ * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et al.
+ * 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
+ * parameters are not sent, but what they changed by since their last average, which all ranks hold: eight bits of a
+ * weight are few, eight bits of its change are enough. */
 
 /* ---- memory ---- */
 
@@ -44284,7 +44394,7 @@ void ddp__coded_start(ddp_ctx *d, int base)
     }
 }
 
-/* ---- parameters ---- */
+/* ---- parameters in blocks ---- */
 
 /* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is, where who
  * sends it does that: between sites, and from a device. */
@@ -44313,7 +44423,7 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
                      why.msg);
 }
 
-ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
+static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     const ddp_piece delta = {{u->delta}, u->trained};
@@ -44335,7 +44445,7 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
     return DDP_OK;
 }
 
-void ddp__coded_arrived(ddp_ctx *d, int layer)
+static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
@@ -44351,8 +44461,7 @@ void ddp__coded_arrived(ddp_ctx *d, int layer)
     ddp__coded_base(d, layer);
 }
 
-/* ==== run/average.c ==== [run] */
-/* Averages of a layer: what it moves, posted and held. */
+/* ---- averages ---- */
 
 /* takes: of its parts, NULL: all; all: also what a period leaves out. */
 static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
@@ -44425,34 +44534,6 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 /* ==== run/verbs.c ==== [run] */
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
 
-/* ---- events ---- */
-
-ddp_status ddp__event_over(ddp_ctx *d, int code)
-{
-    const char *event = d->event;
-
-    d->event = NULL;
-    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
-    if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
-                     "one", d->ops.name, event, code);
-}
-
-ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
-{
-    if (!d) return DDP_ARG;
-    if (d->host.error.code) return d->host.error.code;
-    if (d->event) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
-                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
-}
-
-int ddp__hook_in_event(ddp_ctx *d)
-{
-    return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
-                          "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
-}
-
 static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
@@ -44470,39 +44551,6 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
     return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and wait "
                      "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
                      d->ops.name, d->event);
-}
-
-int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    if (!d) return (int)DDP_ARG;
-    if (d->host.error.code) return (int)d->host.error.code;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
-}
-
-void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
-{
-    char text[DDP_ERROR_TEXT];
-    va_list ap;
-
-    if (!d) return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
-}
-
-void ddp_explain(ddp_ctx *d, const char *text)
-{
-    ddp_error *e = &d->host.error;
-    const size_t n = strlen(e->msg);
-
-    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
 }
 
 /* ---- messages ---- */
@@ -44961,80 +45009,6 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_wait(d, err));
     return DDP__EVENT(d, drain, (d, d->self));
-}
-
-/* ==== run/arithmetic.c ==== [run] */
-/* What a strategy computes with, where its layers are. */
-
-int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_axpy");
-    ddp__axpy(d, y, x, n, a);
-    return 0;
-}
-
-int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_copy");
-    ddp__host_copy(&d->host, y, x, n * sizeof *y);
-    return 0;
-}
-
-int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_scale");
-    ddp__scale_there(d, x, n, a);
-    return 0;
-}
-
-int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_set");
-    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
-    else
-        for (size_t i = 0; i < n; i++) x[i] = a;
-    return 0;
-}
-
-int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
-{
-    DDP__VERB("ddp_norm2");
-    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
-    *out = ddp__sum_squares(x, n);
-    return 0;
-}
-
-int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_download");
-    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
-}
-
-int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_upload");
-    ddp__host_upload(&d->host, y, x, n * sizeof *y);
-    return 0;
-}
-
-int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
-{
-    DDP__VERB("ddp_late_apply");
-    switch (rule) {
-    case DDP_LATE_MIX:
-        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
-        return 0;
-    case DDP_LATE_OWN:
-        ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        ddp__axpy(d, target, own, n, -f);
-        return 0;
-    case DDP_LATE_COMPENSATE:
-        if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
-        else ddp__late_compensate(late, target, own, n, f);
-        return 0;
-    }
-    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ==== run/meter.c ==== [run] */
@@ -45826,15 +45800,9 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
-    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
 
-    n->kind = kind;
-    n->step = d->step;
-    n->time_s = ddp_now();
-    n->rank = rank;
-    n->workers = ddp_workers(d);
-    n->before = before;
-    n->now = now;
+    d->note[d->notes++ % DDP__NOTES] = n;
 }
 
 int ddp__note_members(ddp_ctx *d)
@@ -45852,11 +45820,9 @@ int ddp__note_members(ddp_ctx *d)
 
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
-    long n;
+    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
 
-    if (!d || !out || room < 1) return 0;
-    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
-    if (n > room) n = room;
+    if (n > room) n = room > 0 ? room : 0;
     for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
     return (int)n;
 }
@@ -45936,12 +45902,10 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
     if (ratio < ddp__pace_slow) {
-        if (told > 0) {
-            double now = (double)d->pace[d->pace_place];
-            ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, now);
-            ddp__pace_log(d, DDP_LOG_INFO);
-        }
         d->pace_told = 0;
+        if (!(told > 0)) return;
+        ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, (double)d->pace[d->pace_place]);
+        ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
     if (told > 0 && rank == d->pace_rank && fabs(ratio / told - 1) < 0.2) return;
@@ -46000,8 +45964,12 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/shares.c ==== [run] */
-/* Which values of which layers of the model a worker has: what its checkpoint says of itself. */
+/* ==== run/state.c ==== [run] */
+/* What a context is made of, as a list for checkpoints and newcomers. */
+
+enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
+
+/* ---- which values of which layers of the model a worker has ---- */
 
 /* Where the list of a layer's shares stands. */
 typedef struct ddp__share_walk {
@@ -46056,7 +46024,8 @@ static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w,
     return count;
 }
 
-int ddp__shares(const ddp_ctx *d, ddp__share *out)
+/* The shares of a started session, into out unless it is NULL; how many. */
+static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 {
     int count = 0;
 
@@ -46067,11 +46036,6 @@ int ddp__shares(const ddp_ctx *d, ddp__share *out)
     }
     return count;
 }
-
-/* ==== run/state.c ==== [run] */
-/* What a context is made of, as a list for checkpoints and newcomers. */
-
-enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 
 /* ---- the list ---- */
 
@@ -46244,20 +46208,16 @@ static const char *ddp__name_of_layer(void *user, int layer)
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
-void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
+ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 {
-    f->psk = d->cfg.tls_psk;
-    f->ca = d->cfg.tls_ca;
-    f->cert = d->cfg.tls_cert;
-    f->key = d->cfg.tls_key;
-}
+    const ddp__tls_files files = {d->cfg.tls_psk, d->cfg.tls_ca, d->cfg.tls_cert, d->cfg.tls_key};
 
-uint64_t ddp__session_run(const ddp_ctx *d) { return ddp__run_id(d->cfg.run_id); }
+    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
+}
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
 {
     ddp__rendezvous r;
-    ddp__tls_files files;
     const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
@@ -46273,7 +46233,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.world = d->world;
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
-    r.wire.self.run_id = ddp__session_run(d);
+    r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
     r.wire.self.run_name = d->cfg.run_id;
     if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
@@ -46281,8 +46241,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.cancel = d->cfg.cancel;
     r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
     r.insecure = d->cfg.insecure;
-    ddp__session_files(d, &files);
-    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.wire.self.run_id, &d->tls, err));
+    DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->tls;
     r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
@@ -46388,7 +46347,7 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->rank = d->rank;
     c->world = d->world;
     c->min_world = d->cfg.min_world;
-    c->run_id = ddp__session_run(d);
+    c->run_id = ddp__run_id(d->cfg.run_id);
     c->addr = d->cfg.addr;
     c->insecure = d->cfg.insecure;
     c->tls = d->tls;
@@ -46440,14 +46399,6 @@ void ddp__admission_ready(ddp_ctx *d)
 
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->join, d->engine, &l);
-}
-
-void ddp__admission_stop(ddp_ctx *d) { ddp__join_stop(d->join); }
-
-void ddp__admission_close(ddp_ctx *d)
-{
-    ddp__join_close(d->join);
-    d->join = NULL;
 }
 
 /* The coordinator's next word; members and newcomers. */
@@ -46532,10 +46483,8 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__join_config c;
-    ddp__tls_files files;
 
-    ddp__session_files(d, &files);
-    DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
+    DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
     d->rank = d->cfg.rank = d->joiner->place.id;
@@ -46571,10 +46520,11 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &d->engine, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
     if (s == DDP_OK) return s;
-    ddp__admission_stop(d);
+    ddp__join_stop(d->join);
     if (d->engine) ddp__engine_close(d->engine);
+    ddp__join_close(d->join);
     d->engine = NULL;
-    ddp__admission_close(d);
+    d->join = NULL;
     return s;
 }
 
@@ -46646,13 +46596,12 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
 
-    u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
-    u->gradient = (ddp_piece *)ddp__calloc(room, sizeof *u->gradient);
-    u->trains = (ddp_piece *)ddp__calloc(room, sizeof *u->trains);
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
-    u->other = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->other);
-    if (!u->average || !u->gradient || !u->trains || !u->shape || !u->other)
-        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
+    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    u->trains = u->gradient + room;
+    u->average = u->trains + room;
+    u->other = u->average + room;
     for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
@@ -46770,13 +46719,12 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
 /* What each rank says of itself; all 0: it is lost. */
 typedef struct ddp__fingerprint {
-    int32_t  version, layers, micro_batches, coding, team, mixed, site, same;
+    int32_t  version, layers, micro_batches, coding, team, mixed, site, unused;
     char     strategy[32], optimizer[32];
     uint64_t layout;                     /* layers and optimizer */
     uint64_t model;                      /* the graph's operators */
     double   setting[DDP__SETTINGS];
-    char     name[DDP_SAME][32];         /* ddp_same */
-    int64_t  value[DDP_SAME];
+    ddp__same same[DDP_SAME];
 } ddp__fingerprint;
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
@@ -46793,11 +46741,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
     ddp__settings(d, f->setting);
-    f->same = d->sames;
-    for (int i = 0; i < d->sames; i++) {
-        memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
-        f->value[i] = d->same[i].value;
-    }
+    memcpy(f->same, d->same, sizeof f->same);
 }
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
@@ -46826,11 +46770,13 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
                          "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
-    for (int i = 0; i < DDP_SAME; i++)
-        if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
+    for (int i = 0; i < DDP_SAME; i++) {
+        const ddp__same *x = &f->same[i], *y = &zero->same[i];
+        if (x->value != y->value || strcmp(x->name, y->name))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
-                             "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
-                             zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
+                             "the same", r, x->name[0] ? x->name : "nothing", (long long)x->value,
+                             y->name[0] ? y->name : "nothing", (long long)y->value);
+    }
     return DDP_OK;
 }
 
@@ -48026,12 +47972,9 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
     if (u->block) DDP_FREE(u->block);
-    if (u->average) DDP_FREE(u->average);
-    if (u->gradient) DDP_FREE(u->gradient);
-    if (u->trains) DDP_FREE(u->trains);
+    if (u->gradient) DDP_FREE(u->gradient); /* and the lists behind it */
     if (u->matrix) DDP_FREE(u->matrix);
     if (u->shape) DDP_FREE(u->shape);
-    if (u->other) DDP_FREE(u->other);
     if (u->moved) DDP_FREE(u->moved);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
@@ -48040,12 +47983,12 @@ void ddp_close(ddp_ctx *d)
 {
     if (!d) return;
     ddp__arrival_close(d);
-    ddp__admission_stop(d);
+    ddp__join_stop(d->join);
     ddp__desk_close(d);
     ddp__device_stop(d);
     if (d->second) ddp__engine_close(d->second);
     if (d->engine) ddp__engine_close(d->engine);
-    ddp__admission_close(d);
+    ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
     ddp__tls_free(d->tls);
     while (d->host.owned) {
         ddp__owned *o = d->host.owned;

@@ -1,5 +1,138 @@
-/* Averages of a layer: what it moves, posted and held. */
+/* Averages of a layer: what it moves, posted and held; and error feedback.
+ *
+ * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et al.
+ * 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
+ * parameters are not sent, but what they changed by since their last average, which all ranks hold: eight bits of a
+ * weight are few, eight bits of its change are enough. */
+#include "comm/frame.h"
 #include "run/device.h"
+
+/* ---- memory ---- */
+
+ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
+{
+    size_t count = 0;
+    float *next, *base;
+
+    if (!ddp__in_blocks((int)ddp__wire_coding(d->cfg.wire)) || !(d->engine || d->joiner)) return DDP_OK;
+    for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    if (!count) return DDP_OK;
+    d->coded_count = count;
+    d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
+    d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
+    if (!d->coded || (d->bases_count && !d->bases))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
+                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
+    memset(d->coded, 0, d->coded_count * sizeof(float));
+    next = d->coded;
+    base = d->bases;
+    for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+        ddp__unit *u = &d->unit[l];
+        u->residual = next;
+        if (base) {
+            u->base = base;
+            u->delta = base + count;
+            base += u->trained;
+        }
+        next += u->trained;
+    }
+    return ddp__coded_there_memory(d, err);
+}
+
+void ddp__coded_close(ddp_ctx *d)
+{
+    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
+}
+
+static void ddp__coded_base(ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = &d->unit[layer];
+    float *base = u->base;
+
+    for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
+        ddp__host_copy(&d->host, base, u->trains[k].data, u->trains[k].count * sizeof *base);
+}
+
+void ddp__coded_start(ddp_ctx *d, int base)
+{
+    if (d->coded_there) ddp__host_zero(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
+    for (int l = 0; d->coded && l < d->layers; l++) {
+        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (base) ddp__coded_base(d, l);
+    }
+}
+
+/* ---- parameters in blocks ---- */
+
+/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is, where who
+ * sends it does that: between sites, and from a device. */
+static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    ddp__unit *u = &d->unit[layer];
+    float *to = later ? u->delta : u->residual;
+    const float *base = u->base;
+    ddp_error why;
+
+    for (int k = 0; k < u->gradients && d->host.backend; k++) {
+        const ddp_piece *p = &u->trains[k];
+        ddp__host_copy(&d->host, to, p->data, p->count * sizeof *to);
+        ddp__axpy(d, to, base, p->count, -1);
+        to += p->count;
+        base += p->count;
+    }
+    if (d->host.backend) return DDP_OK;
+    if (later) memset(to, 0, u->trained * sizeof *to);
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
+    if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
+    return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
+                     "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+                     why.msg);
+}
+
+static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
+{
+    ddp__unit *u = &d->unit[layer];
+    const ddp_piece delta = {{u->delta}, u->trained};
+
+    ddp__average_takes(d, layer, u->other, u->others, m);
+    if (m->from_count) {
+        m->coding = DDP_AS_FLOAT;
+        DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
+    }
+    if (!u->trained) return DDP_OK;
+    m->from = &delta;
+    m->from_count = 1;
+    m->coding = ddp__wire_coding(d->cfg.wire);
+    DDP__TRY(ddp__coded_delta(d, layer, d->stager || ddp__levels_takes(d, m), err));
+    m->residual = u->residual;
+    m->divergence = &u->divergence;
+    DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
+    u->changing = 1;
+    return DDP_OK;
+}
+
+static void ddp__coded_arrived(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    const float *base = u->base, *delta = u->delta;
+
+    for (int k = 0; u->changing && k < u->gradients; k++) {
+        const ddp_piece *p = &u->trains[k];
+        ddp__host_copy(&d->host, p->data, base, p->count * sizeof *base);
+        ddp__axpy(d, p->data, delta, p->count, 1);
+        base += p->count;
+        delta += p->count;
+    }
+    u->changing = 0;
+    ddp__coded_base(d, layer);
+}
+
+/* ---- averages ---- */
 
 /* takes: of its parts, NULL: all; all: also what a period leaves out. */
 static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,

@@ -13,20 +13,16 @@ static const char *ddp__name_of_layer(void *user, int layer)
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
-void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
+ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 {
-    f->psk = d->cfg.tls_psk;
-    f->ca = d->cfg.tls_ca;
-    f->cert = d->cfg.tls_cert;
-    f->key = d->cfg.tls_key;
-}
+    const ddp__tls_files files = {d->cfg.tls_psk, d->cfg.tls_ca, d->cfg.tls_cert, d->cfg.tls_key};
 
-uint64_t ddp__session_run(const ddp_ctx *d) { return ddp__run_id(d->cfg.run_id); }
+    return d->tls ? DDP_OK : ddp__tls_open(&files, ddp__run_id(d->cfg.run_id), &d->tls, err);
+}
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
 {
     ddp__rendezvous r;
-    ddp__tls_files files;
     const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
@@ -42,7 +38,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.world = d->world;
     r.addr = addr;
     r.wire.listen_fd = listen_fd;
-    r.wire.self.run_id = ddp__session_run(d);
+    r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
     r.wire.self.run_name = d->cfg.run_id;
     if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
@@ -50,8 +46,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.cancel = d->cfg.cancel;
     r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
     r.insecure = d->cfg.insecure;
-    ddp__session_files(d, &files);
-    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.wire.self.run_id, &d->tls, err));
+    DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->tls;
     r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");

@@ -33,6 +33,67 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
     return (int)d->host.error.code;
 }
 
+/* ---- what a strategy's events did and said ---- */
+
+ddp_status ddp__event_over(ddp_ctx *d, int code)
+{
+    const char *event = d->event;
+
+    d->event = NULL;
+    if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
+    if (!code) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
+}
+
+ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
+{
+    if (!d) return DDP_ARG;
+    if (d->host.error.code) return d->host.error.code;
+    if (d->event) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
+}
+
+int ddp__hook_in_event(ddp_ctx *d)
+{
+    return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
+                          "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
+}
+
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return (int)DDP_ARG;
+    if (d->host.error.code) return (int)d->host.error.code;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
+}
+
+void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
+}
+
+void ddp_explain(ddp_ctx *d, const char *text)
+{
+    ddp_error *e = &d->host.error;
+    const size_t n = strlen(e->msg);
+
+    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
+}
+
 /* ---- who is there ---- */
 
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }

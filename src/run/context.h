@@ -85,6 +85,11 @@ typedef struct ddp__own_state {
     size_t count;
 } ddp__own_state;
 
+typedef struct ddp__same { /* ddp_same */
+    char    name[32];
+    int64_t value;
+} ddp__same;
+
 enum { DDP__NOTES = 64 };
 
 /* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
@@ -201,10 +206,7 @@ struct ddp_ctx {
     int          loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
     struct ddp__nccl *nccl;      /* what is sent over that */
 
-    struct {
-        char    name[32];
-        int64_t value;
-    } same[DDP_SAME];            /* ddp_same */
+    ddp__same    same[DDP_SAME];
     int          sames;
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
@@ -292,8 +294,6 @@ enum {
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-/* shares.c: the shares of a started session, into out unless it is NULL; how many. */
-DDP_LIB int         ddp__shares(const ddp_ctx *d, ddp__share *out);
 DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
 DDP_LIB const char *ddp__setting_name(int i);
 
@@ -302,8 +302,7 @@ DDP_LIB const char *ddp__setting_name(int i);
 /* What cfg.net and cfg.net_script, or (link 1) cfg.net2, say about this rank; *out stays empty where none is
  * set. Freed by ddp__links_free. */
 DDP_LIB ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, ddp_error *err);
-DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
-DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
+DDP_LIB ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err); /* d->tls, where the configuration says so */
 /* The wire of the first link, or of another that meets at addr. */
 DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
                                 ddp__wire **wire, ddp_error *err);
@@ -340,9 +339,6 @@ DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *e
 DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
 /* At the end of a step: at a period's end clones, words, entries. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
-/* Before the engine closes; after that, as the coordinator's word may be on its way until then. */
-DDP_LIB void       ddp__admission_stop(ddp_ctx *d);
-DDP_LIB void       ddp__admission_close(ddp_ctx *d);
 
 /* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
@@ -365,7 +361,7 @@ DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
-/* ---- post.c: which way a message goes ---- */
+/* ---- post.c: which way a message goes; collective.c: messages that are waited for ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
@@ -380,8 +376,6 @@ DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_e
 /* The caller waits for it, which is in nobody's account. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
-
-/* ---- collective.c: messages that are waited for ---- */
 
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
@@ -447,12 +441,9 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
                                       ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
-DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
-DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
-/* Nothing is left to be sent; base: all parameters are equal on all ranks. */
+/* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
 /* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with what was cut off before.
  * The values are in this machine's memory. Any thread. */

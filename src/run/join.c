@@ -8,7 +8,7 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->rank = d->rank;
     c->world = d->world;
     c->min_world = d->cfg.min_world;
-    c->run_id = ddp__session_run(d);
+    c->run_id = ddp__run_id(d->cfg.run_id);
     c->addr = d->cfg.addr;
     c->insecure = d->cfg.insecure;
     c->tls = d->tls;
@@ -60,14 +60,6 @@ void ddp__admission_ready(ddp_ctx *d)
 
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->join, d->engine, &l);
-}
-
-void ddp__admission_stop(ddp_ctx *d) { ddp__join_stop(d->join); }
-
-void ddp__admission_close(ddp_ctx *d)
-{
-    ddp__join_close(d->join);
-    d->join = NULL;
 }
 
 /* The coordinator's next word; members and newcomers. */
@@ -152,10 +144,8 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__join_config c;
-    ddp__tls_files files;
 
-    ddp__session_files(d, &files);
-    DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
+    DDP__TRY(ddp__session_tls(d, err));
     ddp__join_settings(d, &c);
     DDP__TRY(ddp__joiner_open(&c, &d->joiner, err));
     d->rank = d->cfg.rank = d->joiner->place.id;
@@ -191,10 +181,11 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &d->engine, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
     if (s == DDP_OK) return s;
-    ddp__admission_stop(d);
+    ddp__join_stop(d->join);
     if (d->engine) ddp__engine_close(d->engine);
+    ddp__join_close(d->join);
     d->engine = NULL;
-    ddp__admission_close(d);
+    d->join = NULL;
     return s;
 }
 

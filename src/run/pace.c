@@ -5,15 +5,9 @@
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
-    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+    const ddp_note n = {kind, d->step, ddp_now(), rank, ddp_workers(d), before, now};
 
-    n->kind = kind;
-    n->step = d->step;
-    n->time_s = ddp_now();
-    n->rank = rank;
-    n->workers = ddp_workers(d);
-    n->before = before;
-    n->now = now;
+    d->note[d->notes++ % DDP__NOTES] = n;
 }
 
 int ddp__note_members(ddp_ctx *d)
@@ -31,11 +25,9 @@ int ddp__note_members(ddp_ctx *d)
 
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
-    long n;
+    long n = !d || !out ? 0 : d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
 
-    if (!d || !out || room < 1) return 0;
-    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
-    if (n > room) n = room;
+    if (n > room) n = room > 0 ? room : 0;
     for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
     return (int)n;
 }
@@ -115,12 +107,10 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
     if (ratio < ddp__pace_slow) {
-        if (told > 0) {
-            double now = (double)d->pace[d->pace_place];
-            ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, now);
-            ddp__pace_log(d, DDP_LOG_INFO);
-        }
         d->pace_told = 0;
+        if (!(told > 0)) return;
+        ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, (double)d->pace[d->pace_place]);
+        ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
     if (told > 0 && rank == d->pace_rank && fabs(ratio / told - 1) < 0.2) return;

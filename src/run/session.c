@@ -72,12 +72,9 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
     if (u->block) DDP_FREE(u->block);
-    if (u->average) DDP_FREE(u->average);
-    if (u->gradient) DDP_FREE(u->gradient);
-    if (u->trains) DDP_FREE(u->trains);
+    if (u->gradient) DDP_FREE(u->gradient); /* and the lists behind it */
     if (u->matrix) DDP_FREE(u->matrix);
     if (u->shape) DDP_FREE(u->shape);
-    if (u->other) DDP_FREE(u->other);
     if (u->moved) DDP_FREE(u->moved);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
@@ -86,12 +83,12 @@ void ddp_close(ddp_ctx *d)
 {
     if (!d) return;
     ddp__arrival_close(d);
-    ddp__admission_stop(d);
+    ddp__join_stop(d->join);
     ddp__desk_close(d);
     ddp__device_stop(d);
     if (d->second) ddp__engine_close(d->second);
     if (d->engine) ddp__engine_close(d->engine);
-    ddp__admission_close(d);
+    ddp__join_close(d->join); /* the coordinator's word may have been on its way until then */
     ddp__tls_free(d->tls);
     while (d->host.owned) {
         ddp__owned *o = d->host.owned;

@@ -39,13 +39,12 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
 
-    u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
-    u->gradient = (ddp_piece *)ddp__calloc(room, sizeof *u->gradient);
-    u->trains = (ddp_piece *)ddp__calloc(room, sizeof *u->trains);
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
-    u->other = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->other);
-    if (!u->average || !u->gradient || !u->trains || !u->shape || !u->other)
-        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
+    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    u->trains = u->gradient + room;
+    u->average = u->trains + room;
+    u->other = u->average + room;
     for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
         const ddp_piece values = {{k->params}, k->count};
@@ -163,13 +162,12 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
 /* What each rank says of itself; all 0: it is lost. */
 typedef struct ddp__fingerprint {
-    int32_t  version, layers, micro_batches, coding, team, mixed, site, same;
+    int32_t  version, layers, micro_batches, coding, team, mixed, site, unused;
     char     strategy[32], optimizer[32];
     uint64_t layout;                     /* layers and optimizer */
     uint64_t model;                      /* the graph's operators */
     double   setting[DDP__SETTINGS];
-    char     name[DDP_SAME][32];         /* ddp_same */
-    int64_t  value[DDP_SAME];
+    ddp__same same[DDP_SAME];
 } ddp__fingerprint;
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
@@ -186,11 +184,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
     ddp__settings(d, f->setting);
-    f->same = d->sames;
-    for (int i = 0; i < d->sames; i++) {
-        memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
-        f->value[i] = d->same[i].value;
-    }
+    memcpy(f->same, d->same, sizeof f->same);
 }
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
@@ -219,11 +213,13 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
                          "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
-    for (int i = 0; i < DDP_SAME; i++)
-        if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
+    for (int i = 0; i < DDP_SAME; i++) {
+        const ddp__same *x = &f->same[i], *y = &zero->same[i];
+        if (x->value != y->value || strcmp(x->name, y->name))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
-                             "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
-                             zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
+                             "the same", r, x->name[0] ? x->name : "nothing", (long long)x->value,
+                             y->name[0] ? y->name : "nothing", (long long)y->value);
+    }
     return DDP_OK;
 }
 

@@ -1,4 +1,5 @@
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device; and
+ * what a strategy computes with. */
 #include "nn/exact.h"
 #include "run/device.h"
 
@@ -89,15 +90,7 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
 
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
-        ddp_update call;
-        memset(&call, 0, sizeof call);
-        call.layer = layer;
-        call.params = params;
-        call.grads = grads;
-        call.state = state;
-        call.count = n;
-        call.step = step;
-        call.lr = rate;
+        const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
         if (there && d->host.backend) d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
         else d->optimizer.update(&d->optimizer, &call);
         if (state) state += (size_t)d->optimizer.state_per_param * n;
@@ -120,18 +113,8 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
-        ddp_update call;
-        memset(&call, 0, sizeof call);
-        call.layer = layer;
-        call.params = u->trains[i].data;
-        call.grads = from ? from : grads;
-        call.state = state;
-        call.count = n;
-        call.step = u->updates;
-        call.lr = d->lr;
-        call.rows = u->shape[i].rows;
-        call.columns = u->shape[i].columns;
-        call.desk = &d->muon;
+        const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state, n, u->updates, d->lr, NULL,
+                                 u->shape[i].rows, u->shape[i].columns, &d->muon};
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {
@@ -185,4 +168,77 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
         for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
     return DDP_OK;
+}
+
+/* ---- what a strategy computes with ---- */
+
+int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_axpy");
+    ddp__axpy(d, y, x, n, a);
+    return 0;
+}
+
+int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_copy");
+    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_scale");
+    ddp__scale_there(d, x, n, a);
+    return 0;
+}
+
+int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_set");
+    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
+    else
+        for (size_t i = 0; i < n; i++) x[i] = a;
+    return 0;
+}
+
+int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
+{
+    DDP__VERB("ddp_norm2");
+    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    *out = ddp__sum_squares(x, n);
+    return 0;
+}
+
+int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_download");
+    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+}
+
+int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_upload");
+    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        else ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
