@@ -39742,9 +39742,6 @@ DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the firs
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 /* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-/* The pieces that this period's average of a layer takes of a whole list; and of some parts of the layer. */
-DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
-DDP_LIB void         ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m);
 DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
@@ -39817,17 +39814,8 @@ DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__lin
  * wait for none of the first (DeFT, section 3). They meet where the first link says. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* ---- start.c, group.c: who takes part ---- */
-
-/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+/* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
-
-/* A team are the ranks that register the same layers, and plan and measure together: those of the
- * group of all of a rank's layers; all ranks where layers belong to none or to several. agree:
- * whether all ranks see teams ([world]; < 0: lost) and the layers' groups the same. */
-DDP_LIB ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err);
-DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -39910,11 +39898,9 @@ DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ti
 /* The part of a mean that crosses sites, on the first rank of each. */
 DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
-/* transfers.c: with two links, each message goes over the one that should finish it first. The team
+/* planning.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
-/* What a step should take, into the statistics. */
-DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 
 /* ---- verbs.c: the strategy ---- */
 
@@ -39933,8 +39919,6 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
-DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight; and what the strategy put off. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
@@ -40541,36 +40525,6 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
-/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
- * a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
-static int ddp__state_due(const ddp_ctx *d, int k)
-{
-    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
-
-    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
-}
-
-void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
-{
-    const ddp__unit *u = &d->unit[layer];
-    float *state = u->state;
-    int n = 0;
-
-    m->from = list;
-    m->from_count = count;
-    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return;
-    for (int i = 0; i < count; i++)
-        if (list[i].data != u->state) u->moved[n++] = list[i];
-    for (int i = 0; i < u->gradients; i++)
-        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
-            if (!ddp__state_due(d, k)) continue;
-            u->moved[n].data = state;
-            u->moved[n++].count = u->gradient[i].count;
-        }
-    m->from = u->moved;
-    m->from_count = n;
-}
-
 int ddp_parts_of(const ddp_ctx *d, int layer)
 {
     const size_t n = d->unit[layer].trained, most = (size_t)d->cfg.split_params;
@@ -40584,42 +40538,6 @@ int ddp__plan_rows(const ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) rows += ddp_parts_of(d, l);
     return rows;
-}
-
-/* Values from..to-1 of those with gradients, and their state where it is due. */
-static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
-{
-    float *state = u->state;
-    size_t at = 0;
-
-    for (int i = 0; i < u->gradients; at += u->trains[i++].count) {
-        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0, end = to < at + all ? to - at : all;
-        const int here = begin < all && to > at;
-        if (here) {
-            u->moved[n].data = u->trains[i].data + begin;
-            u->moved[n++].count = end - begin;
-        }
-        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
-            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
-            u->moved[n].data = state + begin;
-            u->moved[n++].count = end - begin;
-        }
-    }
-    return n;
-}
-
-void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
-{
-    const ddp__unit *u = &d->unit[layer];
-    const size_t parts = (size_t)ddp_parts_of(d, layer);
-    int n = 0;
-
-    for (size_t j = 0; j < parts; j++)
-        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
-    for (int i = 0; takes[parts - 1] && i < u->others; i++)
-        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
-    m->from = u->moved;
-    m->from_count = n;
 }
 
 int ddp_has_forward(const ddp_ctx *d)
@@ -43476,8 +43394,21 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     return DDP_OK;
 }
 
-/* ==== run/group.c ==== [run] */
-/* Groups of ranks: who averages a layer, and who plans together. */
+/* ==== run/sites.c ==== [run] */
+/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in all sites
+ * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the
+ * result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank order
+ * inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+
+typedef struct ddp__levels {
+    ddp_sites  site;
+    int        one;     /* site is all there is: floats, in one level */
+    int        elastic; /* the engine does it in one operation (comm/sites.c) */
+    ddp_piece *slice;  /* [room] a segment of a message */
+    int        room;
+} ddp__levels;
+
+/* ---- which ranks ---- */
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
@@ -43497,88 +43428,6 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
     return 0;
 }
 
-/* ---- teams ---- */
-
-ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
-{
-    ddp_config checked = d->cfg;
-    int i, groups = 0;
-
-    d->team = d->unit[0].group;
-    for (int l = 0; l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
-        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
-        if (group && (i == n || !ranks))
-            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
-                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
-        if (group) groups = 1;
-        if (group != d->unit[0].group) d->mixed = 1;
-    }
-    if (d->norm.before) checked.clip_norm = 0; /* which a pipeline knows */
-    DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
-    if (d->mixed) d->team = 0;
-    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
-    d->team_root = ddp__group_root(d, d->team);
-    d->team_place = d->rank;
-    for (i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
-    return DDP_OK;
-}
-
-ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
-{
-    for (int i = 0; i < d->team_size; i++) {
-        const int r = ddp__team_rank(d, i), team = teams[r];
-        if (team < 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must register the same "
-                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
-                         !team ? "none or to several" : "another");
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t L = (size_t)d->layers;
-    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
-    ddp_status s;
-
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
-    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
-        for (int i = 0; i < n; i++) {
-            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
-            if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
-                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
-                          d->unit[l].name, group, d->rank, other, r);
-            break;
-        }
-    }
-    DDP_FREE(all);
-    return s;
-}
-
-/* ==== run/sites.c ==== [run] */
-/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
- * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. What crosses sites travels
- * in the coding of the message, what stays inside as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
-
-typedef struct ddp__levels {
-    ddp_sites  site;
-    int        one;     /* site is all there is: floats, in one level */
-    int        elastic; /* the engine does it in one operation (comm/sites.c) */
-    ddp_piece *slice;  /* [room] a segment of a message */
-    int        room;
-} ddp__levels;
-
-/* ---- which ranks ---- */
-
 /* The ranks r with key[r] == value, in list; how many. */
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
@@ -43589,10 +43438,10 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
     return n;
 }
 
-/* list, place: [world] to work with. */
-static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
+/* list: [2 x world] to work with. gathers: sites get another group each for that. */
+static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
 {
-    int n, group, bad = 0, most = 0, least = d->world;
+    int *place = list + d->world, n, group, bad = 0, most = 0, least = d->world;
 
     for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
@@ -43602,10 +43451,13 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
         if (place[r]) continue;
         out->sites++;
         bad = ddp_group(d, list, n, &group);
-        if (site_of[r] != site_of[d->rank]) continue;
-        out->inside = out->gather = group;
-        out->members = n;
-        out->leader = r;
+        if (site_of[r] == site_of[d->rank]) {
+            out->inside = group;
+            out->members = n;
+            out->leader = r;
+        }
+        if (gathers && !bad) bad = ddp_group(d, list, n, &group);
+        if (site_of[r] == site_of[d->rank]) out->gather = group;
     }
     out->place = place[d->rank];
     out->equal = most == least;
@@ -43626,7 +43478,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     memset(out, 0, sizeof *out);
     work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
-    bad = ddp__sites_make(d, site_of, out, work, work + d->world);
+    bad = ddp__sites_make(d, site_of, 0, out, work);
     DDP_FREE(work);
     return bad;
 }
@@ -43726,27 +43578,13 @@ static int ddp__levels_room(const ddp_ctx *d)
     return n;
 }
 
-/* The groups that gather, one for each site. */
-static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
-{
-    int bad = ddp_sites_open(d, site, &v->site), n, group;
-
-    for (int r = 0; !bad && r < d->world; r++) {
-        n = ddp__ranks_with(d->world, site, site[r], list);
-        if (list[0] != r) continue;
-        bad = ddp_group(d, list, n, &group);
-        if (site[r] == site[d->rank]) v->site.gather = group;
-    }
-    return bad;
-}
-
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(d->cfg.site > 0)) return DDP_OK;
-    list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
+    list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
     if (v) v->room = ddp__levels_room(d);
     if (v) v->slice = (ddp_piece *)ddp__calloc((size_t)v->room, sizeof *v->slice);
@@ -43764,7 +43602,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     v->one = alike;
     if (v->one) v->site.members = d->world;
     else if (v->elastic) ddp__engine_sites(d->engine, site);
-    else bad = ddp__levels_make(d, v, site, list);
+    else bad = ddp__sites_make(d, site, 1, &v->site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
@@ -44335,6 +44173,76 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
  * 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
  * parameters are not sent, but what they changed by since their last average, which all ranks hold: eight bits of a
  * weight are few, eight bits of its change are enough. */
+
+/* ---- what a layer's average takes ---- */
+
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
+ * a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+static int ddp__state_due(const ddp_ctx *d, int k)
+{
+    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+
+    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
+}
+
+/* The pieces that this period's average of a layer takes of a whole list. */
+static void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+{
+    const ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+    int n = 0;
+
+    m->from = list;
+    m->from_count = count;
+    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return;
+    for (int i = 0; i < count; i++)
+        if (list[i].data != u->state) u->moved[n++] = list[i];
+    for (int i = 0; i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
+            if (!ddp__state_due(d, k)) continue;
+            u->moved[n].data = state;
+            u->moved[n++].count = u->gradient[i].count;
+        }
+    m->from = u->moved;
+    m->from_count = n;
+}
+
+/* Values from..to-1 of those with gradients, and their state where it is due. */
+static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
+{
+    float *state = u->state;
+    size_t at = 0;
+
+    for (int i = 0; i < u->gradients; at += u->trains[i++].count) {
+        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0, end = to < at + all ? to - at : all;
+        const int here = begin < all && to > at;
+        if (here) {
+            u->moved[n].data = u->trains[i].data + begin;
+            u->moved[n++].count = end - begin;
+        }
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
+            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
+            u->moved[n].data = state + begin;
+            u->moved[n++].count = end - begin;
+        }
+    }
+    return n;
+}
+
+/* Of some parts of the layer. */
+static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
+{
+    const ddp__unit *u = &d->unit[layer];
+    const size_t parts = (size_t)ddp_parts_of(d, layer);
+    int n = 0;
+
+    for (size_t j = 0; j < parts; j++)
+        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
+    for (int i = 0; takes[parts - 1] && i < u->others; i++)
+        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
+    m->from = u->moved;
+    m->from_count = n;
+}
 
 /* ---- memory ---- */
 
@@ -44978,26 +44886,6 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 
 /* ---- what run asks of it ---- */
 
-ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
-{
-    int room = d->layers;
-
-    *list = NULL;
-    *n = 0;
-    *steps = 1;
-    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
-        if (!grown) {
-            if (*list) DDP_FREE(*list);
-            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
-        }
-        *list = grown;
-        *n = d->ops.transfers(d, d->self, steps, grown, room);
-        if (*n < room || room > 1000 * d->layers) break;
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
@@ -45383,9 +45271,102 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/transfers.c ==== [run] */
-/* What the strategy sends in a period: over which of two links each message goes, and how long a step
- * should take. The bits do not depend on the link, since sums go in rank order over either. */
+/* ==== run/planning.c ==== [run] */
+/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
+ * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+
+enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
+static const double ddp__drift_limit = 0.2;
+
+/* ---- plans from files: the JSON object that `plan partial` prints ---- */
+
+/* Marks the layers of one list; want_step also assigns them. */
+static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
+                                 int assign, ddp_plan *plan, ddp_error *err)
+{
+    const ddp__json *v;
+
+    for (v = list->first; v; v = v->next) {
+        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
+        if (l < 0 || l >= layers || (double)l != v->number)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
+                             v->line, layers - 1);
+        if (!assign) {
+            plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
+            continue;
+        }
+        if (plan->step_of[l] >= 0)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period",
+                             path, v->line, l);
+        plan->step_of[l] = step;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
+{
+    const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
+    int h = 0;
+
+    DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
+    if (sets->count < 1)
+        return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
+    DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
+    for (int l = 0; l < layers; l++) plan->step_of[l] = -1;
+    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
+    for (int l = 0; l < layers; l++)
+        if (plan->step_of[l] < 0)
+            return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
+    if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
+        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
+    name = ddp__json_get(root, "solver");
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
+    name = ddp__json_get(root, "cost");
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(path, err);
+    ddp_plan plan;
+    ddp_status s;
+
+    if (!root) return err ? err->code : DDP_FORMAT;
+    memset(&plan, 0, sizeof plan);
+    s = ddp__plan_parse(path, root, layers, &plan, err);
+    ddp__json_free(root);
+    if (s != DDP_OK) {
+        ddp_plan_free(&plan);
+        return s;
+    }
+    *out = plan;
+    return DDP_OK;
+}
+
+/* ---- what the strategy sends in a period ---- */
+
+/* *steps of it; NULL with *n 0 where the strategy does not tell. The caller's. */
+static ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
+{
+    int room = d->layers;
+
+    *list = NULL;
+    *n = 0;
+    *steps = 1;
+    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
+        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
+        if (!grown) {
+            if (*list) DDP_FREE(*list);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
+        }
+        *list = grown;
+        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        if (*n < room || room > 1000 * d->layers) break;
+    }
+    return DDP_OK;
+}
 
 /* When a message may begin, from the start of its step's backward. */
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
@@ -45396,7 +45377,7 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
     return ready;
 }
 
-/* ---- two links ---- */
+/* ---- two links: the bits do not depend on which, since sums go in rank order over either ---- */
 
 /* A message takes the link that would finish it first, behind what was given to that link before: the
  * rule of a list scheduler. */
@@ -45487,7 +45468,8 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
 }
 
-ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
+/* What a step should take, into the statistics. */
+static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
@@ -45505,80 +45487,6 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     if (!d->ops.transfers) return DDP_OK; /* nobody knows */
     d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
     d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
-    return DDP_OK;
-}
-
-/* ==== run/planning.c ==== [run] */
-/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
- * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
-
-enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
-enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
-static const double ddp__drift_limit = 0.2;
-
-/* ---- plans from files: the JSON object that `plan partial` prints ---- */
-
-/* Marks the layers of one list; want_step also assigns them. */
-static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
-                                 int assign, ddp_plan *plan, ddp_error *err)
-{
-    const ddp__json *v;
-
-    for (v = list->first; v; v = v->next) {
-        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
-        if (l < 0 || l >= layers || (double)l != v->number)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
-                             v->line, layers - 1);
-        if (!assign) {
-            plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
-            continue;
-        }
-        if (plan->step_of[l] >= 0)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period",
-                             path, v->line, l);
-        plan->step_of[l] = step;
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
-{
-    const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
-    int h = 0;
-
-    DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
-    if (sets->count < 1)
-        return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
-    DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
-    for (int l = 0; l < layers; l++) plan->step_of[l] = -1;
-    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
-    for (int l = 0; l < layers; l++)
-        if (plan->step_of[l] < 0)
-            return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
-    if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
-        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
-    name = ddp__json_get(root, "solver");
-    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
-    name = ddp__json_get(root, "cost");
-    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
-    return DDP_OK;
-}
-
-ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
-{
-    ddp__json *root = ddp__json_read(path, err);
-    ddp_plan plan;
-    ddp_status s;
-
-    if (!root) return err ? err->code : DDP_FORMAT;
-    memset(&plan, 0, sizeof plan);
-    s = ddp__plan_parse(path, root, layers, &plan, err);
-    ddp__json_free(root);
-    if (s != DDP_OK) {
-        ddp_plan_free(&plan);
-        return s;
-    }
-    *out = plan;
     return DDP_OK;
 }
 
@@ -46713,6 +46621,76 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
         !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
+}
+
+/* ---- teams ---- */
+
+/* A team are the ranks that register the same layers, and plan and measure together: those of the group of all of a
+ * rank's layers; all ranks where layers belong to none or to several. */
+static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
+{
+    ddp_config checked = d->cfg;
+    int i, groups = 0;
+
+    d->team = d->unit[0].group;
+    for (int l = 0; l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
+        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
+        if (group && (i == n || !ranks))
+            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
+                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
+        if (group) groups = 1;
+        if (group != d->unit[0].group) d->mixed = 1;
+    }
+    if (d->norm.before) checked.clip_norm = 0; /* which a pipeline knows */
+    DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
+    if (d->mixed) d->team = 0;
+    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
+    d->team_root = ddp__group_root(d, d->team);
+    d->team_place = d->rank;
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
+    return DDP_OK;
+}
+
+/* Whether all ranks see teams ([world]; < 0: lost) the same; and the layers' groups. */
+static ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
+{
+    for (int i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = teams[r];
+        if (team < 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers;
+    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    ddp_status s;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+        for (int i = 0; i < n; i++) {
+            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
+            if (other == group) continue;
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
+                          d->unit[l].name, group, d->rank, other, r);
+            break;
+        }
+    }
+    DDP_FREE(all);
+    return s;
 }
 
 /* ---- comparison ---- */

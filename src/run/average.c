@@ -7,6 +7,76 @@
 #include "comm/frame.h"
 #include "run/device.h"
 
+/* ---- what a layer's average takes ---- */
+
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
+ * a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+static int ddp__state_due(const ddp_ctx *d, int k)
+{
+    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+
+    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
+}
+
+/* The pieces that this period's average of a layer takes of a whole list. */
+static void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+{
+    const ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+    int n = 0;
+
+    m->from = list;
+    m->from_count = count;
+    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return;
+    for (int i = 0; i < count; i++)
+        if (list[i].data != u->state) u->moved[n++] = list[i];
+    for (int i = 0; i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
+            if (!ddp__state_due(d, k)) continue;
+            u->moved[n].data = state;
+            u->moved[n++].count = u->gradient[i].count;
+        }
+    m->from = u->moved;
+    m->from_count = n;
+}
+
+/* Values from..to-1 of those with gradients, and their state where it is due. */
+static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
+{
+    float *state = u->state;
+    size_t at = 0;
+
+    for (int i = 0; i < u->gradients; at += u->trains[i++].count) {
+        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0, end = to < at + all ? to - at : all;
+        const int here = begin < all && to > at;
+        if (here) {
+            u->moved[n].data = u->trains[i].data + begin;
+            u->moved[n++].count = end - begin;
+        }
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
+            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
+            u->moved[n].data = state + begin;
+            u->moved[n++].count = end - begin;
+        }
+    }
+    return n;
+}
+
+/* Of some parts of the layer. */
+static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
+{
+    const ddp__unit *u = &d->unit[layer];
+    const size_t parts = (size_t)ddp_parts_of(d, layer);
+    int n = 0;
+
+    for (size_t j = 0; j < parts; j++)
+        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
+    for (int i = 0; takes[parts - 1] && i < u->others; i++)
+        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
+    m->from = u->moved;
+    m->from_count = n;
+}
+
 /* ---- memory ---- */
 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)

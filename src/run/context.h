@@ -238,9 +238,6 @@ DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the firs
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 /* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-/* The pieces that this period's average of a layer takes of a whole list; and of some parts of the layer. */
-DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
-DDP_LIB void         ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m);
 DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
@@ -313,17 +310,8 @@ DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__lin
  * wait for none of the first (DeFT, section 3). They meet where the first link says. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* ---- start.c, group.c: who takes part ---- */
-
-/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+/* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
-
-/* A team are the ranks that register the same layers, and plan and measure together: those of the
- * group of all of a rank's layers; all ranks where layers belong to none or to several. agree:
- * whether all ranks see teams ([world]; < 0: lost) and the layers' groups the same. */
-DDP_LIB ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err);
-DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -406,11 +394,9 @@ DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ti
 /* The part of a mean that crosses sites, on the first rank of each. */
 DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
-/* transfers.c: with two links, each message goes over the one that should finish it first. The team
+/* planning.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
-/* What a step should take, into the statistics. */
-DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 
 /* ---- verbs.c: the strategy ---- */
 
@@ -429,8 +415,6 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
-DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight; and what the strategy put off. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);

@@ -1,6 +1,7 @@
-/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
- * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. What crosses sites travels
- * in the coding of the message, what stays inside as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+/* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in all sites
+ * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the
+ * result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank order
+ * inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 #include "run/device.h"
 
 typedef struct ddp__levels {
@@ -13,6 +14,24 @@ typedef struct ddp__levels {
 
 /* ---- which ranks ---- */
 
+int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
+{
+    DDP__ENTER(d);
+    if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if ((d->cfg.min_world > 0 || d->cfg.join) && ddp__goes_check(&d->cfg, &d->ops, 1, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    if (!d->engine) { /* alone: every group is the world */
+        if (n != 1 || ranks[0] != 0)
+            return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
+        *group = 0;
+        return 0;
+    }
+    if (ddp__engine_group(d->engine, ranks, n, group, &d->host.error) ||
+        (d->second && ddp__engine_group(d->second, ranks, n, group, &d->host.error)))
+        return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
 /* The ranks r with key[r] == value, in list; how many. */
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
@@ -23,10 +42,10 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
     return n;
 }
 
-/* list, place: [world] to work with. */
-static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
+/* list: [2 x world] to work with. gathers: sites get another group each for that. */
+static int ddp__sites_make(ddp_ctx *d, const int *site_of, int gathers, ddp_sites *out, int *list)
 {
-    int n, group, bad = 0, most = 0, least = d->world;
+    int *place = list + d->world, n, group, bad = 0, most = 0, least = d->world;
 
     for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
@@ -36,10 +55,13 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
         if (place[r]) continue;
         out->sites++;
         bad = ddp_group(d, list, n, &group);
-        if (site_of[r] != site_of[d->rank]) continue;
-        out->inside = out->gather = group;
-        out->members = n;
-        out->leader = r;
+        if (site_of[r] == site_of[d->rank]) {
+            out->inside = group;
+            out->members = n;
+            out->leader = r;
+        }
+        if (gathers && !bad) bad = ddp_group(d, list, n, &group);
+        if (site_of[r] == site_of[d->rank]) out->gather = group;
     }
     out->place = place[d->rank];
     out->equal = most == least;
@@ -60,7 +82,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     memset(out, 0, sizeof *out);
     work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
-    bad = ddp__sites_make(d, site_of, out, work, work + d->world);
+    bad = ddp__sites_make(d, site_of, 0, out, work);
     DDP_FREE(work);
     return bad;
 }
@@ -160,27 +182,13 @@ static int ddp__levels_room(const ddp_ctx *d)
     return n;
 }
 
-/* The groups that gather, one for each site. */
-static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
-{
-    int bad = ddp_sites_open(d, site, &v->site), n, group;
-
-    for (int r = 0; !bad && r < d->world; r++) {
-        n = ddp__ranks_with(d->world, site, site[r], list);
-        if (list[0] != r) continue;
-        bad = ddp_group(d, list, n, &group);
-        if (site[r] == site[d->rank]) v->site.gather = group;
-    }
-    return bad;
-}
-
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(d->cfg.site > 0)) return DDP_OK;
-    list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
+    list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
     if (v) v->room = ddp__levels_room(d);
     if (v) v->slice = (ddp_piece *)ddp__calloc((size_t)v->room, sizeof *v->slice);
@@ -198,7 +206,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     v->one = alike;
     if (v->one) v->site.members = d->world;
     else if (v->elastic) ddp__engine_sites(d->engine, site);
-    else bad = ddp__levels_make(d, v, site, list);
+    else bad = ddp__sites_make(d, site, 1, &v->site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */

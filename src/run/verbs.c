@@ -447,26 +447,6 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 
 /* ---- what run asks of it ---- */
 
-ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
-{
-    int room = d->layers;
-
-    *list = NULL;
-    *n = 0;
-    *steps = 1;
-    for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
-        if (!grown) {
-            if (*list) DDP_FREE(*list);
-            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
-        }
-        *list = grown;
-        *n = d->ops.transfers(d, d->self, steps, grown, room);
-        if (*n < room || room > 1000 * d->layers) break;
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
