@@ -39744,59 +39744,17 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
-/* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
- * have too. */
-#define DDP__SETTINGS_JOIN_OF(X)                                      \
-    X("average_state", d->cfg.average_state)                          \
-    X("clip_norm", d->cfg.clip_norm)                                  \
-    X("bucket_bytes", d->cfg.bucket_bytes)                            \
-    X("deterministic", d->cfg.deterministic)                          \
-    X("paper", d->cfg.paper)                                          \
-    X("net (bytes/s of the slowest link)", d->links[0].slowest)          \
-    X("seed", d->cfg.seed)                                            \
-    X("learning rate", d->optimizer.lr)                               \
-    X("first state_period", d->cfg.state_period[0])                   \
-    X("second state_period", d->cfg.state_period[1])                  \
-    X("split_params", d->cfg.split_params)                            \
-    X("a site (0: no, 1: yes)", d->cfg.site > 0)                      \
-    X("outer_lr", d->cfg.outer_lr)                                    \
-    X("outer_momentum", d->cfg.outer_momentum)                        \
-    X("overlap", d->cfg.overlap)                                      \
-    X("mixture", d->cfg.mixture)                                      \
-    X("fragments", d->cfg.fragments)                                  \
-    X("landing", d->cfg.landing)                                      \
-    X("compensation", d->cfg.compensation)                            \
-    X("topk_fraction", d->cfg.topk_fraction)
-#define DDP__SETTINGS_ELSE_OF(X)                                      \
-    X("period", d->cfg.period)                                        \
-    X("nccl", d->cfg.nccl)                                            \
-    X("min_world", d->cfg.min_world)                                  \
-    X("profile_steps", d->cfg.profile_steps)                          \
-    X("partition_bytes", d->cfg.partition_bytes)                      \
-    X("credit", d->cfg.credit)                                        \
-    X("merge_sum", d->cfg.merge_sum)                                  \
-    X("no_barrier", d->cfg.no_barrier)                                \
-    X("update_frequency", d->cfg.update_frequency)                    \
-    X("preserve", d->cfg.preserve)                                    \
-    X("servers", d->cfg.servers)                                      \
-    X("staleness", d->cfg.staleness)                                  \
-    X("push_scale", d->cfg.push_scale)                                \
-    X("defer", d->cfg.defer)                                          \
-    X("lgp", d->cfg.lgp)                                              \
-    X("correct", d->cfg.correct)                                      \
-    X("split", d->cfg.split)
-#define DDP__SETTING_ONE(name, of) +1
-enum {
-    DDP__SETTINGS_JOIN = 0 DDP__SETTINGS_JOIN_OF(DDP__SETTING_ONE),
-    DDP__SETTINGS = DDP__SETTINGS_JOIN DDP__SETTINGS_ELSE_OF(DDP__SETTING_ONE)
-};
-#undef DDP__SETTING_ONE
-/* Fingerprints of layers and optimizer, and of the operators; the settings' values and names. */
+/* Fingerprints of layers and optimizer, and of the operators. */
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
-DDP_LIB const char *ddp__setting_name(int i);
+/* Settings that all ranks must have the same, as numbers; the first DDP__SETTINGS_JOIN a newcomer must have too. */
+enum { DDP__SETTINGS_JOIN = 20, DDP__SETTINGS = 37 };
+typedef struct ddp__setting {
+    const char *name;
+    double      value;
+} ddp__setting;
+DDP_LIB void        ddp__settings(const ddp_ctx *d, ddp__setting *out);
 
 /* ---- links.c, connect.c: the others ---- */
 
@@ -39859,6 +39817,8 @@ DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
+/* The same straight to the engine: its memory is here, and nothing is under way over a device. */
+DDP_LIB ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* Later work on the layers waits for it: the device, or where there is none, and in the first step,
  * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
  * device has to do, also for work that is held. */
@@ -39947,7 +39907,6 @@ DDP_LIB size_t     ddp__coded_bytes(const ddp_message *m, size_t n);
 DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err);
 DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
 DDP_LIB void       ddp__coded_fold(ddp_ctx *d);
-DDP_LIB ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err);
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
@@ -39967,7 +39926,6 @@ DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                                 float rate, int there);
 DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
 
 /* ---- profile -> plan ---- */
 
@@ -40213,21 +40171,14 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 
 char *ddp__rank_path(const char *path, int rank)
 {
-    size_t room = strlen(path) + 16, n = 0;
-    const char *p;
-    char *out;
+    ddp__text t;
 
-    for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
-    out = (char *)ddp__calloc(room, 1);
-    for (p = path; out && *p; p++) {
-        if (p[0] == '%' && p[1] == 'r') {
-            n += (size_t)snprintf(out + n, room - n, "%d", rank);
-            p++;
-        } else {
-            out[n++] = *p;
-        }
-    }
-    return out;
+    memset(&t, 0, sizeof t);
+    for (; *path; path++)
+        if (path[0] == '%' && path[1] == 'r') ddp__text_addf(&t, "%d", rank), path++;
+        else ddp__text_add(&t, path, 1);
+    if (t.failed) ddp__text_free(&t);
+    return t.data;
 }
 
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
@@ -40579,24 +40530,26 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     return h;
 }
 
-void ddp__settings(const ddp_ctx *d, double *value)
+void ddp__settings(const ddp_ctx *d, ddp__setting *out)
 {
-    int i = 0;
+#define DDP__SET(field) {#field, (double)d->cfg.field}
+    const ddp__setting all[] = {
+        DDP__SET(average_state), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
+        {"net (bytes/s of the slowest link)", d->links[0].slowest}, DDP__SET(seed),
+        {"learning rate", (double)d->optimizer.lr}, {"first state_period", (double)d->cfg.state_period[0]},
+        {"second state_period", (double)d->cfg.state_period[1]}, DDP__SET(split_params),
+        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0)}, DDP__SET(outer_lr), DDP__SET(outer_momentum),
+        DDP__SET(overlap), DDP__SET(mixture), DDP__SET(fragments), DDP__SET(landing), DDP__SET(compensation),
+        DDP__SET(topk_fraction),
+        /* a newcomer takes these from the run, or has no part in them */
+        DDP__SET(period), DDP__SET(nccl), DDP__SET(min_world), DDP__SET(profile_steps), DDP__SET(partition_bytes),
+        DDP__SET(credit), DDP__SET(merge_sum), DDP__SET(no_barrier), DDP__SET(update_frequency), DDP__SET(preserve),
+        DDP__SET(servers), DDP__SET(staleness), DDP__SET(push_scale), DDP__SET(defer), DDP__SET(lgp), DDP__SET(correct),
+        DDP__SET(split)};
+#undef DDP__SET
 
-#define DDP__SETTING_VALUE(name, of) value[i++] = (double)(of);
-    DDP__SETTINGS_JOIN_OF(DDP__SETTING_VALUE)
-    DDP__SETTINGS_ELSE_OF(DDP__SETTING_VALUE)
-#undef DDP__SETTING_VALUE
-}
-
-const char *ddp__setting_name(int i)
-{
-#define DDP__SETTING_NAME(name, of) name,
-    static const char *const text[] = {DDP__SETTINGS_JOIN_OF(DDP__SETTING_NAME)
-                                           DDP__SETTINGS_ELSE_OF(DDP__SETTING_NAME)};
-#undef DDP__SETTING_NAME
-
-    return text[i];
+    DDP_STATIC_ASSERT(sizeof all == DDP__SETTINGS * sizeof *all, "the settings are counted");
+    memcpy(out, all, sizeof all);
 }
 
 uint64_t ddp__model_hash(const ddp_ctx *d)
@@ -41605,15 +41558,6 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     return DDP_OK;
 }
 
-void ddp__mean_gradients(ddp_ctx *d, int layer)
-{
-    ddp__unit *u = &d->unit[layer];
-    const float part = 1.0f / (float)d->cfg.micro_batches;
-
-    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
-}
-
 void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
                         int there)
 {
@@ -41879,8 +41823,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
     if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
         return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step", name);
-    if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 int ddp_exchange(ddp_ctx *d, const ddp_message *m)
@@ -42169,14 +42112,8 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
                          "more", c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
-        size_t n = strcspn(++list, ",");
-        char number[12];
-        long v = -1;
-        if (n < sizeof number) {
-            memcpy(number, list, n);
-            number[n] = 0;
-            if (!ddp__parse_long(number, &v)) v = -1;
-        }
+        const size_t n = strcspn(++list, ",");
+        const long v = n > 0 && n < 10 && strspn(list, "0123456789") == n ? atol(list) : -1;
         if (v < 0 || v >= devices)
             return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
                              n > 40 ? 40 : (int)n, list, devices - 1);
@@ -42225,7 +42162,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     l->plan_rate = ddp__least_rate(n->one_at_a_time ? pair : pair * (c->world - 1), host);
 }
 
-/* Times and rates that a clock and a counter can hold. */
+/* A device for each, times and rates that a clock and a counter can hold. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
 {
     for (int a = 0; a < c->world; a++) {
@@ -42236,6 +42173,9 @@ static ddp_status ddp__links_check(const ddp_network *n, const int *device, cons
         for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
+            if (b < a && device[a] == device[b])
+                return ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
+                                 "needs one of its own", c->net, device[a], b, a);
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
                 return ddp__fail(err, DDP_ARG, "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
                                  "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
@@ -42281,11 +42221,6 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
         status = ddp_network_read(path, variant ? path + path_size + 1 : NULL, &n, err);
     }
     if (status == DDP_OK) status = ddp__net_devices(c, list, n.devices, device, err);
-    for (int a = 0; status == DDP_OK && a < c->world; a++)
-        for (int b = 0; b < a && status == DDP_OK; b++)
-            if (device[a] == device[b])
-                status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
-                                   "needs one of its own", c->net, device[a], b, a);
     if (status == DDP_OK) status = ddp__links_check(&n, device, c, err);
     if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
     if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
@@ -42638,7 +42573,7 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, const char *text, void *field,
                                  ddp_error *err)
 {
-    double seconds;
+    double number;
     long count;
 
     switch (v->kind) {
@@ -42649,30 +42584,22 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
         if (!*(const char **)field) *(const char **)field = text;
         break;
     case DDP__V_COUNT:
-        if (*(int *)field) break;
-        if (!ddp__parse_long(text, &count) || count < 1 || count > INT_MAX)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
-        *(int *)field = (int)count;
-        break;
     case DDP__V_BYTES:
-        if (*(size_t *)field) break;
-        if (!ddp__parse_long(text, &count) || count < 1)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number of bytes above 0", name, text);
-        *(size_t *)field = (size_t)count;
+        if (v->kind == DDP__V_COUNT ? *(int *)field != 0 : *(size_t *)field != 0) break;
+        if (!ddp__parse_long(text, &count) || count < 1 || (v->kind == DDP__V_COUNT && count > INT_MAX))
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number%s above 0", name, text,
+                             v->kind == DDP__V_BYTES ? " of bytes" : "");
+        if (v->kind == DDP__V_COUNT) *(int *)field = (int)count;
+        else *(size_t *)field = (size_t)count;
         break;
     case DDP__V_NUMBER:
     case DDP__V_SECONDS:
-        if (*(double *)field > 0) break;
-        if (!ddp__parse_double(text, &seconds) || seconds <= 0)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s above 0", name, text,
-                             v->kind == DDP__V_SECONDS ? " of seconds" : "");
-        *(double *)field = seconds;
-        break;
     case DDP__V_ZERO: /* a field whose 0 is its default: what is below says 0 */
-        if (*(double *)field != 0) break;
-        if (!ddp__parse_double(text, &seconds) || !(seconds >= 0))
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number from 0", name, text);
-        *(double *)field = seconds > 0 ? seconds : -1;
+        if (*(double *)field > 0 || (v->kind == DDP__V_ZERO && *(double *)field < 0)) break;
+        if (!ddp__parse_double(text, &number) || number < 0 || (number == 0 && v->kind != DDP__V_ZERO))
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s", name, text, v->kind == DDP__V_ZERO ? " from 0" :
+                             v->kind == DDP__V_SECONDS ? " of seconds above 0" : " above 0");
+        *(double *)field = number > 0 ? number : -1;
         break;
     case DDP__V_FLAG: {
         int on = 0;
@@ -43078,11 +43005,6 @@ void ddp__config_free(ddp_config *c)
 #endif
 
 #define DDP__MAX_LOCAL 1024
-#ifdef MAP_ANONYMOUS
-#define DDP__MAP_ANON MAP_ANONYMOUS
-#else
-#define DDP__MAP_ANON MAP_ANON
-#endif
 
 /* What a rank leaves behind in memory shared with the supervisor. */
 typedef struct ddp__verdict {
@@ -43301,7 +43223,7 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
     DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANON, -1, 0);
     f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
     if (f.shared == MAP_FAILED || !f.pid) {
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
@@ -43326,36 +43248,31 @@ typedef struct ddp__team {
     pthread_mutex_t lock;
     pthread_cond_t  gate;
     int open;                /* 1: go, -1: not all could be started */
+    int ranks;               /* that were drawn */
     ddp__rank_fn fn;
     void *user;
     ddp_error first;
 } ddp__team;
 
-typedef struct ddp__member {
-    ddp__team *team;
-    int rank;
-    pthread_t thread;
-} ddp__member;
-
 static void *ddp__member_run(void *arg)
 {
-    ddp__member *m = (ddp__member *)arg;
-    ddp__team *t = m->team;
+    ddp__team *t = (ddp__team *)arg;
     ddp_error e;
     ddp_status s;
-    int open;
+    int open, rank;
 
     pthread_mutex_lock(&t->lock);
+    rank = t->ranks++;
     while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
     open = t->open;
     pthread_mutex_unlock(&t->lock);
     if (open < 0) return NULL;
     memset(&e, 0, sizeof e);
-    s = t->fn(m->rank, -1, "", t->user, &e);
+    s = t->fn(rank, -1, "", t->user, &e);
     if (s == DDP_OK) return NULL;
     pthread_mutex_lock(&t->lock);
     if (t->first.code == DDP_OK)
-        ddp__fail(&t->first, s, "rank %d: %.380s", m->rank, e.msg[0] ? e.msg : ddp_status_text(s));
+        ddp__fail(&t->first, s, "rank %d: %.380s", rank, e.msg[0] ? e.msg : ddp_status_text(s));
     pthread_mutex_unlock(&t->lock);
     return NULL;
 }
@@ -43363,7 +43280,7 @@ static void *ddp__member_run(void *arg)
 ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
 {
     ddp__team t;
-    ddp__member *m;
+    pthread_t *thread;
     int started, why = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
@@ -43371,24 +43288,20 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
-    m = (ddp__member *)ddp__calloc((size_t)world, sizeof *m);
-    if (!m) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
+    if (!thread) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
     pthread_mutex_init(&t.lock, NULL);
     pthread_cond_init(&t.gate, NULL);
-    for (started = 0; started < world; started++) {
-        m[started].team = &t;
-        m[started].rank = started;
-        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
-        if (why) break;
-    }
+    for (started = 0; started < world && !why; started += !why)
+        why = ddp__thread_deep(&thread[started], ddp__member_run, &t);
     pthread_mutex_lock(&t.lock);
     t.open = why ? -1 : 1;
     pthread_cond_broadcast(&t.gate);
     pthread_mutex_unlock(&t.lock);
-    for (int r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    for (int r = 0; r < started; r++) pthread_join(thread[r], NULL);
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
-    DDP_FREE(m);
+    DDP_FREE(thread);
     if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;
@@ -44106,17 +44019,6 @@ void ddp__coded_fold(ddp_ctx *d)
     b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
 }
 
-ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-
-    if (!d->host.backend || !d->host.backend->split || (coding != DDP_AS_INT8 && coding != DDP_AS_INT4)) return DDP_OK;
-    d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * d->coded_count * sizeof(float));
-    if (d->coded_there) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of device memory for %zu bytes of what %s cut off",
-                     2 * d->coded_count * sizeof(float), ddp__coding_name((int)coding));
-}
-
 /* ==== run/post.c ==== [run] */
 /* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
  * device to device. */
@@ -44128,6 +44030,11 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
     if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    return ddp__post_here(d, m, ticket, err);
+}
+
+ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
     if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
     return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }
@@ -44248,19 +44155,22 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const int there = d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 
-    if (!ddp__in_blocks((int)ddp__wire_coding(d->cfg.wire)) || !(d->engine || d->joiner)) return DDP_OK;
+    if (!ddp__in_blocks((int)coding) || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     if (!count) return DDP_OK;
     d->coded_count = count;
     d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
     d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
     d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
-    if (!d->coded || (d->bases_count && !d->bases))
+    if (there) d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * count * sizeof(float));
+    if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
-                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
+                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
     base = d->bases;
@@ -44274,7 +44184,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         }
         next += u->trained;
     }
-    return ddp__coded_there_memory(d, err);
+    return DDP_OK;
 }
 
 void ddp__coded_close(ddp_ctx *d)
@@ -44397,11 +44307,10 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
                               ddp_error *err)
 {
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    ddp_coding coding = ddp__wire_coding(d->cfg.wire);
 
     /* where changes travel in blocks, these are parameters */
-    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT)
-        return ddp__average_as(d, layer, takes, priority, filler, DDP_AS_FLOAT, 0, err);
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     return ddp__average_as(d, layer, takes, priority, filler, coding, 0, err);
 }
 
@@ -44967,8 +44876,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
         DDP__TRY(ddp__nccl_hold(d, ticket, err));
         return ddp__device_wait(d, err);
     }
-    if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
-    DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
+    DDP__TRY(ddp__post_here(d, &m, &ticket, err));
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
@@ -45027,7 +44935,6 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
                                    ddp_error *err)
 {
-    ddp__engine *e = ddp__engine_of(d, link);
     const double begin = ddp_now();
     long ticket[DDP__BURST];
 
@@ -45036,10 +44943,9 @@ static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, 
         m.group = d->team;
         m.mean = 1;
         m.link = link;
-        if (ddp__levels_takes(d, &m)) DDP__TRY(ddp__levels_submit(d, &m, &ticket[i], err));
-        else DDP__TRY(ddp__engine_submit(e, &m, &ticket[i], err));
+        DDP__TRY(ddp__post_here(d, &m, &ticket[i], err));
     }
-    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(e, ticket[i], err));
+    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(ddp__engine_of(d, link), ticket[i], err));
     *seconds = ddp_now() - begin;
     return DDP_OK;
 }
@@ -46270,7 +46176,7 @@ DDP_STATIC_ASSERT((int)DDP__SETTINGS_JOIN <= (int)DDP__JOIN_SETTINGS, "a newcome
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    double value[DDP__SETTINGS];
+    ddp__setting setting[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
     memset(l, 0, sizeof *l);
@@ -46282,11 +46188,11 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    ddp__settings(d, value);
+    ddp__settings(d, setting);
     l->settings = DDP__SETTINGS_JOIN;
     for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
-        l->name[i] = ddp__setting_name(i);
-        l->value[i] = value[i];
+        l->name[i] = setting[i].name;
+        l->value[i] = setting[i].value;
     }
 }
 
@@ -46707,6 +46613,8 @@ typedef struct ddp__fingerprint {
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 {
+    ddp__setting setting[DDP__SETTINGS];
+
     f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
     f->layers = d->layers;
     f->micro_batches = d->cfg.micro_batches;
@@ -46718,7 +46626,8 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
-    ddp__settings(d, f->setting);
+    ddp__settings(d, setting);
+    for (int i = 0; i < DDP__SETTINGS; i++) f->setting[i] = setting[i].value;
     memcpy(f->same, d->same, sizeof f->same);
 }
 
@@ -46730,8 +46639,12 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 }
 
 /* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
+static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f,
+                                        const ddp__fingerprint *zero, ddp_error *err)
 {
+    ddp__setting setting[DDP__SETTINGS];
+
+    ddp__settings(d, setting); /* for their names */
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -46744,7 +46657,7 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
     for (int i = 0; i < DDP__SETTINGS; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
-                             ddp__setting_name(i), f->setting[i], zero->setting[i]);
+                             setting[i].name, f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
                          "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
@@ -46771,7 +46684,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
             return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
                              "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
                              d->team ? " of a group" : "");
-        DDP__TRY(ddp__compare_settings(r, f, zero, err));
+        DDP__TRY(ddp__compare_settings(d, r, f, zero, err));
     }
     return DDP_OK;
 }
@@ -46814,16 +46727,13 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
-    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
-    int *place = (int *)ddp__calloc(world, sizeof *place), equal = 1, mixed = 0;
+    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int)), *own;
+    int *place, equal = 1, mixed = 0;
     ddp_status s;
 
-    if (!all || !place) {
-        if (all) DDP_FREE(all);
-        if (place) DDP_FREE(place);
-        return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    }
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     own = all + d->rank;
+    place = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
     for (int r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
@@ -46837,7 +46747,6 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     }
     if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
     DDP_FREE(all);
-    DDP_FREE(place);
     if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
     return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
 }
@@ -47015,8 +46924,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     if (d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end", d->step);
-    if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* Of other stages or replicas, or of another run's averages. */
@@ -47686,6 +47594,15 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
     return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
+static void ddp__mean_gradients(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    const float part = 1.0f / (float)d->cfg.micro_batches;
+
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
+}
+
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
@@ -47873,8 +47790,7 @@ int ddp_serve(ddp_ctx *d)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
                               d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
                               ddp_servers(d) == 1 ? "s" : "");
-    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* ==== run/session.c ==== [run] */
@@ -48097,8 +48013,7 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
     d->lr = o->lr;
-    if (d->layers && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* ---- reading ---- */

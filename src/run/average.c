@@ -81,19 +81,22 @@ static void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, 
 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const int there = d->host.backend && d->host.backend->split && (coding == DDP_AS_INT8 || coding == DDP_AS_INT4);
     size_t count = 0;
     float *next, *base;
 
-    if (!ddp__in_blocks((int)ddp__wire_coding(d->cfg.wire)) || !(d->engine || d->joiner)) return DDP_OK;
+    if (!ddp__in_blocks((int)coding) || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     if (!count) return DDP_OK;
     d->coded_count = count;
     d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
     d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
     d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
-    if (!d->coded || (d->bases_count && !d->bases))
+    if (there) d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * count * sizeof(float));
+    if (!d->coded || (d->bases_count && !d->bases) || (there && !d->coded_there))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
-                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
+                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)coding));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
     base = d->bases;
@@ -107,7 +110,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         }
         next += u->trained;
     }
-    return ddp__coded_there_memory(d, err);
+    return DDP_OK;
 }
 
 void ddp__coded_close(ddp_ctx *d)
@@ -230,11 +233,10 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
                               ddp_error *err)
 {
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    ddp_coding coding = ddp__wire_coding(d->cfg.wire);
 
     /* where changes travel in blocks, these are parameters */
-    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT)
-        return ddp__average_as(d, layer, takes, priority, filler, DDP_AS_FLOAT, 0, err);
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT) coding = DDP_AS_FLOAT;
     return ddp__average_as(d, layer, takes, priority, filler, coding, 0, err);
 }
 

@@ -162,14 +162,3 @@ void ddp__coded_fold(ddp_ctx *d)
     b->axpy(d->host.device, d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
     b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
 }
-
-ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err)
-{
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-
-    if (!d->host.backend || !d->host.backend->split || (coding != DDP_AS_INT8 && coding != DDP_AS_INT4)) return DDP_OK;
-    d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * d->coded_count * sizeof(float));
-    if (d->coded_there) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of device memory for %zu bytes of what %s cut off",
-                     2 * d->coded_count * sizeof(float), ddp__coding_name((int)coding));
-}

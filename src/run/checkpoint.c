@@ -85,8 +85,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     if (d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end", d->step);
-    if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* Of other stages or replicas, or of another run's averages. */

@@ -104,8 +104,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
     if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
         return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step", name);
-    if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__run(d, m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 int ddp_exchange(ddp_ctx *d, const ddp_message *m)

@@ -240,59 +240,17 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
-/* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
- * have too. */
-#define DDP__SETTINGS_JOIN_OF(X)                                      \
-    X("average_state", d->cfg.average_state)                          \
-    X("clip_norm", d->cfg.clip_norm)                                  \
-    X("bucket_bytes", d->cfg.bucket_bytes)                            \
-    X("deterministic", d->cfg.deterministic)                          \
-    X("paper", d->cfg.paper)                                          \
-    X("net (bytes/s of the slowest link)", d->links[0].slowest)          \
-    X("seed", d->cfg.seed)                                            \
-    X("learning rate", d->optimizer.lr)                               \
-    X("first state_period", d->cfg.state_period[0])                   \
-    X("second state_period", d->cfg.state_period[1])                  \
-    X("split_params", d->cfg.split_params)                            \
-    X("a site (0: no, 1: yes)", d->cfg.site > 0)                      \
-    X("outer_lr", d->cfg.outer_lr)                                    \
-    X("outer_momentum", d->cfg.outer_momentum)                        \
-    X("overlap", d->cfg.overlap)                                      \
-    X("mixture", d->cfg.mixture)                                      \
-    X("fragments", d->cfg.fragments)                                  \
-    X("landing", d->cfg.landing)                                      \
-    X("compensation", d->cfg.compensation)                            \
-    X("topk_fraction", d->cfg.topk_fraction)
-#define DDP__SETTINGS_ELSE_OF(X)                                      \
-    X("period", d->cfg.period)                                        \
-    X("nccl", d->cfg.nccl)                                            \
-    X("min_world", d->cfg.min_world)                                  \
-    X("profile_steps", d->cfg.profile_steps)                          \
-    X("partition_bytes", d->cfg.partition_bytes)                      \
-    X("credit", d->cfg.credit)                                        \
-    X("merge_sum", d->cfg.merge_sum)                                  \
-    X("no_barrier", d->cfg.no_barrier)                                \
-    X("update_frequency", d->cfg.update_frequency)                    \
-    X("preserve", d->cfg.preserve)                                    \
-    X("servers", d->cfg.servers)                                      \
-    X("staleness", d->cfg.staleness)                                  \
-    X("push_scale", d->cfg.push_scale)                                \
-    X("defer", d->cfg.defer)                                          \
-    X("lgp", d->cfg.lgp)                                              \
-    X("correct", d->cfg.correct)                                      \
-    X("split", d->cfg.split)
-#define DDP__SETTING_ONE(name, of) +1
-enum {
-    DDP__SETTINGS_JOIN = 0 DDP__SETTINGS_JOIN_OF(DDP__SETTING_ONE),
-    DDP__SETTINGS = DDP__SETTINGS_JOIN DDP__SETTINGS_ELSE_OF(DDP__SETTING_ONE)
-};
-#undef DDP__SETTING_ONE
-/* Fingerprints of layers and optimizer, and of the operators; the settings' values and names. */
+/* Fingerprints of layers and optimizer, and of the operators. */
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
-DDP_LIB const char *ddp__setting_name(int i);
+/* Settings that all ranks must have the same, as numbers; the first DDP__SETTINGS_JOIN a newcomer must have too. */
+enum { DDP__SETTINGS_JOIN = 20, DDP__SETTINGS = 37 };
+typedef struct ddp__setting {
+    const char *name;
+    double      value;
+} ddp__setting;
+DDP_LIB void        ddp__settings(const ddp_ctx *d, ddp__setting *out);
 
 /* ---- links.c, connect.c: the others ---- */
 
@@ -355,6 +313,8 @@ DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
+/* The same straight to the engine: its memory is here, and nothing is under way over a device. */
+DDP_LIB ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* Later work on the layers waits for it: the device, or where there is none, and in the first step,
  * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
  * device has to do, also for work that is held. */
@@ -443,7 +403,6 @@ DDP_LIB size_t     ddp__coded_bytes(const ddp_message *m, size_t n);
 DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err);
 DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
 DDP_LIB void       ddp__coded_fold(ddp_ctx *d);
-DDP_LIB ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err);
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
@@ -463,7 +422,6 @@ DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                                 float rate, int there);
 DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
-DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
 
 /* ---- profile -> plan ---- */
 

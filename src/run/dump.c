@@ -84,21 +84,14 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 
 char *ddp__rank_path(const char *path, int rank)
 {
-    size_t room = strlen(path) + 16, n = 0;
-    const char *p;
-    char *out;
+    ddp__text t;
 
-    for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
-    out = (char *)ddp__calloc(room, 1);
-    for (p = path; out && *p; p++) {
-        if (p[0] == '%' && p[1] == 'r') {
-            n += (size_t)snprintf(out + n, room - n, "%d", rank);
-            p++;
-        } else {
-            out[n++] = *p;
-        }
-    }
-    return out;
+    memset(&t, 0, sizeof t);
+    for (; *path; path++)
+        if (path[0] == '%' && path[1] == 'r') ddp__text_addf(&t, "%d", rank), path++;
+        else ddp__text_add(&t, path, 1);
+    if (t.failed) ddp__text_free(&t);
+    return t.data;
 }
 
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)

@@ -298,7 +298,7 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, const char *text, void *field,
                                  ddp_error *err)
 {
-    double seconds;
+    double number;
     long count;
 
     switch (v->kind) {
@@ -309,30 +309,22 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
         if (!*(const char **)field) *(const char **)field = text;
         break;
     case DDP__V_COUNT:
-        if (*(int *)field) break;
-        if (!ddp__parse_long(text, &count) || count < 1 || count > INT_MAX)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
-        *(int *)field = (int)count;
-        break;
     case DDP__V_BYTES:
-        if (*(size_t *)field) break;
-        if (!ddp__parse_long(text, &count) || count < 1)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number of bytes above 0", name, text);
-        *(size_t *)field = (size_t)count;
+        if (v->kind == DDP__V_COUNT ? *(int *)field != 0 : *(size_t *)field != 0) break;
+        if (!ddp__parse_long(text, &count) || count < 1 || (v->kind == DDP__V_COUNT && count > INT_MAX))
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number%s above 0", name, text,
+                             v->kind == DDP__V_BYTES ? " of bytes" : "");
+        if (v->kind == DDP__V_COUNT) *(int *)field = (int)count;
+        else *(size_t *)field = (size_t)count;
         break;
     case DDP__V_NUMBER:
     case DDP__V_SECONDS:
-        if (*(double *)field > 0) break;
-        if (!ddp__parse_double(text, &seconds) || seconds <= 0)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s above 0", name, text,
-                             v->kind == DDP__V_SECONDS ? " of seconds" : "");
-        *(double *)field = seconds;
-        break;
     case DDP__V_ZERO: /* a field whose 0 is its default: what is below says 0 */
-        if (*(double *)field != 0) break;
-        if (!ddp__parse_double(text, &seconds) || !(seconds >= 0))
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number from 0", name, text);
-        *(double *)field = seconds > 0 ? seconds : -1;
+        if (*(double *)field > 0 || (v->kind == DDP__V_ZERO && *(double *)field < 0)) break;
+        if (!ddp__parse_double(text, &number) || number < 0 || (number == 0 && v->kind != DDP__V_ZERO))
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s", name, text, v->kind == DDP__V_ZERO ? " from 0" :
+                             v->kind == DDP__V_SECONDS ? " of seconds above 0" : " above 0");
+        *(double *)field = number > 0 ? number : -1;
         break;
     case DDP__V_FLAG: {
         int on = 0;

@@ -43,6 +43,15 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
     return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
+static void ddp__mean_gradients(ddp_ctx *d, int layer)
+{
+    ddp__unit *u = &d->unit[layer];
+    const float part = 1.0f / (float)d->cfg.micro_batches;
+
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
+}
+
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
@@ -230,6 +239,5 @@ int ddp_serve(ddp_ctx *d)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
                               d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
                               ddp_servers(d) == 1 ? "s" : "");
-    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return ddp__serve(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }

@@ -23,7 +23,7 @@ DDP_STATIC_ASSERT((int)DDP__SETTINGS_JOIN <= (int)DDP__JOIN_SETTINGS, "a newcome
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    double value[DDP__SETTINGS];
+    ddp__setting setting[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
     memset(l, 0, sizeof *l);
@@ -35,11 +35,11 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    ddp__settings(d, value);
+    ddp__settings(d, setting);
     l->settings = DDP__SETTINGS_JOIN;
     for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
-        l->name[i] = ddp__setting_name(i);
-        l->value[i] = value[i];
+        l->name[i] = setting[i].name;
+        l->value[i] = setting[i].value;
     }
 }
 

@@ -33,14 +33,8 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
                          "more", c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
-        size_t n = strcspn(++list, ",");
-        char number[12];
-        long v = -1;
-        if (n < sizeof number) {
-            memcpy(number, list, n);
-            number[n] = 0;
-            if (!ddp__parse_long(number, &v)) v = -1;
-        }
+        const size_t n = strcspn(++list, ",");
+        const long v = n > 0 && n < 10 && strspn(list, "0123456789") == n ? atol(list) : -1;
         if (v < 0 || v >= devices)
             return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
                              n > 40 ? 40 : (int)n, list, devices - 1);
@@ -89,7 +83,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     l->plan_rate = ddp__least_rate(n->one_at_a_time ? pair : pair * (c->world - 1), host);
 }
 
-/* Times and rates that a clock and a counter can hold. */
+/* A device for each, times and rates that a clock and a counter can hold. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
 {
     for (int a = 0; a < c->world; a++) {
@@ -100,6 +94,9 @@ static ddp_status ddp__links_check(const ddp_network *n, const int *device, cons
         for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
+            if (b < a && device[a] == device[b])
+                return ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
+                                 "needs one of its own", c->net, device[a], b, a);
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
                 return ddp__fail(err, DDP_ARG, "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
                                  "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
@@ -145,11 +142,6 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
         status = ddp_network_read(path, variant ? path + path_size + 1 : NULL, &n, err);
     }
     if (status == DDP_OK) status = ddp__net_devices(c, list, n.devices, device, err);
-    for (int a = 0; status == DDP_OK && a < c->world; a++)
-        for (int b = 0; b < a && status == DDP_OK; b++)
-            if (device[a] == device[b])
-                status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
-                                   "needs one of its own", c->net, device[a], b, a);
     if (status == DDP_OK) status = ddp__links_check(&n, device, c, err);
     if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
     if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);

@@ -67,8 +67,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
         DDP__TRY(ddp__nccl_hold(d, ticket, err));
         return ddp__device_wait(d, err);
     }
-    if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
-    DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
+    DDP__TRY(ddp__post_here(d, &m, &ticket, err));
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
@@ -127,7 +126,6 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
                                    ddp_error *err)
 {
-    ddp__engine *e = ddp__engine_of(d, link);
     const double begin = ddp_now();
     long ticket[DDP__BURST];
 
@@ -136,10 +134,9 @@ static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, 
         m.group = d->team;
         m.mean = 1;
         m.link = link;
-        if (ddp__levels_takes(d, &m)) DDP__TRY(ddp__levels_submit(d, &m, &ticket[i], err));
-        else DDP__TRY(ddp__engine_submit(e, &m, &ticket[i], err));
+        DDP__TRY(ddp__post_here(d, &m, &ticket[i], err));
     }
-    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(e, ticket[i], err));
+    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(ddp__engine_of(d, link), ticket[i], err));
     *seconds = ddp_now() - begin;
     return DDP_OK;
 }

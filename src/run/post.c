@@ -9,6 +9,11 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
     if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    return ddp__post_here(d, m, ticket, err);
+}
+
+ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
     if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
     return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
 }

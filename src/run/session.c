@@ -219,8 +219,7 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
     d->lr = o->lr;
-    if (d->layers && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* ---- reading ---- */

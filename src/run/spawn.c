@@ -9,11 +9,6 @@
 #endif
 
 #define DDP__MAX_LOCAL 1024
-#ifdef MAP_ANONYMOUS
-#define DDP__MAP_ANON MAP_ANONYMOUS
-#else
-#define DDP__MAP_ANON MAP_ANON
-#endif
 
 /* What a rank leaves behind in memory shared with the supervisor. */
 typedef struct ddp__verdict {
@@ -232,7 +227,7 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
     DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANON, -1, 0);
     f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
     if (f.shared == MAP_FAILED || !f.pid) {
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
@@ -257,36 +252,31 @@ typedef struct ddp__team {
     pthread_mutex_t lock;
     pthread_cond_t  gate;
     int open;                /* 1: go, -1: not all could be started */
+    int ranks;               /* that were drawn */
     ddp__rank_fn fn;
     void *user;
     ddp_error first;
 } ddp__team;
 
-typedef struct ddp__member {
-    ddp__team *team;
-    int rank;
-    pthread_t thread;
-} ddp__member;
-
 static void *ddp__member_run(void *arg)
 {
-    ddp__member *m = (ddp__member *)arg;
-    ddp__team *t = m->team;
+    ddp__team *t = (ddp__team *)arg;
     ddp_error e;
     ddp_status s;
-    int open;
+    int open, rank;
 
     pthread_mutex_lock(&t->lock);
+    rank = t->ranks++;
     while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
     open = t->open;
     pthread_mutex_unlock(&t->lock);
     if (open < 0) return NULL;
     memset(&e, 0, sizeof e);
-    s = t->fn(m->rank, -1, "", t->user, &e);
+    s = t->fn(rank, -1, "", t->user, &e);
     if (s == DDP_OK) return NULL;
     pthread_mutex_lock(&t->lock);
     if (t->first.code == DDP_OK)
-        ddp__fail(&t->first, s, "rank %d: %.380s", m->rank, e.msg[0] ? e.msg : ddp_status_text(s));
+        ddp__fail(&t->first, s, "rank %d: %.380s", rank, e.msg[0] ? e.msg : ddp_status_text(s));
     pthread_mutex_unlock(&t->lock);
     return NULL;
 }
@@ -294,7 +284,7 @@ static void *ddp__member_run(void *arg)
 ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
 {
     ddp__team t;
-    ddp__member *m;
+    pthread_t *thread;
     int started, why = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
@@ -302,24 +292,20 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
-    m = (ddp__member *)ddp__calloc((size_t)world, sizeof *m);
-    if (!m) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
+    thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
+    if (!thread) return ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
     pthread_mutex_init(&t.lock, NULL);
     pthread_cond_init(&t.gate, NULL);
-    for (started = 0; started < world; started++) {
-        m[started].team = &t;
-        m[started].rank = started;
-        why = ddp__thread_deep(&m[started].thread, ddp__member_run, &m[started]);
-        if (why) break;
-    }
+    for (started = 0; started < world && !why; started += !why)
+        why = ddp__thread_deep(&thread[started], ddp__member_run, &t);
     pthread_mutex_lock(&t.lock);
     t.open = why ? -1 : 1;
     pthread_cond_broadcast(&t.gate);
     pthread_mutex_unlock(&t.lock);
-    for (int r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    for (int r = 0; r < started; r++) pthread_join(thread[r], NULL);
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
-    DDP_FREE(m);
+    DDP_FREE(thread);
     if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;

@@ -242,6 +242,8 @@ typedef struct ddp__fingerprint {
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 {
+    ddp__setting setting[DDP__SETTINGS];
+
     f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
     f->layers = d->layers;
     f->micro_batches = d->cfg.micro_batches;
@@ -253,7 +255,8 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
-    ddp__settings(d, f->setting);
+    ddp__settings(d, setting);
+    for (int i = 0; i < DDP__SETTINGS; i++) f->setting[i] = setting[i].value;
     memcpy(f->same, d->same, sizeof f->same);
 }
 
@@ -265,8 +268,12 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 }
 
 /* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
+static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f,
+                                        const ddp__fingerprint *zero, ddp_error *err)
 {
+    ddp__setting setting[DDP__SETTINGS];
+
+    ddp__settings(d, setting); /* for their names */
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -279,7 +286,7 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
     for (int i = 0; i < DDP__SETTINGS; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
-                             ddp__setting_name(i), f->setting[i], zero->setting[i]);
+                             setting[i].name, f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
                          "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
@@ -306,7 +313,7 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
             return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
                              "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
                              d->team ? " of a group" : "");
-        DDP__TRY(ddp__compare_settings(r, f, zero, err));
+        DDP__TRY(ddp__compare_settings(d, r, f, zero, err));
     }
     return DDP_OK;
 }
@@ -349,16 +356,13 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
-    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
-    int *place = (int *)ddp__calloc(world, sizeof *place), equal = 1, mixed = 0;
+    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int)), *own;
+    int *place, equal = 1, mixed = 0;
     ddp_status s;
 
-    if (!all || !place) {
-        if (all) DDP_FREE(all);
-        if (place) DDP_FREE(place);
-        return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    }
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     own = all + d->rank;
+    place = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
     for (int r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
@@ -372,7 +376,6 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     }
     if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
     DDP_FREE(all);
-    DDP_FREE(place);
     if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
     return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
 }

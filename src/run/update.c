@@ -74,15 +74,6 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     return DDP_OK;
 }
 
-void ddp__mean_gradients(ddp_ctx *d, int layer)
-{
-    ddp__unit *u = &d->unit[layer];
-    const float part = 1.0f / (float)d->cfg.micro_batches;
-
-    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
-}
-
 void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
                         int there)
 {

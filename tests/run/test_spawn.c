@@ -27,7 +27,7 @@ typedef struct board {
 static board *new_board(void)
 {
     board *b = (board *)mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE,
-                             MAP_SHARED | DDP__MAP_ANON, -1, 0);
+                             MAP_SHARED | MAP_ANON, -1, 0);
     assert_true((void *)b != MAP_FAILED);
     memset(b, 0, sizeof *b);
     return b;
