@@ -41452,9 +41452,15 @@ static ddp_status ddp__stager_until(ddp__stager *s, long ticket, int sent, ddp_e
     return bad;
 }
 
-ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err) { return ddp__stager_until(s, ticket, 0, err); }
+ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err)
+{
+    return ddp__stager_until(s, ticket, 0, err);
+}
 
-ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err) { return ddp__stager_until(s, ticket, 1, err); }
+ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err)
+{
+    return ddp__stager_until(s, ticket, 1, err);
+}
 
 /* Only the context's thread submits, so that this is the last. */
 ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
@@ -43309,9 +43315,9 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
 
 /* ==== run/sites.c ==== [run] */
 /* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in all sites
- * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the
- * result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank order
- * inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+ * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread
+ * the result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank
+ * order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -44076,15 +44082,15 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 /* ==== run/average.c ==== [run] */
 /* Averages of a layer: what it moves, posted and held; and error feedback.
  *
- * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et al.
- * 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
+ * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et
+ * al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
  * parameters are not sent, but what they changed by since their last average, which all ranks hold: eight bits of a
  * weight are few, eight bits of its change are enough. */
 
 /* ---- what a layer's average takes ---- */
 
-/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
- * a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so
+ * that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
     const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
@@ -54254,7 +54260,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (!floats || !rate || !count || !each || !uses)
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, uses, floats);
-    if (s == DDP_OK) s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
+    if (s == DDP_OK)
+        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
     if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
     if (floats) DDP_FREE(floats);
     if (rate) DDP_FREE(rate);

@@ -97,7 +97,8 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (!floats || !rate || !count || !each || !uses)
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, uses, floats);
-    if (s == DDP_OK) s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
+    if (s == DDP_OK)
+        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
     if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
     if (floats) DDP_FREE(floats);
     if (rate) DDP_FREE(rate);

@@ -1,7 +1,7 @@
 /* Averages of a layer: what it moves, posted and held; and error feedback.
  *
- * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et al.
- * 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
+ * What rounding to blocks (DDP_WIRE_INT8 and those behind it) cuts off is kept and sent with the next message (Seide et
+ * al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine. Then
  * parameters are not sent, but what they changed by since their last average, which all ranks hold: eight bits of a
  * weight are few, eight bits of its change are enough. */
 #include "comm/frame.h"
@@ -9,8 +9,8 @@
 
 /* ---- what a layer's average takes ---- */
 
-/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
- * a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so
+ * that a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
 static int ddp__state_due(const ddp_ctx *d, int k)
 {
     const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;

@@ -1,7 +1,7 @@
 /* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in all sites
- * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the
- * result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank order
- * inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+ * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread
+ * the result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank
+ * order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 #include "run/device.h"
 
 typedef struct ddp__levels {

@@ -448,9 +448,15 @@ static ddp_status ddp__stager_until(ddp__stager *s, long ticket, int sent, ddp_e
     return bad;
 }
 
-ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err) { return ddp__stager_until(s, ticket, 0, err); }
+ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err)
+{
+    return ddp__stager_until(s, ticket, 0, err);
+}
 
-ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err) { return ddp__stager_until(s, ticket, 1, err); }
+ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err)
+{
+    return ddp__stager_until(s, ticket, 1, err);
+}
 
 /* Only the context's thread submits, so that this is the last. */
 ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
