@@ -5096,8 +5096,8 @@ struct ddp_node {
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           uses;     /* tied nodes that use parameter 0 of this one */
     int           here;     /* ddp__here */
-    int           stage, from, to; /* of a cut graph: where it runs; the stage that its output comes from and that it
-                                      goes on to, or -1 */
+    int           stage;    /* of a cut graph: where it runs */
+    int           from, to; /* the stage that its output comes from and that it goes on to, or -1 */
     size_t        place, buffer_place; /* of its arrays in the whole layer's parameters, then buffers */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
@@ -5233,14 +5233,8 @@ DDP_LIB size_t ddp__part_stride(const ddp_node *n);
 DDP_LIB void  *ddp__part_at(const ddp_state *s, const ddp_node *n, int part);
 DDP_LIB int    ddp__part_stage(const ddp_node *n, int part);
 
-/* Element 0 of node n's output or gradient, at, becomes 1. */
-DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
-
-/* The last node of a pass, a loss most often, will be read while later work is under way. */
-DDP_LIB void ddp__value_early(ddp_graph *g);
-
-/* The inputs that the user filled go to the device. */
-DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
+/* A user's values of input n go to where it lies. */
+DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
 
 /* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
  * second forward lies between them. */
@@ -5259,25 +5253,20 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host; node i of a pass, forward; the second forward of a segment; node i of a backward,
- * as the last that has run: the one before it where both run as one; a part of one node's backward; a hook of a layer;
- * the uses of its tied weights, in the last pass of a step. */
+/* exec.c: a node's output on the host. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
-DDP_LIB void ddp__pass_forward(const ddp_state *s, int i, int training);
-DDP_LIB void ddp__run_again(const ddp_state *s, int segment);
-DDP_LIB int  ddp__pass_backward(ddp_state *s, int i);
-DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
-DDP_LIB int  ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer);
-DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
+
+/* One micro-batch through the graph, or this process's stage of it, with the hooks of its layers. What enters a stage has
+ * been written to the state before; gradients of what enters are there after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the
+ * node, on any stage. */
+DDP_LIB int ddp__graph_forward(ddp_state *s, int training);
+DDP_LIB int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
+
+/* cut.c: the first stage behind that one which uses x; -1: none. */
+DDP_LIB int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage);
 
 /* build.c: fills the nodes' places. */
 DDP_LIB void ddp__node_places(ddp_graph *g);
-
-/* cut.c: one micro-batch through this process's stage, with the hooks of its layers. What enters has been written to
- * the state before; gradients of what enters are there after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the node, on any
- * stage. */
-DDP_LIB int ddp__cut_forward(ddp_state *s, int training);
-DDP_LIB int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
@@ -5445,9 +5434,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
     if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
     n->index = g->nodes;
-    n->layer = -1;
-    n->segment = -1;
-    n->tied = -1;
+    n->layer = n->segment = n->tied = n->from = n->to = -1;
     n->type = DDP_F32;
     g->node[g->nodes++] = n;
     return n;
@@ -6274,7 +6261,7 @@ size_t ddp_activation_bytes(const ddp_graph *g)
 }
 
 /* ==== graph/exec.c ==== [graph] */
-/* The activations and gradients of one micro-batch; forward and backward over the graph, or over a range of it. */
+/* The activations and gradients of one micro-batch; forward and backward over the graph, its stage or a range of it. */
 
 /* ---- states ---- */
 
@@ -6305,7 +6292,8 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     return NULL;
 }
 
-void ddp__node_one(const ddp_node *n, void *at)
+/* Element 0 of node n's output or gradient, at, becomes 1. */
+static void ddp__node_one(const ddp_node *n, void *at)
 {
     const ddp_backend *b = ddp__graph_backend(n->graph);
     const float one = 1;
@@ -6374,19 +6362,22 @@ void *ddp_data(ddp_graph *g, const char *name)
     return NULL;
 }
 
-void ddp__feed_inputs(const ddp_graph *g)
+void ddp__node_feed(const ddp_node *n, void *to, const void *from)
+{
+    const ddp__host *h = n->graph->host;
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+
+    if (ddp__output_bytes(n) == 4 * count) ddp__host_upload(h, to, from, 4 * count);
+    else h->backend->upload_elements(h->device, to, (const float *)from, count);
+}
+
+/* The inputs that the user filled go to the device. */
+static void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
-    for (int i = 0; b && i < g->nodes; i++) {
-        const ddp_node *n = g->node[i];
-        const size_t count = (size_t)ddp_shape_count(&n->spec.out);
-        void *to;
-        if (n->op) continue;
-        to = ddp_state_data(g->state, n);
-        if (ddp__output_bytes(n) == 4 * count) b->upload(g->host->device, to, n->feed, 4 * count);
-        else b->upload_elements(g->host->device, to, (const float *)n->feed, count);
-    }
+    for (int i = 0; b && i < g->nodes; i++)
+        if (!g->node[i]->op) ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
 /* What a node shows comes from the device when it is asked for; NULL where that fails. */
@@ -6426,7 +6417,8 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
-void ddp__value_early(ddp_graph *g)
+/* The last node of a pass, a loss most often, will be read while later work is under way. */
+static void ddp__value_early(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     const ddp_node *n = g->node[g->nodes - 1];
@@ -6497,12 +6489,12 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     }
 }
 
-static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training, int again)
 {
     ddp_op_call c;
 
-    if (training) ddp__shadow(s, n, 1, NULL);
-    ddp__call_fill(s, n, training, 0, &c);
+    ddp__call_fill(s, n, training, again, &c);
+    if (training) ddp__shadow(s, n, !again, c.buffer);
     n->run->forward(&c);
 }
 
@@ -6517,32 +6509,25 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
 }
 
 /* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
-void ddp__pass_forward(const ddp_state *s, int i, int training)
+static void ddp__pass_forward(const ddp_state *s, int i, int training)
 {
     const ddp_graph *g = s->graph;
 
     if (g->node[i]->pair) return;
     if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(s, g->node[i - 1], training, 0);
-    else ddp__run_forward(s, g->node[i], training);
+    else ddp__run_forward(s, g->node[i], training, 0);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
-void ddp__run_again(const ddp_state *s, int segment)
+static void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
 
     for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
-        ddp_op_call c;
         if (s->layout->fate[i] != DDP__AGAIN || g->node[i]->here != (int)DDP__HERE_OWN) continue;
-        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
-            ddp__run_pair(s, g->node[i], 1, 1);
-            i++;
-            continue;
-        }
-        ddp__call_fill(s, g->node[i], 1, 1, &c);
-        ddp__shadow(s, g->node[i], 0, c.buffer);
-        g->node[i]->run->forward(&c);
+        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) ddp__run_pair(s, g->node[i++], 1, 1);
+        else ddp__run_forward(s, g->node[i], 1, 1);
     }
 }
 
@@ -6565,32 +6550,25 @@ static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float,
     for (int i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
 }
 
-static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
-{
-    ddp_op_call c;
-
-    ddp__backward_fill(s, n, every_float, &c);
-    n->run->backward(&c);
-}
-
-void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part)
+static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float, ddp__cut_part part)
 {
     ddp_op_call c;
 
     if (part == DDP__CUT_WEIGHTS && !n->spec.params) return;
-    ddp__backward_fill(s, n, 0, &c);
+    ddp__backward_fill(s, n, every_float, &c);
     for (int i = 0; i < DDP_OP_INPUTS && part == DDP__CUT_WEIGHTS; i++) c.grad_in[i] = NULL;
     for (int i = 0; i < DDP_OP_PARAMS && part == DDP__CUT_INPUTS; i++) c.grad_param[i] = NULL;
     n->run->backward(&c);
 }
 
-int ddp__pass_backward(ddp_state *s, int i)
+/* Node i of a backward, and the one before it where both run as one. The last that has run. */
+static int ddp__pass_backward(ddp_state *s, int i)
 {
     const ddp_graph *g = s->graph;
     ddp_op_call a, b;
 
     if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
-        ddp__run_backward(s, g->node[i], 0);
+        ddp__run_backward(s, g->node[i], 0, DDP__CUT_BOTH);
         return i;
     }
     ddp__backward_fill(s, g->node[i], 0, &b);
@@ -6599,9 +6577,9 @@ int ddp__pass_backward(ddp_state *s, int i)
     return i - 1;
 }
 
-/* ---- whole passes on the built-in state ---- */
+/* ---- passes over the graph, or over this process's stage of it, with the hooks of its layers ---- */
 
-int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
+static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
 {
     return fn ? fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit) : 0;
 }
@@ -6617,42 +6595,39 @@ static ddp_status ddp__runnable(ddp_graph *g, const char *what)
     return DDP_OK;
 }
 
-int ddp_forward(ddp_graph *g)
+int ddp__graph_forward(ddp_state *s, int training)
 {
-    const ddp__hooks *hooks;
-    int i, code = (int)ddp__runnable(g, "ddp_forward");
+    ddp_graph *g = s->graph;
+    const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
+    int code = 0;
 
-    if (code) return code;
-    hooks = g->host ? g->host->hooks : NULL;
-    g->state->ready = 0;
-    g->state->pass++;
-    ddp__feed_inputs(g);
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes && !code; i++) {
         const ddp_node *n = g->node[i];
-        if (!n->op) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
+        if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
-            if (code) return code;
-        }
-        ddp__pass_forward(g->state, i, 1);
+        if (!code) ddp__pass_forward(s, i, training);
     }
-    ddp__value_early(g);
-    g->state->ready = 1;
-    return 0;
+    return code;
 }
 
-int ddp_evaluate(ddp_graph *g)
+static int ddp__whole_forward(ddp_graph *g, const char *what, int training)
 {
-    int i, code = (int)ddp__runnable(g, "ddp_evaluate");
+    int code = (int)ddp__runnable(g, what);
 
     if (code) return code;
     g->state->ready = 0;
+    g->state->pass += (uint64_t)training;
     ddp__feed_inputs(g);
-    for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__pass_forward(g->state, i, 0);
+    code = ddp__graph_forward(g->state, training);
+    if (code) return code;
     ddp__value_early(g);
+    g->state->ready = training;
     return 0;
 }
+
+int ddp_forward(ddp_graph *g) { return ddp__whole_forward(g, "ddp_forward", 1); }
+int ddp_evaluate(ddp_graph *g) { return ddp__whole_forward(g, "ddp_evaluate", 0); }
 
 /* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another machine.
  * They are added up in the order of backward, then join that of the owner. */
@@ -6673,7 +6648,8 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     ddp__host_zero(g->host, sum, count * sizeof *sum);
 }
 
-int ddp__layer_uses_add(ddp_graph *g, int layer)
+/* In the last pass of a step. */
+static int ddp__layer_uses_add(ddp_graph *g, int layer)
 {
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
     int code = 0;
@@ -6684,6 +6660,76 @@ int ddp__layer_uses_add(ddp_graph *g, int layer)
         if (g->fetch_uses) code = g->fetch_uses(g->fetch_user, i);
         if (!code) ddp__uses_add(g, i);
     }
+    return code;
+}
+
+/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
+static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
+{
+    const ddp_graph *g = s->graph;
+
+    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
+    if (loss && loss->here == (int)DDP__HERE_OWN) s->written[loss->index] = 1;
+}
+
+/* Parts of uses that nothing has reached are zero, as nobody writes them. */
+static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
+{
+    float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
+
+    ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
+    for (int i = 1; i < n->parts; i++)
+        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
+}
+
+/* What the stage before waits for is there, also where nothing has reached it. */
+static void ddp__backward_entered(ddp_state *s)
+{
+    const ddp_graph *g = s->graph;
+
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
+        ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
+    }
+}
+
+/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
+ * that is computed again has its weight gradients at once: its activations do not stay. */
+static int ddp__backward_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
+{
+    const ddp_node *n = s->graph->node[i];
+
+    if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
+    if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
+    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
+    if (n->segment < 0) ddp__run_backward(s, n, 0, part);
+    return i;
+}
+
+int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
+{
+    ddp_graph *g = s->graph;
+    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+    int done = -1, segment = -1, code = 0;
+
+    if (part != DDP__CUT_WEIGHTS) ddp__backward_reached(s, loss);
+    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
+    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
+        const ddp_node *n = g->node[i];
+        if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
+            code = ddp__hook(g, hooks->backward_begin, n->layer);
+        if (!code && s->written[i] && n->has_gradient && i != done) {
+            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
+            segment = n->segment;
+            done = ddp__backward_node(s, i, loss, part);
+        }
+        if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
+        code = ddp__layer_uses_add(g, n->layer);
+        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
+    }
+    if (part != DDP__CUT_WEIGHTS) ddp__backward_entered(s);
     return code;
 }
 
@@ -6699,38 +6745,13 @@ static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 
 int ddp_backward(ddp_graph *g, ddp_node *loss)
 {
-    const ddp__hooks *hooks;
-    const char *fault;
-    int i, done = -1, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
+    const int code = (int)ddp__runnable(g, "ddp_backward");
+    const char *fault = code ? NULL : ddp__loss_fault(g, loss);
 
     if (code) return code;
-    fault = ddp__loss_fault(g, loss);
     if (fault) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_backward: %s", fault);
-    hooks = g->host ? g->host->hooks : NULL;
     g->state->ready = 0;
-    memset(g->state->written, 0, (size_t)g->nodes);
-
-    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
-    for (i = g->nodes - 1; i >= 0; i--) {
-        const ddp_node *n = g->node[i];
-        if (!n->op) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i) {
-            code = ddp__hook(g, hooks->backward_begin, n->layer);
-            if (code) return code;
-        }
-        if (n == loss) g->state->written[i] = 1; /* its users took no part: they come later */
-        if (g->state->written[i] && n->has_gradient && i != done) {
-            if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
-            segment = n->segment;
-            if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            done = ddp__pass_backward(g->state, i);
-        }
-        if (n->layer < 0 || g->layer[n->layer].first != i) continue;
-        code = ddp__layer_uses_add(g, n->layer);
-        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
-        if (code) return code;
-    }
-    return 0;
+    return ddp__graph_backward(g->state, loss, DDP__CUT_BOTH);
 }
 
 void ddp_zero_gradients(ddp_graph *g)
@@ -6765,7 +6786,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
     s->next = last + 1;
     s->graph->early = -1;
     for (i = first; i <= last; i++)
-        if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1);
+        if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1, 0);
     return 0;
 }
 
@@ -6788,7 +6809,7 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 
     for (i = last; i >= first; i--) {
         const ddp_node *n = g->node[i];
-        if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
+        if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1, DDP__CUT_BOTH);
         if (n->uses) ddp__uses_add(g, i);
     }
     return 0;
@@ -7246,7 +7267,7 @@ void ddp_graph_free(ddp_graph *g)
 }
 
 /* ==== graph/cut.c ==== [graph] */
-/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves, and its passes. */
+/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves. */
 
 /* ---- which operators are here ---- */
 
@@ -7286,23 +7307,26 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
     return code;
 }
 
+int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
+{
+    int next = -1;
+
+    for (int i = x->index + 1; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.inputs; k++)
+            if (g->node[i]->input[k] == x->index && g->node[i]->stage > stage && (next < 0 || g->node[i]->stage < next))
+                next = g->node[i]->stage;
+    return next;
+}
+
 /* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on to. */
 static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
-    const int own = g->own_stage;
-    int here = p->stage == own, before = p->stage < own ? p->stage : -1, after = -1;
+    int at = p->stage, before = -1;
 
-    for (int i = p->index + 1; i < g->nodes; i++)
-        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++) {
-            const int s = g->node[i]->stage;
-            if (g->node[i]->input[k] != p->index) continue;
-            here |= s == own;
-            if (s < own && s > before) before = s;
-            if (s > own && (after < 0 || s < after)) after = s;
-        }
-    p->here = p->stage == own ? DDP__HERE_OWN : here ? DDP__HERE_ENTERS : DDP__HERE_NOT;
-    p->from = here && p->stage != own ? before : -1;
-    p->to = here ? after : -1;
+    while (at >= 0 && at < g->own_stage) before = at, at = ddp__stage_after(g, p, at);
+    p->here = at != g->own_stage ? DDP__HERE_NOT : before < 0 ? DDP__HERE_OWN : DDP__HERE_ENTERS;
+    p->from = at == g->own_stage ? before : -1;
+    p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;
 }
 
 /* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from stage to stage
@@ -7371,7 +7395,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
         if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         ddp__cut_parts(g, n);
         if (n->op) ddp__cut_hops(g, n);
-        else n->here = DDP__HERE_NOT, n->from = n->to = -1;
+        else n->here = DDP__HERE_NOT;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
             if (!g->node[n->input[k]]->op) g->node[n->input[k]]->here = DDP__HERE_OWN;
     }
@@ -7382,93 +7406,6 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
 int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 {
     return g ? (int)ddp__graph_cut(g, stage_of, stages, own) : (int)DDP_MEMORY;
-}
-
-/* ---- passes of one micro-batch ---- */
-
-int ddp__cut_forward(ddp_state *s, int training)
-{
-    ddp_graph *g = s->graph;
-    const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
-    int code = 0;
-
-    for (int i = 0; i < g->nodes && !code; i++) {
-        const ddp_node *n = g->node[i];
-        if (!n->op || n->here != DDP__HERE_OWN) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
-            code = ddp__hook(g, hooks->forward_begin, n->layer);
-        if (!code) ddp__pass_forward(s, i, training);
-    }
-    return code;
-}
-
-/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
-static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
-{
-    const ddp_graph *g = s->graph;
-
-    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
-    if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
-}
-
-/* Parts of uses that nothing has reached are zero, as nobody writes them. */
-static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
-{
-    float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
-
-    ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
-    for (int i = 1; i < n->parts; i++)
-        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
-}
-
-/* What the stage before waits for is there, also where nothing has reached it. */
-static void ddp__cut_entered(ddp_state *s)
-{
-    const ddp_graph *g = s->graph;
-
-    for (int i = 0; i < g->nodes; i++) {
-        const ddp_node *n = g->node[i];
-        if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
-        ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
-    }
-}
-
-/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
- * that is computed again has its weight gradients at once: its activations do not stay. */
-static int ddp__cut_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
-{
-    const ddp_node *n = s->graph->node[i];
-
-    if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
-    if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
-    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
-    if (n->segment < 0) ddp__run_backward_part(s, n, part);
-    return i;
-}
-
-int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
-{
-    ddp_graph *g = s->graph;
-    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
-    int done = -1, segment = -1, code = 0;
-
-    if (part != DDP__CUT_WEIGHTS) ddp__cut_reached(s, loss);
-    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
-        const ddp_node *n = g->node[i];
-        if (!n->op || n->here != DDP__HERE_OWN) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
-            code = ddp__hook(g, hooks->backward_begin, n->layer);
-        if (!code && s->written[i] && n->has_gradient && i != done) {
-            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
-            segment = n->segment;
-            done = ddp__cut_node(s, i, loss, part);
-        }
-        if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
-        code = ddp__layer_uses_add(g, n->layer);
-        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
-    }
-    if (part != DDP__CUT_WEIGHTS) ddp__cut_entered(s);
-    return code;
 }
 
 /* ==== ops/ops.h ==== [ops] */
@@ -53746,12 +53683,7 @@ static void ddp__inputs_feed(ddp_pipe *p, int m)
 
     for (int i = 0; i < p->inputs; i++) {
         const ddp_node *n = p->g->node[p->input[i]];
-        const char *from = p->feed[i * p->micro_batches + m];
-        const size_t count = ddp__pipe_count(p, n->index);
-        if (!p->d->host.backend || ddp__output_bytes(n) == 4 * count)
-            ddp__host_upload(&p->d->host, ddp_state_data(s, n), from, 4 * count);
-        else p->d->host.backend->upload_elements(p->d->host.device, ddp_state_data(s, n), (const float *)(const void *)from,
-                                                 count);
+        ddp__node_feed(n, ddp_state_data(s, n), p->feed[i * p->micro_batches + m]);
     }
 }
 
@@ -53779,7 +53711,7 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
-    if (ddp__cut_forward(s, training)) return p->d->host.error.code;
+    if (ddp__graph_forward(s, training)) return p->d->host.error.code;
     if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
     DDP__TRY(ddp__send(p, m, 0));
@@ -53795,7 +53727,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 
     if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
     at = ddp__lane_now(p);
-    if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
+    if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
     ddp__lane_task(p, at, t->kind, m);
     if (inputs) DDP__TRY(ddp__send(p, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;

@@ -1,4 +1,4 @@
-/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves, and its passes. */
+/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves. */
 #include "graph/graph_internal.h"
 
 /* ---- which operators are here ---- */
@@ -39,23 +39,26 @@ static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, 
     return code;
 }
 
+int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
+{
+    int next = -1;
+
+    for (int i = x->index + 1; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.inputs; k++)
+            if (g->node[i]->input[k] == x->index && g->node[i]->stage > stage && (next < 0 || g->node[i]->stage < next))
+                next = g->node[i]->stage;
+    return next;
+}
+
 /* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on to. */
 static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
 {
-    const int own = g->own_stage;
-    int here = p->stage == own, before = p->stage < own ? p->stage : -1, after = -1;
+    int at = p->stage, before = -1;
 
-    for (int i = p->index + 1; i < g->nodes; i++)
-        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++) {
-            const int s = g->node[i]->stage;
-            if (g->node[i]->input[k] != p->index) continue;
-            here |= s == own;
-            if (s < own && s > before) before = s;
-            if (s > own && (after < 0 || s < after)) after = s;
-        }
-    p->here = p->stage == own ? DDP__HERE_OWN : here ? DDP__HERE_ENTERS : DDP__HERE_NOT;
-    p->from = here && p->stage != own ? before : -1;
-    p->to = here ? after : -1;
+    while (at >= 0 && at < g->own_stage) before = at, at = ddp__stage_after(g, p, at);
+    p->here = at != g->own_stage ? DDP__HERE_NOT : before < 0 ? DDP__HERE_OWN : DDP__HERE_ENTERS;
+    p->from = at == g->own_stage ? before : -1;
+    p->to = at == g->own_stage ? ddp__stage_after(g, p, at) : -1;
 }
 
 /* One worker adds the gradients of an output's uses up from the last use to the first. On the way back from stage to stage
@@ -124,7 +127,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
         if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         ddp__cut_parts(g, n);
         if (n->op) ddp__cut_hops(g, n);
-        else n->here = DDP__HERE_NOT, n->from = n->to = -1;
+        else n->here = DDP__HERE_NOT;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
             if (!g->node[n->input[k]]->op) g->node[n->input[k]]->here = DDP__HERE_OWN;
     }
@@ -135,91 +138,4 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
 int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 {
     return g ? (int)ddp__graph_cut(g, stage_of, stages, own) : (int)DDP_MEMORY;
-}
-
-/* ---- passes of one micro-batch ---- */
-
-int ddp__cut_forward(ddp_state *s, int training)
-{
-    ddp_graph *g = s->graph;
-    const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
-    int code = 0;
-
-    for (int i = 0; i < g->nodes && !code; i++) {
-        const ddp_node *n = g->node[i];
-        if (!n->op || n->here != DDP__HERE_OWN) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
-            code = ddp__hook(g, hooks->forward_begin, n->layer);
-        if (!code) ddp__pass_forward(s, i, training);
-    }
-    return code;
-}
-
-/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
-static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
-{
-    const ddp_graph *g = s->graph;
-
-    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
-    if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
-}
-
-/* Parts of uses that nothing has reached are zero, as nobody writes them. */
-static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
-{
-    float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
-
-    ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
-    for (int i = 1; i < n->parts; i++)
-        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
-}
-
-/* What the stage before waits for is there, also where nothing has reached it. */
-static void ddp__cut_entered(ddp_state *s)
-{
-    const ddp_graph *g = s->graph;
-
-    for (int i = 0; i < g->nodes; i++) {
-        const ddp_node *n = g->node[i];
-        if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
-        ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
-    }
-}
-
-/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
- * that is computed again has its weight gradients at once: its activations do not stay. */
-static int ddp__cut_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
-{
-    const ddp_node *n = s->graph->node[i];
-
-    if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
-    if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
-    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
-    if (n->segment < 0) ddp__run_backward_part(s, n, part);
-    return i;
-}
-
-int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
-{
-    ddp_graph *g = s->graph;
-    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
-    int done = -1, segment = -1, code = 0;
-
-    if (part != DDP__CUT_WEIGHTS) ddp__cut_reached(s, loss);
-    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
-        const ddp_node *n = g->node[i];
-        if (!n->op || n->here != DDP__HERE_OWN) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
-            code = ddp__hook(g, hooks->backward_begin, n->layer);
-        if (!code && s->written[i] && n->has_gradient && i != done) {
-            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
-            segment = n->segment;
-            done = ddp__cut_node(s, i, loss, part);
-        }
-        if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
-        code = ddp__layer_uses_add(g, n->layer);
-        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
-    }
-    if (part != DDP__CUT_WEIGHTS) ddp__cut_entered(s);
-    return code;
 }

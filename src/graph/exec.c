@@ -1,4 +1,4 @@
-/* The activations and gradients of one micro-batch; forward and backward over the graph, or over a range of it. */
+/* The activations and gradients of one micro-batch; forward and backward over the graph, its stage or a range of it. */
 #include "graph/graph_internal.h"
 
 /* ---- states ---- */
@@ -30,7 +30,8 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     return NULL;
 }
 
-void ddp__node_one(const ddp_node *n, void *at)
+/* Element 0 of node n's output or gradient, at, becomes 1. */
+static void ddp__node_one(const ddp_node *n, void *at)
 {
     const ddp_backend *b = ddp__graph_backend(n->graph);
     const float one = 1;
@@ -99,19 +100,22 @@ void *ddp_data(ddp_graph *g, const char *name)
     return NULL;
 }
 
-void ddp__feed_inputs(const ddp_graph *g)
+void ddp__node_feed(const ddp_node *n, void *to, const void *from)
+{
+    const ddp__host *h = n->graph->host;
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+
+    if (ddp__output_bytes(n) == 4 * count) ddp__host_upload(h, to, from, 4 * count);
+    else h->backend->upload_elements(h->device, to, (const float *)from, count);
+}
+
+/* The inputs that the user filled go to the device. */
+static void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
-    for (int i = 0; b && i < g->nodes; i++) {
-        const ddp_node *n = g->node[i];
-        const size_t count = (size_t)ddp_shape_count(&n->spec.out);
-        void *to;
-        if (n->op) continue;
-        to = ddp_state_data(g->state, n);
-        if (ddp__output_bytes(n) == 4 * count) b->upload(g->host->device, to, n->feed, 4 * count);
-        else b->upload_elements(g->host->device, to, (const float *)n->feed, count);
-    }
+    for (int i = 0; b && i < g->nodes; i++)
+        if (!g->node[i]->op) ddp__node_feed(g->node[i], ddp_state_data(g->state, g->node[i]), g->node[i]->feed);
 }
 
 /* What a node shows comes from the device when it is asked for; NULL where that fails. */
@@ -151,7 +155,8 @@ int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
     return 0;
 }
 
-void ddp__value_early(ddp_graph *g)
+/* The last node of a pass, a loss most often, will be read while later work is under way. */
+static void ddp__value_early(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     const ddp_node *n = g->node[g->nodes - 1];
@@ -222,12 +227,12 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     }
 }
 
-static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training, int again)
 {
     ddp_op_call c;
 
-    if (training) ddp__shadow(s, n, 1, NULL);
-    ddp__call_fill(s, n, training, 0, &c);
+    ddp__call_fill(s, n, training, again, &c);
+    if (training) ddp__shadow(s, n, !again, c.buffer);
     n->run->forward(&c);
 }
 
@@ -242,32 +247,25 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
 }
 
 /* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
-void ddp__pass_forward(const ddp_state *s, int i, int training)
+static void ddp__pass_forward(const ddp_state *s, int i, int training)
 {
     const ddp_graph *g = s->graph;
 
     if (g->node[i]->pair) return;
     if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(s, g->node[i - 1], training, 0);
-    else ddp__run_forward(s, g->node[i], training);
+    else ddp__run_forward(s, g->node[i], training, 0);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
-void ddp__run_again(const ddp_state *s, int segment)
+static void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
 
     for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
-        ddp_op_call c;
         if (s->layout->fate[i] != DDP__AGAIN || g->node[i]->here != (int)DDP__HERE_OWN) continue;
-        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
-            ddp__run_pair(s, g->node[i], 1, 1);
-            i++;
-            continue;
-        }
-        ddp__call_fill(s, g->node[i], 1, 1, &c);
-        ddp__shadow(s, g->node[i], 0, c.buffer);
-        g->node[i]->run->forward(&c);
+        if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) ddp__run_pair(s, g->node[i++], 1, 1);
+        else ddp__run_forward(s, g->node[i], 1, 1);
     }
 }
 
@@ -290,32 +288,25 @@ static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float,
     for (int i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
 }
 
-static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
-{
-    ddp_op_call c;
-
-    ddp__backward_fill(s, n, every_float, &c);
-    n->run->backward(&c);
-}
-
-void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part)
+static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float, ddp__cut_part part)
 {
     ddp_op_call c;
 
     if (part == DDP__CUT_WEIGHTS && !n->spec.params) return;
-    ddp__backward_fill(s, n, 0, &c);
+    ddp__backward_fill(s, n, every_float, &c);
     for (int i = 0; i < DDP_OP_INPUTS && part == DDP__CUT_WEIGHTS; i++) c.grad_in[i] = NULL;
     for (int i = 0; i < DDP_OP_PARAMS && part == DDP__CUT_INPUTS; i++) c.grad_param[i] = NULL;
     n->run->backward(&c);
 }
 
-int ddp__pass_backward(ddp_state *s, int i)
+/* Node i of a backward, and the one before it where both run as one. The last that has run. */
+static int ddp__pass_backward(ddp_state *s, int i)
 {
     const ddp_graph *g = s->graph;
     ddp_op_call a, b;
 
     if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
-        ddp__run_backward(s, g->node[i], 0);
+        ddp__run_backward(s, g->node[i], 0, DDP__CUT_BOTH);
         return i;
     }
     ddp__backward_fill(s, g->node[i], 0, &b);
@@ -324,9 +315,9 @@ int ddp__pass_backward(ddp_state *s, int i)
     return i - 1;
 }
 
-/* ---- whole passes on the built-in state ---- */
+/* ---- passes over the graph, or over this process's stage of it, with the hooks of its layers ---- */
 
-int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
+static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
 {
     return fn ? fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit) : 0;
 }
@@ -342,42 +333,39 @@ static ddp_status ddp__runnable(ddp_graph *g, const char *what)
     return DDP_OK;
 }
 
-int ddp_forward(ddp_graph *g)
+int ddp__graph_forward(ddp_state *s, int training)
 {
-    const ddp__hooks *hooks;
-    int i, code = (int)ddp__runnable(g, "ddp_forward");
+    ddp_graph *g = s->graph;
+    const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
+    int code = 0;
 
-    if (code) return code;
-    hooks = g->host ? g->host->hooks : NULL;
-    g->state->ready = 0;
-    g->state->pass++;
-    ddp__feed_inputs(g);
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes && !code; i++) {
         const ddp_node *n = g->node[i];
-        if (!n->op) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
+        if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
-            if (code) return code;
-        }
-        ddp__pass_forward(g->state, i, 1);
+        if (!code) ddp__pass_forward(s, i, training);
     }
-    ddp__value_early(g);
-    g->state->ready = 1;
-    return 0;
+    return code;
 }
 
-int ddp_evaluate(ddp_graph *g)
+static int ddp__whole_forward(ddp_graph *g, const char *what, int training)
 {
-    int i, code = (int)ddp__runnable(g, "ddp_evaluate");
+    int code = (int)ddp__runnable(g, what);
 
     if (code) return code;
     g->state->ready = 0;
+    g->state->pass += (uint64_t)training;
     ddp__feed_inputs(g);
-    for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__pass_forward(g->state, i, 0);
+    code = ddp__graph_forward(g->state, training);
+    if (code) return code;
     ddp__value_early(g);
+    g->state->ready = training;
     return 0;
 }
+
+int ddp_forward(ddp_graph *g) { return ddp__whole_forward(g, "ddp_forward", 1); }
+int ddp_evaluate(ddp_graph *g) { return ddp__whole_forward(g, "ddp_evaluate", 0); }
 
 /* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another machine.
  * They are added up in the order of backward, then join that of the owner. */
@@ -398,7 +386,8 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     ddp__host_zero(g->host, sum, count * sizeof *sum);
 }
 
-int ddp__layer_uses_add(ddp_graph *g, int layer)
+/* In the last pass of a step. */
+static int ddp__layer_uses_add(ddp_graph *g, int layer)
 {
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
     int code = 0;
@@ -409,6 +398,76 @@ int ddp__layer_uses_add(ddp_graph *g, int layer)
         if (g->fetch_uses) code = g->fetch_uses(g->fetch_user, i);
         if (!code) ddp__uses_add(g, i);
     }
+    return code;
+}
+
+/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
+static void ddp__backward_reached(ddp_state *s, const ddp_node *loss)
+{
+    const ddp_graph *g = s->graph;
+
+    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
+    if (loss && loss->here == (int)DDP__HERE_OWN) s->written[loss->index] = 1;
+}
+
+/* Parts of uses that nothing has reached are zero, as nobody writes them. */
+static void ddp__parts_add(const ddp_state *s, const ddp_node *n)
+{
+    float *sum = (float *)ddp__state_at(s, s->layout->gradient[n->index]);
+
+    ddp__host_copy(s->graph->host, sum, ddp__part_at(s, n, 0), ddp__output_bytes(n));
+    for (int i = 1; i < n->parts; i++)
+        ddp__host_add(s->graph->host, sum, (const float *)ddp__part_at(s, n, i), (size_t)ddp_shape_count(&n->spec.out));
+}
+
+/* What the stage before waits for is there, also where nothing has reached it. */
+static void ddp__backward_entered(ddp_state *s)
+{
+    const ddp_graph *g = s->graph;
+
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (n->from < 0 || !n->has_gradient || n->parts || s->written[i]) continue;
+        ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
+    }
+}
+
+/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
+ * that is computed again has its weight gradients at once: its activations do not stay. */
+static int ddp__backward_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
+{
+    const ddp_node *n = s->graph->node[i];
+
+    if (n->parts && part != DDP__CUT_WEIGHTS) ddp__parts_add(s, n);
+    if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
+    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
+    if (n->segment < 0) ddp__run_backward(s, n, 0, part);
+    return i;
+}
+
+int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
+{
+    ddp_graph *g = s->graph;
+    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+    int done = -1, segment = -1, code = 0;
+
+    if (part != DDP__CUT_WEIGHTS) ddp__backward_reached(s, loss);
+    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
+    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
+        const ddp_node *n = g->node[i];
+        if (!n->op || n->here != (int)DDP__HERE_OWN) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
+            code = ddp__hook(g, hooks->backward_begin, n->layer);
+        if (!code && s->written[i] && n->has_gradient && i != done) {
+            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
+            segment = n->segment;
+            done = ddp__backward_node(s, i, loss, part);
+        }
+        if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
+        code = ddp__layer_uses_add(g, n->layer);
+        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
+    }
+    if (part != DDP__CUT_WEIGHTS) ddp__backward_entered(s);
     return code;
 }
 
@@ -424,38 +483,13 @@ static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 
 int ddp_backward(ddp_graph *g, ddp_node *loss)
 {
-    const ddp__hooks *hooks;
-    const char *fault;
-    int i, done = -1, segment = -1, code = (int)ddp__runnable(g, "ddp_backward");
+    const int code = (int)ddp__runnable(g, "ddp_backward");
+    const char *fault = code ? NULL : ddp__loss_fault(g, loss);
 
     if (code) return code;
-    fault = ddp__loss_fault(g, loss);
     if (fault) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_backward: %s", fault);
-    hooks = g->host ? g->host->hooks : NULL;
     g->state->ready = 0;
-    memset(g->state->written, 0, (size_t)g->nodes);
-
-    /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
-    for (i = g->nodes - 1; i >= 0; i--) {
-        const ddp_node *n = g->node[i];
-        if (!n->op) continue;
-        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i) {
-            code = ddp__hook(g, hooks->backward_begin, n->layer);
-            if (code) return code;
-        }
-        if (n == loss) g->state->written[i] = 1; /* its users took no part: they come later */
-        if (g->state->written[i] && n->has_gradient && i != done) {
-            if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
-            segment = n->segment;
-            if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            done = ddp__pass_backward(g->state, i);
-        }
-        if (n->layer < 0 || g->layer[n->layer].first != i) continue;
-        code = ddp__layer_uses_add(g, n->layer);
-        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
-        if (code) return code;
-    }
-    return 0;
+    return ddp__graph_backward(g->state, loss, DDP__CUT_BOTH);
 }
 
 void ddp_zero_gradients(ddp_graph *g)
@@ -490,7 +524,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
     s->next = last + 1;
     s->graph->early = -1;
     for (i = first; i <= last; i++)
-        if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1);
+        if (s->graph->node[i]->op) ddp__run_forward(s, s->graph->node[i], 1, 0);
     return 0;
 }
 
@@ -513,7 +547,7 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 
     for (i = last; i >= first; i--) {
         const ddp_node *n = g->node[i];
-        if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
+        if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1, DDP__CUT_BOTH);
         if (n->uses) ddp__uses_add(g, i);
     }
     return 0;

@@ -158,9 +158,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
     if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
     n->index = g->nodes;
-    n->layer = -1;
-    n->segment = -1;
-    n->tied = -1;
+    n->layer = n->segment = n->tied = n->from = n->to = -1;
     n->type = DDP_F32;
     g->node[g->nodes++] = n;
     return n;

@@ -24,8 +24,8 @@ struct ddp_node {
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           uses;     /* tied nodes that use parameter 0 of this one */
     int           here;     /* ddp__here */
-    int           stage, from, to; /* of a cut graph: where it runs; the stage that its output comes from and that it
-                                      goes on to, or -1 */
+    int           stage;    /* of a cut graph: where it runs */
+    int           from, to; /* the stage that its output comes from and that it goes on to, or -1 */
     size_t        place, buffer_place; /* of its arrays in the whole layer's parameters, then buffers */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
@@ -161,14 +161,8 @@ DDP_LIB size_t ddp__part_stride(const ddp_node *n);
 DDP_LIB void  *ddp__part_at(const ddp_state *s, const ddp_node *n, int part);
 DDP_LIB int    ddp__part_stage(const ddp_node *n, int part);
 
-/* Element 0 of node n's output or gradient, at, becomes 1. */
-DDP_LIB void ddp__node_one(const ddp_node *n, void *at);
-
-/* The last node of a pass, a loss most often, will be read while later work is under way. */
-DDP_LIB void ddp__value_early(ddp_graph *g);
-
-/* The inputs that the user filled go to the device. */
-DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
+/* A user's values of input n go to where it lies. */
+DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
 
 /* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
  * second forward lies between them. */
@@ -187,25 +181,20 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host; node i of a pass, forward; the second forward of a segment; node i of a backward,
- * as the last that has run: the one before it where both run as one; a part of one node's backward; a hook of a layer;
- * the uses of its tied weights, in the last pass of a step. */
+/* exec.c: a node's output on the host. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
-DDP_LIB void ddp__pass_forward(const ddp_state *s, int i, int training);
-DDP_LIB void ddp__run_again(const ddp_state *s, int segment);
-DDP_LIB int  ddp__pass_backward(ddp_state *s, int i);
-DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
-DDP_LIB int  ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer);
-DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
+
+/* One micro-batch through the graph, or this process's stage of it, with the hooks of its layers. What enters a stage has
+ * been written to the state before; gradients of what enters are there after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the
+ * node, on any stage. */
+DDP_LIB int ddp__graph_forward(ddp_state *s, int training);
+DDP_LIB int ddp__graph_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
+
+/* cut.c: the first stage behind that one which uses x; -1: none. */
+DDP_LIB int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage);
 
 /* build.c: fills the nodes' places. */
 DDP_LIB void ddp__node_places(ddp_graph *g);
-
-/* cut.c: one micro-batch through this process's stage, with the hooks of its layers. What enters has been written to
- * the state before; gradients of what enters are there after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the node, on any
- * stage. */
-DDP_LIB int ddp__cut_forward(ddp_state *s, int training);
-DDP_LIB int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);

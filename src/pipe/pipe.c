@@ -38,12 +38,7 @@ static void ddp__inputs_feed(ddp_pipe *p, int m)
 
     for (int i = 0; i < p->inputs; i++) {
         const ddp_node *n = p->g->node[p->input[i]];
-        const char *from = p->feed[i * p->micro_batches + m];
-        const size_t count = ddp__pipe_count(p, n->index);
-        if (!p->d->host.backend || ddp__output_bytes(n) == 4 * count)
-            ddp__host_upload(&p->d->host, ddp_state_data(s, n), from, 4 * count);
-        else p->d->host.backend->upload_elements(p->d->host.device, ddp_state_data(s, n), (const float *)(const void *)from,
-                                                 count);
+        ddp__node_feed(n, ddp_state_data(s, n), p->feed[i * p->micro_batches + m]);
     }
 }
 
@@ -71,7 +66,7 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
-    if (ddp__cut_forward(s, training)) return p->d->host.error.code;
+    if (ddp__graph_forward(s, training)) return p->d->host.error.code;
     if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
     DDP__TRY(ddp__send(p, m, 0));
@@ -87,7 +82,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 
     if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
     at = ddp__lane_now(p);
-    if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
+    if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
     ddp__lane_task(p, at, t->kind, m);
     if (inputs) DDP__TRY(ddp__send(p, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;

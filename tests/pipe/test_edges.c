@@ -330,12 +330,12 @@ static void train_reference(const job *j)
                     if (!r->g[s]->node[i]->op && r->g[s]->node[i]->here == (int)DDP__HERE_OWN)
                         fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i], step, m);
                 fetch(j, r, s, 0);
-                assert_int_equal(ddp__cut_forward(r->s[s], 1), 0);
+                assert_int_equal(ddp__graph_forward(r->s[s], 1), 0);
             }
             sum += (double)*(float *)ddp_state_data(r->s[STAGES - 1], r->loss[STAGES - 1]);
             for (int s = STAGES - 1; s >= 0; s--) {
                 fetch(j, r, s, 1);
-                assert_int_equal(ddp__cut_backward(r->s[s], r->loss[s], DDP__CUT_BOTH), 0);
+                assert_int_equal(ddp__graph_backward(r->s[s], r->loss[s], DDP__CUT_BOTH), 0);
             }
         }
         for (int s = 0; s < STAGES; s++) update(r->g[s]);
