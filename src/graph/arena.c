@@ -6,12 +6,12 @@
  * gradients that come apart. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
-/* Free space inside an arena, sorted by offset, neighbours merged. */
+/* Free space of an arena, sorted by offset, neighbours merged. */
 typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
 
-/* An arena while it is planned. */
+/* An arena while it is planned. The last hole has no end: what lies above `top` was never used. */
 typedef struct ddp__space {
-    ddp__hole *hole; /* [DDP__ARRAYS n + 1] */
+    ddp__hole *hole; /* [DDP__ARRAYS n + 2] */
     int        holes;
     size_t     top, live, live_most;
 } ddp__space;
@@ -24,9 +24,8 @@ typedef struct ddp__lives {
     int  n, times;
     int  now;     /* the time of the walk */
     int *uses;    /* consumers of a node's output; the other int arrays share its allocation */
-    int *root;    /* node whose output memory this output lies in */
-    int *end;     /* last time the output memory of a root is needed */
-    int *root_again, *end_again; /* the same of the second lives */
+    int *root[2]; /* node whose output memory this output lies in; of the second lives */
+    int *end[2];  /* last time the output memory of a root is needed */
     int *over;    /* 1: the gradient lies over the output */
     int *event;   /* [DDP__EVENTS n] number of the event at a time */
     int *when;    /* [DDP__EVENTS n] time of an event, -1: does not happen */
@@ -121,14 +120,13 @@ static int ddp__backward_ends(const ddp__lives *v, int i)
 /* 1: the output is there also outside the passes. */
 static int ddp__outlives(const ddp_node *d)
 {
-    if (!d->graph->stages) return ddp__stays(d);
-    return d->from >= 0 || d->to >= 0 || (d->op && ddp_shape_count(&d->spec.out) == 1);
+    return d->from >= 0 || d->to >= 0 || (ddp__stays(d) && (d->op || !d->graph->stages));
 }
 
 /* The output of node i is needed until a time of the backward pass. */
 static void ddp__lives_extend(ddp__lives *v, int i, int time)
 {
-    int *end = v->fate[i] == DDP__AGAIN ? v->end_again : v->end;
+    int *end = v->end[v->fate[i] == DDP__AGAIN];
 
     end[i] = ddp__max_int(end[i], time);
 }
@@ -138,15 +136,15 @@ static void ddp__lives_ends(ddp__lives *v)
 {
     for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i];
-        v->root[i] = v->root_again[i] = i;
-        v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
-        v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
+        v->root[0][i] = v->root[1][i] = i;
+        v->end[0][i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
+        v->end[1][i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
         if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__backward_ends(v, i));
         for (int k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
             v->uses[p]++;
             if (d->here != (int)DDP__HERE_OWN) continue;
-            v->end[p] = ddp__max_int(v->end[p], i);
+            v->end[0][p] = ddp__max_int(v->end[0][p], i);
             if (v->fate[i] == DDP__AGAIN) ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
             if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__backward_ends(v, i));
         }
@@ -156,11 +154,11 @@ static void ddp__lives_ends(ddp__lives *v)
 /* Node i writes its output over that of p, in each of the lives that both have. */
 static void ddp__lives_join(ddp__lives *v, int i, int p)
 {
-    v->root[i] = v->root[p];
-    v->end[v->root[i]] = ddp__max_int(v->end[v->root[i]], v->end[i]);
-    if (v->fate[i] != DDP__AGAIN) return;
-    v->root_again[i] = v->root_again[p];
-    v->end_again[v->root_again[i]] = ddp__max_int(v->end_again[v->root_again[i]], v->end_again[i]);
+    for (int life = 0; life <= (v->fate[i] == DDP__AGAIN); life++) {
+        int *end = &v->end[life][v->root[life][p]];
+        v->root[life][i] = v->root[life][p];
+        *end = ddp__max_int(*end, v->end[life][i]);
+    }
 }
 
 /* Outputs written over their input, and gradients written over the array they belong to. A second
@@ -173,48 +171,49 @@ static void ddp__lives_share(ddp__lives *v)
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
-            if (v->g->stages && d->to >= 0) continue; /* it is on its way while p's memory has other uses */
+            if (d->to >= 0) continue; /* it is on its way while p's memory has other uses */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
         } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED &&
                    !(v->g->halves && d->spec.params)) {
-            const int again = v->fate[p->index] == DDP__AGAIN;
-            int *end = again ? v->end_again : v->end;
-            const int root = again ? v->root_again[p->index] : v->root[p->index];
+            const int life = v->fate[p->index] == DDP__AGAIN;
+            int *end = &v->end[life][v->root[life][p->index]];
             v->over[p->index] = 1;
-            end[root] = ddp__max_int(end[root], ddp__backward_ends(v, p->index));
+            *end = ddp__max_int(*end, ddp__backward_ends(v, p->index));
         }
     }
 }
 
-/* The smallest hole that fits, else the top of the arena. */
+/* The smallest hole below the top that fits, else the last one. */
 static size_t ddp__space_take(ddp__space *v, size_t bytes)
 {
-    ddp__hole *last = v->holes ? &v->hole[v->holes - 1] : NULL;
-    int h, best = -1;
-    size_t at;
+    size_t at, least = (size_t)-1;
+    int best = v->holes - 1;
 
     v->live += bytes;
     if (v->live > v->live_most) v->live_most = v->live;
-    for (h = 0; h < v->holes; h++)
-        if (v->hole[h].bytes >= bytes && (best < 0 || v->hole[h].bytes < v->hole[best].bytes)) best = h;
-    if (best < 0 && last && last->offset + last->bytes == v->top) { /* grow the hole at the top */
-        v->top = last->offset + bytes;
-        last->bytes = bytes;
-        best = v->holes - 1;
-    }
-    if (best < 0) {
-        at = v->top;
-        v->top += bytes;
-        return at;
+    for (int h = 0; h < v->holes; h++) {
+        const size_t room = h + 1 < v->holes ? v->hole[h].bytes : v->top - v->hole[h].offset;
+        if (room < bytes || room >= least) continue;
+        best = h;
+        least = room;
     }
     at = v->hole[best].offset;
+    if (at + bytes > v->top) v->top = at + bytes;
     v->hole[best].offset += bytes;
     v->hole[best].bytes -= bytes;
-    if (v->hole[best].bytes == 0) {
-        v->holes--;
-        memmove(&v->hole[best], &v->hole[best + 1], (size_t)(v->holes - best) * sizeof *v->hole);
-    }
+    if (v->hole[best].bytes) return at;
+    v->holes--;
+    memmove(&v->hole[best], &v->hole[best + 1], (size_t)(v->holes - best) * sizeof *v->hole);
     return at;
+}
+
+/* Hole h and the one behind it become one where they touch. */
+static void ddp__holes_join(ddp__space *v, int h)
+{
+    if (h < 0 || v->hole[h].offset + v->hole[h].bytes != v->hole[h + 1].offset) return;
+    v->hole[h].bytes += v->hole[h + 1].bytes;
+    v->holes--;
+    memmove(&v->hole[h + 1], &v->hole[h + 2], (size_t)(v->holes - h - 1) * sizeof *v->hole);
 }
 
 static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
@@ -227,21 +226,11 @@ static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
         if (v->hole[mid].offset < offset) lo = mid + 1;
         else hi = mid;
     }
-    if (lo > 0 && v->hole[lo - 1].offset + v->hole[lo - 1].bytes == offset) {
-        v->hole[lo - 1].bytes += bytes;
-        if (lo < v->holes && offset + bytes == v->hole[lo].offset) {
-            v->hole[lo - 1].bytes += v->hole[lo].bytes;
-            v->holes--;
-            memmove(&v->hole[lo], &v->hole[lo + 1], (size_t)(v->holes - lo) * sizeof *v->hole);
-        }
-    } else if (lo < v->holes && offset + bytes == v->hole[lo].offset) {
-        v->hole[lo].offset = offset;
-        v->hole[lo].bytes += bytes;
-    } else {
-        memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-        v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
-        v->holes++;
-    }
+    memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
+    v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
+    v->holes++;
+    ddp__holes_join(v, lo);
+    ddp__holes_join(v, lo - 1);
 }
 
 /* The pass that a time lies in. */
@@ -277,36 +266,24 @@ static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
     ddp__space_return(&v->space[arena], offset - (arena << DDP__ARENA_SHIFT), bytes);
 }
 
-/* The output of node i and what it saves appear; until < 0: the output never dies. */
-static void ddp__born_output(ddp__lives *v, int i, int root, int again, int until, int saved_until, ddp__layout *l)
+/* The output of node i and what it saves appear, in its first life or the second; with the first, where there is a
+ * second, the copy of its buffers for it. */
+static void ddp__born_output(ddp__lives *v, int i, int again, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
-    const int out = (again ? DDP__OUT_AGAIN : DDP__OUT) * v->n;
-    const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
-
-    l->out[out + i] = root != i ? l->out[out + root] : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
-    if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
-}
-
-static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
-{
-    const ddp_node *d = v->g->node[i];
-    const int again = v->fate[i] == DDP__AGAIN;
+    const int out = (again ? DDP__OUT_AGAIN : DDP__OUT) * v->n, root = v->root[again][i];
+    const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i, twice = v->fate[i] == DDP__AGAIN;
     size_t buffers = 0;
 
-    for (int k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
+    for (int k = 0; twice && !again && k < d->spec.buffers; k++)
+        buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
         l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
-    ddp__born_output(v, i, v->root[i], 0, ddp__outlives(d) ? -1 : v->end[i],
-                     d->has_gradient && !again ? ddp__backward_ends(v, i) : i, l);
-}
-
-static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
-{
-    const int gradient = v->g->node[i]->has_gradient;
-
-    ddp__born_output(v, i, v->root_again[i], 1, v->end_again[i],
-                     ddp__when(v, gradient ? DDP__BACKWARD : DDP__FORWARD_AGAIN, i), l);
+    l->out[out + i] = root != i ? l->out[out + root] : ddp__array_born(v, out + i, ddp__output_bytes(d),
+                                                                       ddp__outlives(d) ? -1 : v->end[again][i]);
+    if (!d->spec.saved || d->here != (int)DDP__HERE_OWN) return;
+    l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, d->has_gradient && again == twice ?
+                                    ddp__backward_ends(v, i) : ddp__when(v, again ? DDP__FORWARD_AGAIN : DDP__FORWARD, i));
 }
 
 static size_t ddp__born_gradient(ddp__lives *v, int i, int until, const ddp__layout *l)
@@ -338,18 +315,17 @@ static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
     if (v->g->node[i]->here != (int)DDP__HERE_OWN) return;
     if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
-    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
-    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE) ddp__born_again(v, i, l);
+    else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_output(v, i, 0, l);
+    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE) ddp__born_output(v, i, 1, l);
 }
 
 /* What exists before a pass begins: inputs; what comes from another stage, and the gradients that cross. */
 static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
-    const int crosses = v->g->stages && (d->from >= 0 || d->to >= 0);
 
-    if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS)) ddp__born_forward(v, i, l);
-    if (crosses && d->has_gradient) l->gradient[i] = ddp__born_gradient(v, i, -1, l);
+    if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS)) ddp__born_output(v, i, 0, l);
+    if ((d->from >= 0 || d->to >= 0) && d->has_gradient) l->gradient[i] = ddp__born_gradient(v, i, -1, l);
 }
 
 /* The node whose turn is next and that runs at the same time as node i; -1: none. */
@@ -401,7 +377,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned char *fate)
 {
     enum { PER_NODE = 6 + 3 * DDP__EVENTS + DDP__ARRAYS };
-    int **const part[] = {&v->root, &v->end, &v->root_again, &v->end_again, &v->over};
+    int **const part[] = {&v->root[0], &v->end[0], &v->root[1], &v->end[1], &v->over};
     size_t n = (size_t)g->nodes, t;
     int *ints = (int *)ddp__calloc(PER_NODE * n, sizeof *ints);
 
@@ -409,10 +385,14 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
     v->fate = fate;
     v->n = g->nodes;
     v->bytes = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *v->bytes);
-    v->hole = (ddp__hole *)ddp__calloc(DDP__ARENAS * (DDP__ARRAYS * n + 1), sizeof *v->hole);
+    v->hole = (ddp__hole *)ddp__calloc(DDP__ARENAS * (DDP__ARRAYS * n + 2), sizeof *v->hole);
     v->uses = ints;
     if (!ints || !v->bytes || !v->hole) return 0;
-    for (t = 0; t < DDP__ARENAS; t++) v->space[t].hole = v->hole + t * (DDP__ARRAYS * n + 1);
+    for (t = 0; t < DDP__ARENAS; t++) {
+        v->space[t].hole = v->hole + t * (DDP__ARRAYS * n + 2);
+        v->space[t].hole[0].bytes = (size_t)-1;
+        v->space[t].holes = 1;
+    }
     for (t = 0; t < 5; t++) *part[t] = ints + (t + 1) * n;
     v->event = ints + 6 * n;
     v->when = v->event + DDP__EVENTS * n;
