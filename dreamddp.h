@@ -5186,14 +5186,14 @@ struct ddp_graph {
     ddp__host         *host;  /* NULL: no context */
     const ddp_op *(*builtin)(const char *name); /* what need not be registered; NULL: none such */
     const ddp_op     **ops;   /* registered by the user */
-    int                op_count, op_room;
+    int                op_count;
     ddp_node         **node;
-    int                nodes, node_room;
+    int                nodes;
     ddp__graph_layer  *layer;
-    int                layers, layer_room;
+    int                layers;
     int                open_layer; /* -1: none */
     ddp__recompute_segment *segment;
-    int                segments, segment_room;
+    int                segments;
     int                open_segment; /* -1: none */
     int                built;
     int                stages, own_stage; /* 0: it is whole */
@@ -5223,6 +5223,12 @@ DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 DDP_LIB const ddp_op *ddp__op_find(const ddp_graph *g, const char *name);
 
 DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
+
+/* Elements of the arrays first..n-1. */
+DDP_LIB size_t ddp__arrays_count(const ddp_param *p, int first, int n);
+
+/* Node n is one more of its layer, if it has one. */
+DDP_LIB void ddp__layer_add(ddp_graph *g, const ddp_node *n);
 
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
@@ -5305,17 +5311,16 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->
 
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
 
-/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
-static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
+/* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success, else the graph
+ * has the error. */
+static int ddp__graph_grow(ddp_graph *g, void **array, int count, size_t size)
 {
-    int wanted = *room ? 2 * *room : 16;
     void *bigger;
 
-    if (count < *room) return 1;
-    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (size_t)wanted * size) : NULL;
+    if (count & (count - 1)) return 1;
+    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (count ? 2 * (size_t)count : 1) * size) : NULL;
     if (!bigger) return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
     *array = bigger;
-    *room = wanted;
     return 1;
 }
 
@@ -5343,50 +5348,43 @@ static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
     return 0;
 }
 
-void ddp_layer_begin(ddp_graph *g, const char *name)
+static void ddp__layer_new(ddp_graph *g, const char *name)
 {
-    ddp__graph_layer *l;
+    ddp__graph_layer *l = &g->layer[g->layers];
+    const uint64_t base = ddp__hash(DDP__HASH_START, name, strlen(name));
+    uint64_t hash;
     char text[256];
-    uint64_t base, hash;
-    int i, repeat = 0;
+    int repeat = 0;
 
-    if (!ddp__graph_open(g, "ddp_layer_begin")) return;
-    if (!name || !*name) name = "layer";
-    if (g->open_layer >= 0) {
-        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call "
-                  "ddp_layer_end first", name, g->layer[g->open_layer].name);
-        return;
-    }
-    if (g->layers == DDP__MOST_LAYERS) {
-        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
-                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
-        return;
-    }
-    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer)) return;
-
-    base = ddp__hash(DDP__HASH_START, name, strlen(name));
-    for (i = g->layers - 1; i >= 0 && repeat == 0; i--)
+    for (int i = g->layers - 1; i >= 0 && repeat == 0; i--)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
-    if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
-    else snprintf(text, sizeof text, "%.200s", name);
-    hash = ddp__hash(DDP__HASH_START, text, strlen(text));
-    while (ddp__layer_named(g, text, hash)) { /* the user may have named one "hidden.1" himself */
-        snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
+    for (;; repeat++) { /* the user may have named one "hidden.1" himself */
+        if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
+        else snprintf(text, sizeof text, "%.200s", name);
         hash = ddp__hash(DDP__HASH_START, text, strlen(text));
+        if (!ddp__layer_named(g, text, hash)) break;
     }
-
-    l = &g->layer[g->layers];
     memset(l, 0, sizeof *l);
     l->name = ddp__strdup(text);
-    if (!l->name) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
-        return;
-    }
     l->base_hash = base;
     l->name_hash = hash;
     l->repeat = repeat;
     l->first = l->last = -1;
-    g->open_layer = g->layers++;
+    if (l->name) g->open_layer = g->layers++;
+    else ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
+}
+
+void ddp_layer_begin(ddp_graph *g, const char *name)
+{
+    if (!ddp__graph_open(g, "ddp_layer_begin")) return;
+    if (!name || !*name) name = "layer";
+    if (g->open_layer >= 0)
+        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call ddp_layer_end first", name,
+                  g->layer[g->open_layer].name);
+    else if (g->layers == DDP__MOST_LAYERS)
+        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
+                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
+    else if (ddp__graph_grow(g, (void **)&g->layer, g->layers, sizeof *g->layer)) ddp__layer_new(g, name);
 }
 
 void ddp_layer_end(ddp_graph *g)
@@ -5407,7 +5405,7 @@ void ddp_recompute_begin(ddp_graph *g)
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
         ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
-    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room, sizeof *g->segment)) {
+    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, sizeof *g->segment)) {
         g->segment[g->segments].first = g->segment[g->segments].last = -1;
         g->open_segment = g->segments++;
     }
@@ -5429,7 +5427,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 {
     ddp_node *n;
 
-    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node)) return NULL;
+    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, sizeof *g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
     if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
@@ -5489,11 +5487,10 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
                                       "of at least 1", name, text));
     }
-    for (int i = 0; i < g->nodes; i++) {
-        if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
-        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
-                                      "name", name));
-    }
+    for (int i = 0; i < g->nodes; i++)
+        if (!g->node[i]->op && !strcmp(g->node[i]->name, name))
+            return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
+                                          "name", name));
     n = ddp__node_add(g);
     if (!n) return NULL;
     n->type = type;
@@ -5530,7 +5527,7 @@ static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
     if (ddp__op_find(g, op->name))
         return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
                          "already: choose another name", op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops)) return g->error.code;
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return g->error.code;
     g->ops[g->op_count++] = op;
     return DDP_OK;
 }
@@ -5590,11 +5587,29 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
     return 1;
 }
 
-/* Fills the layer's totals and what follows from the inputs. */
+size_t ddp__arrays_count(const ddp_param *p, int first, int n)
+{
+    size_t count = 0;
+
+    for (; first < n; first++) count += (size_t)ddp_shape_count(&p[first].shape);
+    return count;
+}
+
+void ddp__layer_add(ddp_graph *g, const ddp_node *n)
+{
+    ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
+
+    if (!l) return;
+    if (l->first < 0) l->first = n->index;
+    l->last = n->index;
+    l->flops += n->spec.flops;
+    l->count += ddp__arrays_count(n->spec.param, n->tied >= 0, n->spec.params);
+    l->buffer_count += ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
+}
+
+/* Its layer and segment, and what follows from the inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
-    ddp__graph_layer *l = g->open_layer >= 0 ? &g->layer[g->open_layer] : NULL;
-
     n->layer = g->open_layer;
     n->segment = g->open_segment;
     if (n->segment >= 0) {
@@ -5604,12 +5619,7 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     n->has_gradient = n->op->backward && n->spec.params > 0;
     for (int i = 0; i < n->spec.inputs; i++)
         if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
-    if (!l) return;
-    if (l->first < 0) l->first = n->index;
-    l->last = n->index;
-    l->flops += n->spec.flops;
-    for (int i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
-    for (int i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
+    ddp__layer_add(g, n);
 }
 
 /* What its backend runs as one with the operator before it. */
@@ -5703,7 +5713,6 @@ int ddp_layer_count(const ddp_graph *g) { return g ? g->layers : 0; }
 int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 {
     const ddp_node *n;
-    int i;
 
     if (!g || !out || index < 0 || index >= g->nodes) return DDP_ARG;
     n = g->node[index];
@@ -5712,15 +5721,14 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     out->layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     out->layer_index = n->layer;
     out->inputs = n->spec.inputs;
-    for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
+    memcpy(out->input, n->input, sizeof out->input);
     out->out = n->spec.out;
     out->flops = n->spec.flops;
     if (n->op && n->op->backward)
         out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
-    for (i = n->tied >= 0; i < n->spec.params; i++)
-        out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++) out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
+    out->param_bytes = 4.0 * (double)ddp__arrays_count(n->spec.param, n->tied >= 0, n->spec.params);
+    out->buffer_bytes = 4.0 * (double)ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
     return DDP_OK;
 }
 
@@ -5729,34 +5737,22 @@ size_t ddp_param_count(const ddp_graph *g)
     size_t count = 0;
 
     for (int i = 0; g && i < g->nodes; i++)
-        for (int k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
-            count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+        count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
 
-float *ddp_layer_params(ddp_graph *g, int layer, size_t *count)
+/* of: its parameters, gradients or buffers. */
+static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *count)
 {
-    int ok = g && layer >= 0 && layer < g->layers;
+    const ddp__graph_layer *l = g && layer >= 0 && layer < g->layers ? &g->layer[layer] : NULL;
 
-    if (count) *count = ok ? g->layer[layer].count : 0;
-    return ok ? g->layer[layer].params : NULL;
+    if (count) *count = !l ? 0 : of == 'b' ? l->buffer_count : l->count;
+    return !l ? NULL : of == 'b' ? l->buffers : of == 'g' ? l->grads : l->params;
 }
 
-float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count)
-{
-    int ok = g && layer >= 0 && layer < g->layers;
-
-    if (count) *count = ok ? g->layer[layer].count : 0;
-    return ok ? g->layer[layer].grads : NULL;
-}
-
-float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count)
-{
-    int ok = g && layer >= 0 && layer < g->layers;
-
-    if (count) *count = ok ? g->layer[layer].buffer_count : 0;
-    return ok ? g->layer[layer].buffers : NULL;
-}
+float *ddp_layer_params(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'p', count); }
+float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'g', count); }
+float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'b', count); }
 
 float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 {
@@ -6896,33 +6892,37 @@ static ddp_status ddp__build_plan(ddp_graph *g)
     return DDP_OK;
 }
 
-static ddp_status ddp__build_layers(ddp_graph *g)
+/* Memory for floats. 0: there is none. */
+static int ddp__build_floats(const ddp_graph *g, float **at, size_t count)
+{
+    *at = (float *)ddp__host_alloc(g->host, count * sizeof **at);
+    return *at || !count;
+}
+
+/* What operators read in place of parameters; NULL: no memory. */
+static const void *ddp__build_use(const ddp_graph *g, float *params, size_t count)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
+    return b && count ? b->mirror(g->host->device, params, count) : params;
+}
+
+static ddp_status ddp__build_layers(ddp_graph *g)
+{
     for (int i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-        if (l->count) {
-            l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
-            l->grads = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
-            if (!l->params || !l->grads) return ddp__build_too_large(g);
-            l->use = (const char *)(b ? b->mirror(g->host->device, l->params, l->count) : l->params);
-            if (!l->use) return ddp__build_too_large(g);
-        }
-        if (l->buffer_count) {
-            l->buffers = (float *)ddp__host_alloc(g->host, l->buffer_count * sizeof(float));
-            if (!l->buffers) return ddp__build_too_large(g);
-        }
+        if (!ddp__build_floats(g, &l->params, l->count) || !ddp__build_floats(g, &l->grads, l->count) ||
+            !ddp__build_floats(g, &l->buffers, l->buffer_count)) return ddp__build_too_large(g);
+        l->use = (const char *)ddp__build_use(g, l->params, l->count);
+        if (l->count && !l->use) return ddp__build_too_large(g);
     }
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (!ddp__use_is_here(g, n)) continue;
-        n->grad[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
-        if (!n->grad[0]) return ddp__build_too_large(g);
+        const size_t count = ddp__use_is_here(g, n) ? ddp__use_bytes(n) / sizeof(float) : 0;
+        if (!ddp__build_floats(g, &n->grad[0], count)) return ddp__build_too_large(g);
         if (!ddp__use_is_guest(g, n)) continue;
-        n->param[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
-        if (!n->param[0]) return ddp__build_too_large(g);
-        n->use[0] = b ? b->mirror(g->host->device, n->param[0], ddp__use_bytes(n) / sizeof(float)) : n->param[0];
+        if (!ddp__build_floats(g, &n->param[0], count)) return ddp__build_too_large(g);
+        n->use[0] = ddp__build_use(g, n->param[0], count);
         if (!n->use[0]) return ddp__build_too_large(g);
     }
     return DDP_OK;
@@ -6964,8 +6964,8 @@ void ddp__node_places(ddp_graph *g)
         layer = n->layer;
         n->place = params;
         n->buffer_place = buffers;
-        for (int k = n->tied >= 0; k < n->spec.params; k++) params += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-        for (int k = 0; k < n->spec.buffers; k++) buffers += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        params += ddp__arrays_count(n->spec.param, n->tied >= 0, n->spec.params);
+        buffers += ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
     }
 }
 
@@ -6978,21 +6978,11 @@ static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    long i, count = ddp_shape_count(&p->shape);
+    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated zeroed */
 
-    switch (p->init) {
-    case DDP_INIT_ZERO: /* the block was allocated zeroed */
-        break;
-    case DDP_INIT_ONE:
-        for (i = 0; i < count; i++) w[i] = 1;
-        break;
-    case DDP_INIT_NORMAL:
-        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * ddp_rng_normal(&r));
-        break;
-    case DDP_INIT_UNIFORM:
-        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
-        break;
-    }
+    for (long i = 0; i < count; i++)
+        w[i] = p->init == DDP_INIT_ONE ? 1 : (float)((double)p->scale * (p->init == DDP_INIT_NORMAL
+                                             ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
 /* Where the host writes the first values of an array at offset in the layer's parameters, then buffers. */
@@ -7343,24 +7333,14 @@ int ddp__part_stage(const ddp_node *n, int part)
 /* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
 static void ddp__cut_layers(ddp_graph *g)
 {
-    for (int l = 0; l < g->layers; l++) {
-        ddp__graph_layer *layer = &g->layer[l];
-        int first = -1, last = -1;
-        layer->count = layer->buffer_count = 0;
-        layer->flops = 0;
-        for (int i = layer->first; i >= 0 && i <= layer->last; i++) {
-            const ddp_node *n = g->node[i];
-            if (!n->op || n->layer != l || n->here != DDP__HERE_OWN) continue;
-            if (first < 0) first = i;
-            last = i;
-            layer->flops += n->spec.flops;
-            for (int k = n->tied >= 0; k < n->spec.params; k++)
-                layer->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-            for (int k = 0; k < n->spec.buffers; k++)
-                layer->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-        }
-        layer->first = first, layer->last = last;
+    for (int i = 0; i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+        l->first = l->last = -1;
+        l->count = l->buffer_count = 0;
+        l->flops = 0;
     }
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->op && g->node[i]->here == (int)DDP__HERE_OWN) ddp__layer_add(g, g->node[i]);
 }
 
 static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)

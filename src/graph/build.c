@@ -99,33 +99,37 @@ static ddp_status ddp__build_plan(ddp_graph *g)
     return DDP_OK;
 }
 
-static ddp_status ddp__build_layers(ddp_graph *g)
+/* Memory for floats. 0: there is none. */
+static int ddp__build_floats(const ddp_graph *g, float **at, size_t count)
+{
+    *at = (float *)ddp__host_alloc(g->host, count * sizeof **at);
+    return *at || !count;
+}
+
+/* What operators read in place of parameters; NULL: no memory. */
+static const void *ddp__build_use(const ddp_graph *g, float *params, size_t count)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
+    return b && count ? b->mirror(g->host->device, params, count) : params;
+}
+
+static ddp_status ddp__build_layers(ddp_graph *g)
+{
     for (int i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-        if (l->count) {
-            l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
-            l->grads = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
-            if (!l->params || !l->grads) return ddp__build_too_large(g);
-            l->use = (const char *)(b ? b->mirror(g->host->device, l->params, l->count) : l->params);
-            if (!l->use) return ddp__build_too_large(g);
-        }
-        if (l->buffer_count) {
-            l->buffers = (float *)ddp__host_alloc(g->host, l->buffer_count * sizeof(float));
-            if (!l->buffers) return ddp__build_too_large(g);
-        }
+        if (!ddp__build_floats(g, &l->params, l->count) || !ddp__build_floats(g, &l->grads, l->count) ||
+            !ddp__build_floats(g, &l->buffers, l->buffer_count)) return ddp__build_too_large(g);
+        l->use = (const char *)ddp__build_use(g, l->params, l->count);
+        if (l->count && !l->use) return ddp__build_too_large(g);
     }
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (!ddp__use_is_here(g, n)) continue;
-        n->grad[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
-        if (!n->grad[0]) return ddp__build_too_large(g);
+        const size_t count = ddp__use_is_here(g, n) ? ddp__use_bytes(n) / sizeof(float) : 0;
+        if (!ddp__build_floats(g, &n->grad[0], count)) return ddp__build_too_large(g);
         if (!ddp__use_is_guest(g, n)) continue;
-        n->param[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
-        if (!n->param[0]) return ddp__build_too_large(g);
-        n->use[0] = b ? b->mirror(g->host->device, n->param[0], ddp__use_bytes(n) / sizeof(float)) : n->param[0];
+        if (!ddp__build_floats(g, &n->param[0], count)) return ddp__build_too_large(g);
+        n->use[0] = ddp__build_use(g, n->param[0], count);
         if (!n->use[0]) return ddp__build_too_large(g);
     }
     return DDP_OK;
@@ -167,8 +171,8 @@ void ddp__node_places(ddp_graph *g)
         layer = n->layer;
         n->place = params;
         n->buffer_place = buffers;
-        for (int k = n->tied >= 0; k < n->spec.params; k++) params += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-        for (int k = 0; k < n->spec.buffers; k++) buffers += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        params += ddp__arrays_count(n->spec.param, n->tied >= 0, n->spec.params);
+        buffers += ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
     }
 }
 
@@ -181,21 +185,11 @@ static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
 
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
-    long i, count = ddp_shape_count(&p->shape);
+    const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated zeroed */
 
-    switch (p->init) {
-    case DDP_INIT_ZERO: /* the block was allocated zeroed */
-        break;
-    case DDP_INIT_ONE:
-        for (i = 0; i < count; i++) w[i] = 1;
-        break;
-    case DDP_INIT_NORMAL:
-        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * ddp_rng_normal(&r));
-        break;
-    case DDP_INIT_UNIFORM:
-        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
-        break;
-    }
+    for (long i = 0; i < count; i++)
+        w[i] = p->init == DDP_INIT_ONE ? 1 : (float)((double)p->scale * (p->init == DDP_INIT_NORMAL
+                                             ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
 /* Where the host writes the first values of an array at offset in the layer's parameters, then buffers. */

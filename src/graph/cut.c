@@ -95,24 +95,14 @@ int ddp__part_stage(const ddp_node *n, int part)
 /* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
 static void ddp__cut_layers(ddp_graph *g)
 {
-    for (int l = 0; l < g->layers; l++) {
-        ddp__graph_layer *layer = &g->layer[l];
-        int first = -1, last = -1;
-        layer->count = layer->buffer_count = 0;
-        layer->flops = 0;
-        for (int i = layer->first; i >= 0 && i <= layer->last; i++) {
-            const ddp_node *n = g->node[i];
-            if (!n->op || n->layer != l || n->here != DDP__HERE_OWN) continue;
-            if (first < 0) first = i;
-            last = i;
-            layer->flops += n->spec.flops;
-            for (int k = n->tied >= 0; k < n->spec.params; k++)
-                layer->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-            for (int k = 0; k < n->spec.buffers; k++)
-                layer->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-        }
-        layer->first = first, layer->last = last;
+    for (int i = 0; i < g->layers; i++) {
+        ddp__graph_layer *l = &g->layer[i];
+        l->first = l->last = -1;
+        l->count = l->buffer_count = 0;
+        l->flops = 0;
     }
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->op && g->node[i]->here == (int)DDP__HERE_OWN) ddp__layer_add(g, g->node[i]);
 }
 
 static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)

@@ -29,17 +29,16 @@ const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->
 
 const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
 
-/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
-static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
+/* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success, else the graph
+ * has the error. */
+static int ddp__graph_grow(ddp_graph *g, void **array, int count, size_t size)
 {
-    int wanted = *room ? 2 * *room : 16;
     void *bigger;
 
-    if (count < *room) return 1;
-    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (size_t)wanted * size) : NULL;
+    if (count & (count - 1)) return 1;
+    bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (count ? 2 * (size_t)count : 1) * size) : NULL;
     if (!bigger) return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
     *array = bigger;
-    *room = wanted;
     return 1;
 }
 
@@ -67,50 +66,43 @@ static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
     return 0;
 }
 
-void ddp_layer_begin(ddp_graph *g, const char *name)
+static void ddp__layer_new(ddp_graph *g, const char *name)
 {
-    ddp__graph_layer *l;
+    ddp__graph_layer *l = &g->layer[g->layers];
+    const uint64_t base = ddp__hash(DDP__HASH_START, name, strlen(name));
+    uint64_t hash;
     char text[256];
-    uint64_t base, hash;
-    int i, repeat = 0;
+    int repeat = 0;
 
-    if (!ddp__graph_open(g, "ddp_layer_begin")) return;
-    if (!name || !*name) name = "layer";
-    if (g->open_layer >= 0) {
-        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call "
-                  "ddp_layer_end first", name, g->layer[g->open_layer].name);
-        return;
-    }
-    if (g->layers == DDP__MOST_LAYERS) {
-        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
-                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
-        return;
-    }
-    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer)) return;
-
-    base = ddp__hash(DDP__HASH_START, name, strlen(name));
-    for (i = g->layers - 1; i >= 0 && repeat == 0; i--)
+    for (int i = g->layers - 1; i >= 0 && repeat == 0; i--)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
-    if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
-    else snprintf(text, sizeof text, "%.200s", name);
-    hash = ddp__hash(DDP__HASH_START, text, strlen(text));
-    while (ddp__layer_named(g, text, hash)) { /* the user may have named one "hidden.1" himself */
-        snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
+    for (;; repeat++) { /* the user may have named one "hidden.1" himself */
+        if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
+        else snprintf(text, sizeof text, "%.200s", name);
         hash = ddp__hash(DDP__HASH_START, text, strlen(text));
+        if (!ddp__layer_named(g, text, hash)) break;
     }
-
-    l = &g->layer[g->layers];
     memset(l, 0, sizeof *l);
     l->name = ddp__strdup(text);
-    if (!l->name) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
-        return;
-    }
     l->base_hash = base;
     l->name_hash = hash;
     l->repeat = repeat;
     l->first = l->last = -1;
-    g->open_layer = g->layers++;
+    if (l->name) g->open_layer = g->layers++;
+    else ddp__fail(&g->error, DDP_MEMORY, "out of memory for layer \"%s\"", text);
+}
+
+void ddp_layer_begin(ddp_graph *g, const char *name)
+{
+    if (!ddp__graph_open(g, "ddp_layer_begin")) return;
+    if (!name || !*name) name = "layer";
+    if (g->open_layer >= 0)
+        ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" begins inside layer \"%s\": call ddp_layer_end first", name,
+                  g->layer[g->open_layer].name);
+    else if (g->layers == DDP__MOST_LAYERS)
+        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
+                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
+    else if (ddp__graph_grow(g, (void **)&g->layer, g->layers, sizeof *g->layer)) ddp__layer_new(g, name);
 }
 
 void ddp_layer_end(ddp_graph *g)
@@ -131,7 +123,7 @@ void ddp_recompute_begin(ddp_graph *g)
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
         ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
-    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room, sizeof *g->segment)) {
+    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, sizeof *g->segment)) {
         g->segment[g->segments].first = g->segment[g->segments].last = -1;
         g->open_segment = g->segments++;
     }
@@ -153,7 +145,7 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 {
     ddp_node *n;
 
-    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node)) return NULL;
+    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, sizeof *g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
     if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
@@ -213,11 +205,10 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
                                       "of at least 1", name, text));
     }
-    for (int i = 0; i < g->nodes; i++) {
-        if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
-        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
-                                      "name", name));
-    }
+    for (int i = 0; i < g->nodes; i++)
+        if (!g->node[i]->op && !strcmp(g->node[i]->name, name))
+            return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
+                                          "name", name));
     n = ddp__node_add(g);
     if (!n) return NULL;
     n->type = type;
@@ -254,7 +245,7 @@ static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
     if (ddp__op_find(g, op->name))
         return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
                          "already: choose another name", op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops)) return g->error.code;
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return g->error.code;
     g->ops[g->op_count++] = op;
     return DDP_OK;
 }
@@ -314,11 +305,29 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
     return 1;
 }
 
-/* Fills the layer's totals and what follows from the inputs. */
+size_t ddp__arrays_count(const ddp_param *p, int first, int n)
+{
+    size_t count = 0;
+
+    for (; first < n; first++) count += (size_t)ddp_shape_count(&p[first].shape);
+    return count;
+}
+
+void ddp__layer_add(ddp_graph *g, const ddp_node *n)
+{
+    ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
+
+    if (!l) return;
+    if (l->first < 0) l->first = n->index;
+    l->last = n->index;
+    l->flops += n->spec.flops;
+    l->count += ddp__arrays_count(n->spec.param, n->tied >= 0, n->spec.params);
+    l->buffer_count += ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
+}
+
+/* Its layer and segment, and what follows from the inputs. */
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
-    ddp__graph_layer *l = g->open_layer >= 0 ? &g->layer[g->open_layer] : NULL;
-
     n->layer = g->open_layer;
     n->segment = g->open_segment;
     if (n->segment >= 0) {
@@ -328,12 +337,7 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     n->has_gradient = n->op->backward && n->spec.params > 0;
     for (int i = 0; i < n->spec.inputs; i++)
         if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
-    if (!l) return;
-    if (l->first < 0) l->first = n->index;
-    l->last = n->index;
-    l->flops += n->spec.flops;
-    for (int i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
-    for (int i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
+    ddp__layer_add(g, n);
 }
 
 /* What its backend runs as one with the operator before it. */
@@ -427,7 +431,6 @@ int ddp_layer_count(const ddp_graph *g) { return g ? g->layers : 0; }
 int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 {
     const ddp_node *n;
-    int i;
 
     if (!g || !out || index < 0 || index >= g->nodes) return DDP_ARG;
     n = g->node[index];
@@ -436,15 +439,14 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     out->layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     out->layer_index = n->layer;
     out->inputs = n->spec.inputs;
-    for (i = 0; i < n->spec.inputs; i++) out->input[i] = n->input[i];
+    memcpy(out->input, n->input, sizeof out->input);
     out->out = n->spec.out;
     out->flops = n->spec.flops;
     if (n->op && n->op->backward)
         out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
-    for (i = n->tied >= 0; i < n->spec.params; i++)
-        out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++) out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
+    out->param_bytes = 4.0 * (double)ddp__arrays_count(n->spec.param, n->tied >= 0, n->spec.params);
+    out->buffer_bytes = 4.0 * (double)ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
     return DDP_OK;
 }
 
@@ -453,34 +455,22 @@ size_t ddp_param_count(const ddp_graph *g)
     size_t count = 0;
 
     for (int i = 0; g && i < g->nodes; i++)
-        for (int k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
-            count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+        count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
 
-float *ddp_layer_params(ddp_graph *g, int layer, size_t *count)
+/* of: its parameters, gradients or buffers. */
+static float *ddp__layer_block(const ddp_graph *g, int layer, char of, size_t *count)
 {
-    int ok = g && layer >= 0 && layer < g->layers;
+    const ddp__graph_layer *l = g && layer >= 0 && layer < g->layers ? &g->layer[layer] : NULL;
 
-    if (count) *count = ok ? g->layer[layer].count : 0;
-    return ok ? g->layer[layer].params : NULL;
+    if (count) *count = !l ? 0 : of == 'b' ? l->buffer_count : l->count;
+    return !l ? NULL : of == 'b' ? l->buffers : of == 'g' ? l->grads : l->params;
 }
 
-float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count)
-{
-    int ok = g && layer >= 0 && layer < g->layers;
-
-    if (count) *count = ok ? g->layer[layer].count : 0;
-    return ok ? g->layer[layer].grads : NULL;
-}
-
-float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count)
-{
-    int ok = g && layer >= 0 && layer < g->layers;
-
-    if (count) *count = ok ? g->layer[layer].buffer_count : 0;
-    return ok ? g->layer[layer].buffers : NULL;
-}
+float *ddp_layer_params(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'p', count); }
+float *ddp_layer_gradients(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'g', count); }
+float *ddp_layer_buffers(ddp_graph *g, int layer, size_t *count) { return ddp__layer_block(g, layer, 'b', count); }
 
 float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 {

@@ -114,14 +114,14 @@ struct ddp_graph {
     ddp__host         *host;  /* NULL: no context */
     const ddp_op *(*builtin)(const char *name); /* what need not be registered; NULL: none such */
     const ddp_op     **ops;   /* registered by the user */
-    int                op_count, op_room;
+    int                op_count;
     ddp_node         **node;
-    int                nodes, node_room;
+    int                nodes;
     ddp__graph_layer  *layer;
-    int                layers, layer_room;
+    int                layers;
     int                open_layer; /* -1: none */
     ddp__recompute_segment *segment;
-    int                segments, segment_room;
+    int                segments;
     int                open_segment; /* -1: none */
     int                built;
     int                stages, own_stage; /* 0: it is whole */
@@ -151,6 +151,12 @@ DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 DDP_LIB const ddp_op *ddp__op_find(const ddp_graph *g, const char *name);
 
 DDP_LIB int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b);
+
+/* Elements of the arrays first..n-1. */
+DDP_LIB size_t ddp__arrays_count(const ddp_param *p, int first, int n);
+
+/* Node n is one more of its layer, if it has one. */
+DDP_LIB void ddp__layer_add(ddp_graph *g, const ddp_node *n);
 
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
