@@ -47,19 +47,10 @@ static void ddp__layers_move(ddp_graph *g, int at, int end)
         if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
 }
 
-/* The first later stage that uses x; -1: none. *user: its first user in a later stage. */
-static int ddp__next_stage(const ddp_graph *g, const ddp_node *x, const int *stage_of, int *user)
+/* Node i takes x's output at its input k, in a later stage. */
+static int ddp__takes_later(const ddp_graph *g, int i, int k, const ddp_node *x)
 {
-    int next = -1;
-
-    *user = g->nodes;
-    for (int i = g->nodes - 1; x->op && i > x->index; i--)
-        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++) {
-            if (g->node[i]->input[k] != x->index || stage_of[i] <= stage_of[x->index]) continue;
-            if (next < 0 || stage_of[i] < next) next = stage_of[i];
-            *user = i;
-        }
-    return next;
+    return k < g->node[i]->spec.inputs && g->node[i]->input[k] == x->index && g->node[i]->stage > x->stage;
 }
 
 /* Where a layer of its own may stand behind x: after its layer and its segment. */
@@ -73,13 +64,12 @@ static int ddp__place_behind(const ddp_graph *g, const ddp_node *x)
 }
 
 /* Users of x in later stages read what its bottleneck passes on. */
-static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio, int **stage_of,
-                                      ddp_error *err)
+static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio, ddp_error *err)
 {
     const ddp_shape *s = &x->spec.out;
     const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
-    const int nodes = g->nodes, layers = g->layers, own = (*stage_of)[x->index];
-    int begun = 0, *more, half;
+    const int nodes = g->nodes, layers = g->layers;
+    int begun = 0, half;
     ddp_node *y;
 
     if (width < 1)
@@ -89,16 +79,11 @@ static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int a
     y = ddp_bottleneck_down(g, x, width);
     half = g->nodes;
     y = ddp_bottleneck_up(g, y, wide);
-    more = y ? (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more) : NULL;
-    if (!more)
-        return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg)
-                             : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
-    *stage_of = more;
+    if (!y) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     for (int i = 0; i < nodes; i++)
-        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++)
-            if (g->node[i]->input[k] == x->index && more[i] > own) g->node[i]->input[k] = y->index;
-    memmove(more + at + (g->nodes - nodes), more + at, (size_t)(nodes - at) * sizeof *more);
-    for (int i = nodes; i < g->nodes; i++) more[at + i - nodes] = i < half ? own : next;
+        for (int k = 0; k < DDP_OP_INPUTS; k++)
+            if (ddp__takes_later(g, i, k, x)) g->node[i]->input[k] = y->index;
+    for (int i = nodes; i < g->nodes; i++) g->node[i]->stage = i < half ? x->stage : next;
     g->node[at - 1]->pair = NULL; /* what stood behind it stands there no more */
     ddp__nodes_move(g, at, nodes);
     ddp__layers_move(g, begun, layers);
@@ -115,17 +100,26 @@ static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
 
 ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err)
 {
+    int *more;
+
     if (!(ratio >= 1)) return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
+    for (int i = 0; i < g->nodes; i++) g->node[i]->stage = (*stage_of)[i];
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *x = g->node[i];
-        int user, at;
-        const int next = ddp__next_stage(g, x, *stage_of, &user);
+        const int next = x->op ? ddp__stage_after(g, x, x->stage) : -1;
+        int at;
         if (next < 0 || !x->has_gradient || !x->spec.out.dims || ddp__is_narrow(g, x)) continue;
         at = ddp__place_behind(g, x);
-        if (user < at)
-            return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck stands "
-                             "between layers: cut there", ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
-        DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, stage_of, err));
+        for (int user = i + 1; user < at; user++)
+            for (int k = 0; k < DDP_OP_INPUTS; k++)
+                if (ddp__takes_later(g, user, k, x))
+                    return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck "
+                                     "stands between layers: cut there", ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
+        DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, err));
     }
+    more = (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more);
+    if (!more) return ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
+    *stage_of = more;
+    for (int i = 0; i < g->nodes; i++) more[i] = g->node[i]->stage;
     return DDP_OK;
 }

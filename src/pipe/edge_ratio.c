@@ -3,23 +3,17 @@
 #include "pipe/executor.h"
 
 /* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal, gradients left. */
-static void ddp__crossings(const ddp_graph *g, int stages, unsigned char *uses, double *floats)
+static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
 {
     for (int x = 0; x < g->nodes; x++) {
         const ddp_node *n = g->node[x];
+        const double count = (double)ddp_shape_count(&n->spec.out);
         int at = n->stage;
-        if (!n->op) continue;
-        memset(uses, 0, (size_t)stages);
-        for (int i = x + 1; i < g->nodes; i++)
-            for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++)
-                if (g->node[i]->input[k] == x) uses[g->node[i]->stage] = 1;
-        for (int s = at + 1; s < stages; s++) {
-            if (!uses[s]) continue;
-            floats[at * stages + s] += (double)ddp_shape_count(&n->spec.out);
-            if (n->has_gradient && !n->parts) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+        for (int s = n->op ? ddp__stage_after(g, n, at) : -1; s >= 0; at = s, s = ddp__stage_after(g, n, s)) {
+            floats[at * stages + s] += count;
+            if (n->has_gradient && !n->parts) floats[s * stages + at] += count;
             for (int i = 0; i < n->parts; i++)
-                if (ddp__part_stage(n, i) >= s) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
-            at = s;
+                if (ddp__part_stage(n, i) >= s) floats[s * stages + at] += count;
         }
     }
 }
@@ -91,12 +85,11 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     double *rate = (double *)ddp__calloc((size_t)p->d->world * S, sizeof *rate);
     size_t *count = (size_t *)ddp__calloc(n, sizeof *count);
     ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(n, sizeof *each);
-    unsigned char *uses = (unsigned char *)ddp__calloc(S, 1);
     ddp_status s = DDP_OK;
 
-    if (!floats || !rate || !count || !each || !uses)
+    if (!floats || !rate || !count || !each)
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
-    if (s == DDP_OK) ddp__crossings(p->g, p->stages, uses, floats);
+    if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK)
         s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
     if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
@@ -104,6 +97,5 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     if (rate) DDP_FREE(rate);
     if (count) DDP_FREE(count);
     if (each) DDP_FREE(each);
-    if (uses) DDP_FREE(uses);
     return s;
 }
