@@ -52877,30 +52877,24 @@ typedef struct ddp__hop {
 
 /* One use of a tied weight away from it, seen from either end. */
 typedef struct ddp__guest {
-    int  node, peer;
-    long weight, gradient; /* tickets, -1: none */
-    float *arrived;        /* here, where the owner is on a device: its gradient on the way there; NULL */
+    int    node, peer;
+    long   ticket[2]; /* of the weight, of its gradient; -1: none */
+    float *arrived;   /* here, where the owner is on a device: its gradient on the way there; NULL */
 } ddp__guest;
-
-/* Messages that were given to the link from begin to end. */
-typedef struct ddp__lane_post {
-    double   begin, end;
-    ddp_task task;
-    int      gradient;
-} ddp__lane_post;
 
 typedef struct ddp__lane_mark { double now_s, waited_s; } ddp__lane_mark;
 
 /* What this stage did. Without trace_spans no slots, sums alone. */
 typedef struct ddp__lanes {
     ddp_pipeline_slot *slot; /* [room] of the last step */
-    ddp__lane_post    *post; /* [4 x micro_batches] */
+    ddp_pipeline_slot *post; /* [4 x micro_batches] messages that were given to the link from begin to end */
     int    slots, room, posts;
     double begun;            /* the step */
     double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s; /* seconds, by ddp_task_kind and in all, of `steps` steps */
     long   steps;
     int    warm;             /* 1: the first is not among them */
 } ddp__lanes;
+
 /* Work space of coding: of Top-K; and of a device's arrays, which are coded here. */
 typedef struct ddp__select {
     void     *scratch;
@@ -52925,8 +52919,8 @@ struct ddp_pipe {
     char       **arena;     /* [held + 1]: of micro-batch m, from its forward to its backward, number m % held; the last is
                                every pass's */
     int          held;
-    ddp__hop   *in, *out;  /* from earlier stages, to later ones */
-    int          ins, outs;
+    ddp__hop    *hop[2];    /* to later stages, which activations leave by; to earlier ones, by which gradients do */
+    int          hops[2];
     ddp_edge_wire edge;
     int          trains;    /* 0: it evaluates */
     ddp__select  select;
@@ -52961,14 +52955,14 @@ static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->s
 /* The slower of two rates, where 0 has no limit. */
 static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
-/* edge.c. open: 0 out of memory. post: p->piece[0..pieces-1] to or from a rank. hold: until a ticket is done. */
+/* edge.c. open: 0 out of memory. post: a message of p->piece to or from a rank. hold: until a ticket is done. here: it is
+ * in this machine's memory, whoever computes. */
 DDP_LIB int        ddp__edges_open(ddp_pipe *p);
 DDP_LIB void       ddp__edges_close(ddp_pipe *p);
-DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket);
-DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket);
-/* Activations of micro-batch m, or gradients: sent, asked for, waited for. */
-DDP_LIB ddp_status ddp__edges_send(ddp_pipe *p, int m, int gradients);
-DDP_LIB ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients);
+DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long *ticket);
+DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here);
+/* Activations of micro-batch m, or gradients: sent or asked for; waited for. */
+DDP_LIB ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradients);
 DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 /* What was sent out of the state of micro-batch m has left it: waits; asks. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
@@ -53002,7 +52996,7 @@ DDP_LIB void ddp__lanes_begin(ddp_pipe *p);
 DDP_LIB void ddp__lanes_end(ddp_pipe *p);
 DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
-DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
+DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradient, int m);
 
 /* What a rank could go on from, in a world of fewer: the whole of its state before a step, -1: none. */
 typedef struct ddp__kept_step {
@@ -53022,7 +53016,7 @@ DDP_LIB void       ddp__pipe_names(const ddp_pipe *p);
 DDP_LIB ddp_status ddp__pipe_keep(ddp_pipe *p);
 DDP_LIB void       ddp__kept_free(ddp__kept_step *k);
 
-/* word.c: the norm over all stages; parameters of a whole layer; bytes to or from a stage. */
+/* word.c: the norm over all stages; parameters of a whole layer; bytes to, from or (DDP_BROADCAST) of a stage. */
 DDP_LIB void       ddp__pipe_clips(ddp_pipe *p);
 DDP_LIB size_t     ddp__whole_layer(const ddp_graph *g, int layer);
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
@@ -53036,28 +53030,28 @@ DDP_LIB void ddp__shares_close(ddp_pipe *p);
 
 /* ---- opening and closing ---- */
 
-/* The edge to a stage, made where it is the first. NULL: out of memory. */
-static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
+/* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of memory. */
+static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
 {
-    const size_t M = (size_t)p->micro_batches;
-    ddp__hop *e = list;
+    ddp__hop *e = p->hop[side];
+    int at = 0;
 
-    while (e < list + *n && e->stage != stage) e++;
-    if (e < list + *n) return e;
-    e->stage = stage;
-    e->peer = ddp__pipe_rank(p, stage);
-    e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
-    ++*n; /* also where memory is short: it is freed */
-    for (int i = 0; i < 2; i++) {
-        e->flow[i].ticket = (long *)ddp__calloc(M, sizeof *e->flow[i].ticket);
-        for (size_t m = 0; e->flow[i].ticket && m < M; m++) e->flow[i].ticket[m] = -1;
+    if (stage < 0) return 1;
+    while (at < p->hops[side] && e[at].stage != stage) at++;
+    e += at;
+    if (at == p->hops[side]) {
+        p->hops[side]++; /* also where memory is short: it is freed */
+        e->stage = stage;
+        e->peer = ddp__pipe_rank(p, stage);
+        e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
+        for (int i = 0; i < 2; i++) {
+            e->flow[i].ticket = (long *)ddp__calloc((size_t)p->micro_batches, sizeof *e->flow[i].ticket);
+            if (!e->node || !e->flow[i].ticket) return 0;
+            for (int m = 0; m < p->micro_batches; m++) e->flow[i].ticket[m] = -1;
+        }
     }
-    return e->node && e->flow[0].ticket && e->flow[1].ticket ? e : NULL;
-}
-
-static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
-{
-    e->node[e->nodes++] = n->index;
+    e->node[e->nodes++] = node;
+    return 1;
 }
 
 int ddp__edges_open(ddp_pipe *p)
@@ -53065,163 +53059,107 @@ int ddp__edges_open(ddp_pipe *p)
     size_t pieces = 0;
 
     for (int i = 0; i < p->g->nodes; i++) pieces += 1 + (size_t)p->g->node[i]->parts;
-    p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
-    p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
+    for (int side = 0; side < 2; side++) p->hop[side] = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__calloc(pieces, sizeof *p->piece);
-    if (!p->in || !p->out || !p->piece) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
-        const ddp_node *n = p->g->node[i];
-        ddp__hop *from = n->from >= 0 ? ddp__hop_of(p, p->in, &p->ins, n->from) : NULL;
-        ddp__hop *to = n->to >= 0 ? ddp__hop_of(p, p->out, &p->outs, n->to) : NULL;
-        if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
-        if (from) ddp__hop_add(from, n);
-        if (to) ddp__hop_add(to, n);
-    }
+    if (!p->hop[0] || !p->hop[1] || !p->piece) return 0;
+    for (int i = 0; i < p->g->nodes; i++)
+        if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i)) return 0;
     return 1;
-}
-
-static void ddp__hops_free(ddp__hop *e, int n)
-{
-    for (int i = 0; e && i < n; i++) {
-        if (e[i].node) DDP_FREE(e[i].node);
-        for (ddp__flow *l = e[i].flow; l < e[i].flow + 2; l++) {
-            if (l->ticket) DDP_FREE(l->ticket);
-            if (l->wire) DDP_FREE(l->wire);
-        }
-    }
-    if (e) DDP_FREE(e);
 }
 
 void ddp__edges_close(ddp_pipe *p)
 {
-    ddp__hops_free(p->in, p->ins);
-    ddp__hops_free(p->out, p->outs);
-    if (p->piece) DDP_FREE(p->piece);
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < p->hops[side]; i++) {
+            ddp__hop *e = &p->hop[side][i];
+            for (ddp__flow *l = e->flow; l < e->flow + 2; l++) {
+                DDP_FREE(l->ticket);
+                DDP_FREE(l->wire);
+            }
+            DDP_FREE(e->node);
+        }
+        DDP_FREE(p->hop[side]);
+    }
+    DDP_FREE(p->piece);
 }
 
 /* ---- messages ---- */
 
-ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket)
+ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long *ticket)
 {
-    ddp_message m = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
-
     *ticket = -1;
-    if (pieces == 0) return DDP_OK;
-    m.peer = peer;
-    m.priority = urgent ? -1 : 0;
-    m.filler = 0;
-    return ddp__post(p->d, &m, p->d->host.backend != NULL, ticket, &p->d->host.error);
+    if (m->from_count == 0) return DDP_OK;
+    m->peer = peer;
+    m->filler = 0;
+    return ddp__post(p->d, m, p->d->host.backend && !here, ticket, &p->d->host.error);
 }
 
-ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
+ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here)
 {
     const long held = *ticket;
 
     *ticket = -1;
-    return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
+    if (held == -1) return DDP_OK;
+    return here && p->d->stager ? ddp__post_wait(p->d, 0, held, &p->d->host.error)
+                                : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
 }
 
-/* A coded message lies in this machine's memory, whoever computes. */
-static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, int peer, ddp__flow *l, int m)
+static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m, int gradients)
 {
-    ddp_message message = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
+    ddp__flow *l = &e->flow[gradients];
+    const int pieces = l->wire ? 1 : ddp__hop_list(p, e, m, gradients);
+    ddp_message x = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
 
-    l->ticket[m] = -1;
-    p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
-    p->piece[0].count = l->bytes;
-    message.bytes = 1;
-    message.counts_as = (char)(p->edge.coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
-                               : p->edge.coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8 : DDP_WIRE_TOPK);
-    message.peer = peer;
-    message.priority = -1;
-    message.filler = 0;
-    return ddp__post(p->d, &message, 0, &l->ticket[m], &p->d->host.error);
-}
-
-/* Until it is done: for this machine, not for the device alone. */
-static ddp_status ddp__flow_wait(ddp_pipe *p, long *ticket)
-{
-    const long held = *ticket;
-
-    if (!p->d->stager) return ddp__pipe_hold(p, ticket);
-    *ticket = -1;
-    return held == -1 ? DDP_OK : ddp__post_wait(p->d, 0, held, &p->d->host.error);
-}
-
-/* The edges that gradients leave by are those that activations came by. */
-static int ddp__edges_of(ddp_pipe *p, int in, ddp__hop **list)
-{
-    *list = in ? p->in : p->out;
-    return in ? p->ins : p->outs;
-}
-
-static ddp_status ddp__edges_post(ddp_pipe *p, int m, int gradients, int in, ddp_verb verb)
-{
-    ddp__hop *e;
-    const int n = ddp__edges_of(p, in, &e);
-
-    for (int i = 0; i < n; i++) {
-        ddp__flow *l = &e[i].flow[gradients];
-        if (l->wire) {
-            if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, &e[i], m, gradients));
-            DDP__TRY(ddp__flow_post(p, verb, e[i].peer, l, m));
-        } else {
-            DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1, &l->ticket[m]));
-        }
+    x.priority = -1;
+    if (l->wire) {
+        if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, e, m, gradients));
+        p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
+        p->piece[0].count = l->bytes;
+        x.bytes = 1;
+        x.counts_as = (char)(p->edge.coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
+                             : p->edge.coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8 : DDP_WIRE_TOPK);
     }
+    return ddp__pipe_post(p, &x, e->peer, l->wire != NULL, &l->ticket[m]);
+}
+
+ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradients)
+{
+    const ddp__lane_mark at = ddp__lane_now(p);
+    const int side = verb == DDP_SEND ? gradients : !gradients;
+
+    for (int i = 0; i < p->hops[side]; i++) DDP__TRY(ddp__flow_post(p, verb, &p->hop[side][i], m, gradients));
+    ddp__lane_posted(p, at, verb, gradients, m);
     return DDP_OK;
-}
-
-static ddp_status ddp__edges_end(ddp_pipe *p, int m, int gradients, int in)
-{
-    ddp__hop *e;
-    const int n = ddp__edges_of(p, in, &e);
-
-    for (int i = 0; i < n; i++) {
-        ddp__flow *l = &e[i].flow[gradients];
-        DDP__TRY(l->wire ? ddp__flow_wait(p, &l->ticket[m]) : ddp__pipe_hold(p, &l->ticket[m]));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__edges_send(ddp_pipe *p, int m, int gradients)
-{
-    return ddp__edges_post(p, m, gradients, gradients, DDP_SEND);
-}
-
-ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients)
-{
-    return ddp__edges_post(p, m, gradients, !gradients, DDP_RECEIVE);
 }
 
 ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients)
 {
-    ddp__hop *e;
-    const int n = ddp__edges_of(p, !gradients, &e);
-
-    DDP__TRY(ddp__edges_end(p, m, gradients, !gradients));
-    for (int i = 0; i < n; i++)
-        if (e[i].flow[gradients].wire) DDP__TRY(ddp__flow_unpack(p, &e[i], m, gradients));
+    for (int i = 0; i < p->hops[!gradients]; i++) {
+        ddp__hop *e = &p->hop[!gradients][i];
+        const int coded = e->flow[gradients].wire != NULL;
+        DDP__TRY(ddp__pipe_hold(p, &e->flow[gradients].ticket[m], coded));
+        if (coded) DDP__TRY(ddp__flow_unpack(p, e, m, gradients));
+    }
     return DDP_OK;
 }
 
 ddp_status ddp__edges_leave(ddp_pipe *p, int m)
 {
-    DDP__TRY(ddp__edges_end(p, m, 0, 0));
-    return ddp__edges_end(p, m, 1, 1);
-}
-
-static int ddp__flow_has_left(const ddp_pipe *p, const ddp__flow *l, int m)
-{
-    return l->ticket[m] == -1 || ddp__post_is_done(p->d, 0, l->ticket[m]);
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < p->hops[side]; i++) {
+            ddp__flow *l = &p->hop[side][i].flow[side];
+            DDP__TRY(ddp__pipe_hold(p, &l->ticket[m], l->wire != NULL));
+        }
+    return DDP_OK;
 }
 
 int ddp__edges_have_left(const ddp_pipe *p, int m)
 {
-    for (int i = 0; i < p->outs; i++)
-        if (!ddp__flow_has_left(p, &p->out[i].flow[0], m)) return 0;
-    for (int i = 0; i < p->ins; i++)
-        if (!ddp__flow_has_left(p, &p->in[i].flow[1], m)) return 0;
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < p->hops[side]; i++) {
+            const long ticket = p->hop[side][i].flow[side].ticket[m];
+            if (ticket != -1 && !ddp__post_is_done(p->d, 0, ticket)) return 0;
+        }
     return 1;
 }
 
@@ -53229,62 +53167,41 @@ int ddp__edges_have_left(const ddp_pipe *p, int m)
 /* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the gradients
  * of their uses elsewhere. */
 
-static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, const ddp__guest *u, int gradient, long *ticket)
+static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
+{
+    return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape);
+}
+
+/* The weight or its gradient. A gradient is asked for during the whole step: on a device it would block the memory of all
+ * messages behind it, so it arrives here. */
+static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int gradient)
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
+    const int here = gradient && u->arrived;
+    ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
 
-    p->piece[0].data = gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
-    p->piece[0].count = (size_t)ddp_shape_count(&n->spec.param[0].shape);
-    return ddp__pipe_post(p, verb, u->peer, 1, 0, ticket);
+    p->piece[0].data = here ? u->arrived : gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
+    p->piece[0].count = ddp__guest_floats(p, u);
+    return ddp__pipe_post(p, &m, u->peer, here, &u->ticket[gradient]);
 }
 
 ddp_status ddp__guests_begin(ddp_pipe *p)
 {
     for (int i = 0; i < p->guests; i++) {
-        const ddp_node *n = p->g->node[p->guest[i].node];
-        DDP__TRY(ddp__pipe_hold(p, &p->guest[i].gradient));
-        ddp__host_zero(&p->d->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
-        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->guest[i], 0, &p->guest[i].weight));
+        ddp__guest *u = &p->guest[i];
+        DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], 0));
+        ddp__host_zero(&p->d->host, p->g->node[u->node]->grad[0], ddp__guest_floats(p, u) * sizeof(float));
+        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, u, 0));
     }
-    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].weight));
-    return DDP_OK;
-}
-
-static size_t ddp__guest_bytes(const ddp_pipe *p, const ddp__guest *u)
-{
-    return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
-}
-
-/* A gradient is asked for during the whole step: on a device it would block the memory of all messages behind it. */
-static ddp_status ddp__use_receive(ddp_pipe *p, ddp__guest *u)
-{
-    ddp_message m;
-
-    if (!u->arrived) return ddp__guest_post(p, DDP_RECEIVE, u, 1, &u->gradient);
-    p->piece[0].data = u->arrived;
-    p->piece[0].count = ddp__guest_bytes(p, u) / sizeof(float);
-    m = ddp__message(p->d, DDP_RECEIVE, p->piece, 1, DDP_NO_LAYER);
-    m.peer = u->peer;
-    m.filler = 0;
-    return ddp__post(p->d, &m, 0, &u->gradient, &p->d->host.error);
-}
-
-static ddp_status ddp__use_hold(ddp_pipe *p, ddp__guest *u)
-{
-    const long ticket = u->gradient;
-
-    if (!u->arrived || ticket == -1) return ddp__pipe_hold(p, &u->gradient);
-    u->gradient = -1;
-    DDP__TRY(ddp__post_wait(p->d, 0, ticket, &p->d->host.error));
-    ddp__host_upload(&p->d->host, p->g->node[u->node]->grad[0], u->arrived, ddp__guest_bytes(p, u));
+    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].ticket[0], 0));
     return DDP_OK;
 }
 
 ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 {
     for (int i = 0; i < p->hosts; i++) {
-        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
-        if (trains) DDP__TRY(ddp__use_receive(p, &p->host[i]));
+        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0));
+        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1));
     }
     return DDP_OK;
 }
@@ -53293,9 +53210,13 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
 {
     for (int i = 0; i < p->hosts; i++) {
-        if (p->g->node[p->host[i].node]->tied != owner) continue;
-        DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
-        DDP__TRY(ddp__use_hold(p, &p->host[i]));
+        ddp__guest *u = &p->host[i];
+        ddp_node *n = p->g->node[u->node];
+        const int comes = u->arrived && u->ticket[1] != -1;
+        if (n->tied != owner) continue;
+        DDP__TRY(ddp__pipe_hold(p, &u->ticket[0], 0));
+        DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
+        if (comes) ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
     }
     return DDP_OK;
 }
@@ -53304,14 +53225,13 @@ static int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((d
 
 ddp_status ddp__guests_end(ddp_pipe *p)
 {
-    for (int i = 0; i < p->guests; i++)
-        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1, &p->guest[i].gradient));
+    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1));
     return DDP_OK;
 }
 
 ddp_status ddp__hosts_leave(ddp_pipe *p)
 {
-    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
+    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].ticket[0], 0));
     return DDP_OK;
 }
 
@@ -53326,13 +53246,13 @@ int ddp__tied_open(ddp_pipe *p)
     if (!p->guest || !p->host) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
-        ddp__guest u = {i, 0, -1, -1, NULL};
+        ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;
         if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
         if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
     }
     for (int i = 0; p->d->host.backend && i < p->hosts; i++) {
-        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_bytes(p, &p->host[i]), 1);
+        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_floats(p, &p->host[i]), sizeof(float));
         if (!p->host[i].arrived) return 0;
     }
     p->g->fetch_uses = ddp__uses_fetch;
@@ -53343,10 +53263,9 @@ int ddp__tied_open(ddp_pipe *p)
 void ddp__tied_close(ddp_pipe *p)
 {
     if (p->g) p->g->fetch_uses = NULL;
-    for (int i = 0; p->host && i < p->hosts; i++)
-        if (p->host[i].arrived) DDP_FREE(p->host[i].arrived);
-    if (p->guest) DDP_FREE(p->guest);
-    if (p->host) DDP_FREE(p->host);
+    for (int i = 0; i < p->hosts; i++) DDP_FREE(p->host[i].arrived);
+    DDP_FREE(p->guest);
+    DDP_FREE(p->host);
 }
 
 /* ==== pipe/lanes.c ==== [pipe] */
@@ -53358,19 +53277,19 @@ void ddp__tied_close(ddp_pipe *p)
 int ddp__lanes_open(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
-    const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->ins + p->outs);
+    const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->hops[0] + p->hops[1]);
 
     if (p->d->host.backend || p->d->cfg.trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__calloc((size_t)x->room, sizeof *x->slot);
-    x->post = (ddp__lane_post *)ddp__calloc(4 * M, sizeof *x->post);
+    x->post = (ddp_pipeline_slot *)ddp__calloc(4 * M, sizeof *x->post);
     return x->slot && x->post;
 }
 
 void ddp__lanes_close(ddp_pipe *p)
 {
-    if (p->lanes.slot) DDP_FREE(p->lanes.slot);
-    if (p->lanes.post) DDP_FREE(p->lanes.post);
+    DDP_FREE(p->lanes.slot);
+    DDP_FREE(p->lanes.post);
 }
 
 void ddp__lanes_begin(ddp_pipe *p)
@@ -53409,17 +53328,12 @@ void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
     ddp__lane_add(p, &s);
 }
 
-void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m)
+void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradient, int m)
 {
-    ddp__lane_post *x = &p->lanes.post[p->lanes.posts];
+    const ddp_pipeline_slot s = {p->stage, -1, {verb == DDP_SEND ? DDP_TASK_SEND : DDP_TASK_RECEIVE, m}, gradient, from.now_s,
+                                 ddp_now()};
 
-    if (!p->lanes.room || p->lanes.posts == 4 * p->micro_batches) return;
-    p->lanes.posts++;
-    x->begin = from.now_s;
-    x->end = ddp_now();
-    x->task.kind = kind;
-    x->task.micro_batch = m;
-    x->gradient = gradient;
+    if (p->lanes.room && p->lanes.posts < 4 * p->micro_batches) p->lanes.post[p->lanes.posts++] = s;
 }
 
 /* The messages of a post are those that the link was given meanwhile. */
@@ -53433,8 +53347,8 @@ static void ddp__lane_messages(ddp_pipe *p)
         ddp_pipeline_slot s = {p->stage, 0, {DDP_TASK_SEND, 0}, 0, o->begin + o->peer_wait, o->end};
         while (s.boundary < p->stages && ddp__pipe_rank(p, s.boundary) != o->peer) s.boundary++;
         for (int k = 0; k < p->lanes.posts && s.boundary < p->stages && o->end >= 0; k++) {
-            const ddp__lane_post *x = &p->lanes.post[k];
-            if (o->submitted < x->begin || o->submitted > x->end ||
+            const ddp_pipeline_slot *x = &p->lanes.post[k];
+            if (o->submitted < x->begin_s || o->submitted > x->end_s ||
                 o->verb != (x->task.kind == DDP_TASK_SEND ? DDP_SEND : DDP_RECEIVE)) continue;
             s.task = x->task;
             s.gradient = x->gradient;
@@ -53461,13 +53375,23 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
 
 /* ---- what all stages of a pipeline know together ---- */
 
-/* What a stage tells: itself, and of each other stage what it sends there, and how its links to and from it are. */
-enum { DDP__TELLS_STAGE, DDP__TELLS_COST, DDP__TELLS_STEP = DDP__TELLS_COST + 3, DDP__TELLS_BUSY, DDP__TELLS_EXPOSED,
-       DDP__TELLS_RATE, DDP__TELLS_OTHERS };
-enum { DDP__OTHER_FORWARD, DDP__OTHER_BACKWARD, DDP__OTHER_RATE, DDP__OTHER_DELAY, DDP__OTHERS };
+/* What a stage tells of itself; and of its way to each other one: bytes of a micro-batch, and the link. */
+typedef struct ddp__told { ddp_stage_cost cost; double step_s, busy_s, exposed_s, rate; } ddp__told;
+typedef struct ddp__told_way { double forward, backward, rate, delay_s; } ddp__told_way;
 
-static size_t ddp__row_size(const ddp_pipe *p) { return DDP__TELLS_OTHERS + DDP__OTHERS * (size_t)p->stages; }
-static const double *ddp__row_other(const double *row, int stage) { return row + DDP__TELLS_OTHERS + DDP__OTHERS * stage; }
+/* What all stages of a pipeline tell, in the order of their ranks, and room for what follows from it. */
+typedef struct ddp__all_told {
+    ddp__told      *stage; /* [stages] */
+    ddp__told_way  *way;   /* [stages x stages] from, to; a row is in the order of stages */
+    int            *at;    /* [stages] where a stage stands */
+    ddp_stage_cost *cost;
+    ddp_boundary   *boundary;
+} ddp__all_told;
+
+static const ddp__told_way *ddp__told_to(const ddp_pipe *p, const ddp__all_told *a, int from, int to)
+{
+    return &a->way[a->at[from] * p->stages + to];
+}
 
 /* What averaging adds to a step, by the strategy's plan. */
 static double ddp__stage_exposed(ddp_ctx *d)
@@ -53481,148 +53405,123 @@ static double ddp__stage_exposed(ddp_ctx *d)
     return fmax(0, d->stats.predicted_step_s - compute);
 }
 
-static void ddp__row_fill(ddp_pipe *p, double *row)
+static void ddp__told_fill(ddp_pipe *p, ddp__told *own, ddp__told_way *way)
 {
     const ddp__lanes *x = &p->lanes;
     const double steps = x->steps > 0 ? (double)x->steps : 1, tasks = steps * p->micro_batches;
 
-    row[DDP__TELLS_STAGE] = p->stage;
-    row[DDP__TELLS_COST] = x->sum[DDP_TASK_FORWARD] / tasks;
-    row[DDP__TELLS_COST + 1] = (x->sum[DDP_TASK_BACKWARD] + x->sum[DDP_TASK_INPUT_GRADIENT]) / tasks;
-    row[DDP__TELLS_COST + 2] = x->sum[DDP_TASK_WEIGHT_GRADIENT] / tasks;
-    row[DDP__TELLS_STEP] = x->step_s / steps;
-    for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) row[DDP__TELLS_BUSY] += x->sum[k] / steps;
-    row[DDP__TELLS_EXPOSED] = ddp__stage_exposed(p->d);
-    row[DDP__TELLS_RATE] = p->d->links[0].own.rate;
+    own->cost.forward_s = x->sum[DDP_TASK_FORWARD] / tasks;
+    own->cost.inputs_s = (x->sum[DDP_TASK_BACKWARD] + x->sum[DDP_TASK_INPUT_GRADIENT]) / tasks;
+    own->cost.weights_s = x->sum[DDP_TASK_WEIGHT_GRADIENT] / tasks;
+    own->step_s = x->step_s / steps;
+    for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) own->busy_s += x->sum[k] / steps;
+    own->exposed_s = ddp__stage_exposed(p->d);
+    own->rate = p->d->links[0].own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
-        double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * s;
         if (s == p->stage || !p->d->links[0].path) continue;
-        other[DDP__OTHER_RATE] = p->d->links[0].path[rank].rate;
-        other[DDP__OTHER_DELAY] = p->d->links[0].path[rank].delay_s;
+        way[s].rate = p->d->links[0].path[rank].rate;
+        way[s].delay_s = p->d->links[0].path[rank].delay_s;
     }
-    for (int i = 0; i < p->outs; i++) {
-        double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * p->out[i].stage;
-        other[DDP__OTHER_FORWARD] = (double)p->out[i].flow[0].bytes;
-        other[DDP__OTHER_BACKWARD] = (double)p->out[i].flow[1].bytes;
+    for (int i = 0; i < p->hops[0]; i++) {
+        const ddp__hop *e = &p->hop[0][i];
+        way[e->stage].forward = (double)e->flow[0].bytes;
+        way[e->stage].backward = (double)e->flow[1].bytes;
     }
 }
 
-static double ddp__way_s(const double *from, const double *to, int to_stage, double bytes)
+static ddp_status ddp__told_gather(ddp_pipe *p, const ddp__all_told *a, ddp_error *err)
 {
-    const double rate = ddp__slower(ddp__slower(from[DDP__TELLS_RATE], to[DDP__TELLS_RATE]),
-                                    ddp__row_other(from, to_stage)[DDP__OTHER_RATE]);
+    const size_t S = (size_t)p->stages;
+
+    for (int s = 0; s < p->stages; s++)
+        for (int t = 0; t < p->stages; t++) a->at[s] += ddp__pipe_rank(p, t) < ddp__pipe_rank(p, s);
+    ddp__told_fill(p, &a->stage[a->at[p->stage]], &a->way[(size_t)a->at[p->stage] * S]);
+    if (p->stages == 1) return DDP_OK;
+    DDP__TRY(ddp__gather_words(p->d, p->team, a->stage, sizeof *a->stage, err));
+    return ddp__gather_words(p->d, p->team, a->way, S * sizeof *a->way, err);
+}
+
+static double ddp__way_s(const ddp_pipe *p, const ddp__all_told *a, int from, int to, double bytes)
+{
+    const double rate = ddp__slower(ddp__slower(a->stage[a->at[from]].rate, a->stage[a->at[to]].rate),
+                                    ddp__told_to(p, a, from, to)->rate);
 
     return rate > 0 ? bytes / rate : 0;
 }
 
-/* All that the stages tell, in their order, into the costs of a step; stage and boundary are room. */
-static void ddp__rows_costs(const ddp_pipe *p, const double *const *row, ddp_stage_cost *stage, ddp_boundary *boundary,
-                            ddp_pipeline_costs *c, ddp_pipe_stats *out)
+/* The costs of a step. */
+static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipeline_costs *c, ddp_pipe_stats *out)
 {
     c->shape = ddp__pipe_shape(p);
-    c->stage = stage;
-    c->boundary = boundary;
+    c->stage = a->cost;
+    c->boundary = a->boundary;
     for (int s = 0; s < p->stages; s++) {
-        const double *cost = row[s] + DDP__TELLS_COST;
-        stage[s].forward_s = cost[0], stage[s].inputs_s = cost[1], stage[s].weights_s = cost[2];
-        out->step_s = fmax(out->step_s, row[s][DDP__TELLS_STEP]);
+        a->cost[s] = a->stage[a->at[s]].cost;
+        out->step_s = fmax(out->step_s, a->stage[s].step_s);
         for (int t = s + 1; t < p->stages; t++) {
-            const double *to = ddp__row_other(row[s], t);
-            ddp_boundary *b = &boundary[c->boundaries];
-            if (!(to[DDP__OTHER_FORWARD] > 0)) continue;
+            const ddp__told_way *to = ddp__told_to(p, a, s, t);
+            ddp_boundary *b = &a->boundary[c->boundaries];
+            if (!(to->forward > 0)) continue;
             c->boundaries++;
-            out->boundary_bytes += p->micro_batches * (to[DDP__OTHER_FORWARD] + to[DDP__OTHER_BACKWARD]);
+            out->boundary_bytes += p->micro_batches * (to->forward + to->backward);
             b->from = s, b->to = t;
-            b->forward_s = ddp__way_s(row[s], row[t], t, to[DDP__OTHER_FORWARD]);
-            b->backward_s = ddp__way_s(row[t], row[s], s, to[DDP__OTHER_BACKWARD]);
-            b->alpha_s = (to[DDP__OTHER_DELAY] + ddp__row_other(row[t], s)[DDP__OTHER_DELAY]) / 2;
-            b->one_way = !(to[DDP__OTHER_BACKWARD] > 0);
+            b->forward_s = ddp__way_s(p, a, s, t, to->forward);
+            b->backward_s = ddp__way_s(p, a, t, s, to->backward);
+            b->alpha_s = (to->delay_s + ddp__told_to(p, a, t, s)->delay_s) / 2;
+            b->one_way = !(to->backward > 0);
         }
     }
     for (int s = 0; s < p->stages && out->step_s > 0; s++)
-        out->bubble_pct += 100 * (1 - row[s][DDP__TELLS_BUSY] / out->step_s) / p->stages;
+        out->bubble_pct += 100 * (1 - a->stage[s].busy_s / out->step_s) / p->stages;
 }
 
-static ddp_status ddp__stats_play(const ddp_pipe *p, const double *const *row, ddp_pipe_stats *out, ddp_error *err)
+static ddp_status ddp__told_play(ddp_pipe *p, const ddp__all_told *a, ddp_pipe_stats *out, ddp_error *err)
 {
-    const size_t S = (size_t)p->stages;
-    ddp_stage_cost *stage = (ddp_stage_cost *)ddp__calloc(S, sizeof *stage);
-    ddp_boundary *boundary = (ddp_boundary *)ddp__calloc(S * S, sizeof *boundary);
     ddp_pipeline_costs c;
     ddp_pipeline_times t;
     double exposed = 0;
     ddp_status s;
 
+    DDP__TRY(ddp__told_gather(p, a, err));
     memset(&c, 0, sizeof c);
     memset(&t, 0, sizeof t);
-    if (!stage || !boundary) {
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for the costs of %d stages", p->stages);
-    } else {
-        ddp__rows_costs(p, row, stage, boundary, &c, out);
-        s = ddp_pipeline_time(&c, &t, err);
-    }
-    for (int i = 0; i < p->stages; i++) exposed = fmax(exposed, row[i][DDP__TELLS_EXPOSED]);
+    ddp__told_costs(p, a, &c, out);
+    s = ddp_pipeline_time(&c, &t, err);
+    for (int i = 0; i < p->stages; i++) exposed = fmax(exposed, a->stage[i].exposed_s);
     out->predicted_step_s = t.step_s + exposed;
     ddp_pipeline_times_free(&t);
-    if (stage) DDP_FREE(stage);
-    if (boundary) DDP_FREE(boundary);
     return s;
-}
-
-static ddp_status ddp__stats_gather(ddp_pipe *p, double *all, const double **row, ddp_error *err)
-{
-    const size_t n = ddp__row_size(p);
-    int place = 0;
-
-    for (int s = 0; s < p->stages; s++) place += ddp__pipe_rank(p, s) < p->d->rank;
-    ddp__row_fill(p, all + (size_t)place * n);
-    if (p->stages > 1) DDP__TRY(ddp__gather_words(p->d, p->team, all, n * sizeof *all, err));
-    for (int i = 0; i < p->stages; i++) row[(int)all[(size_t)i * n]] = all + (size_t)i * n;
-    return DDP_OK;
 }
 
 int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
 {
-    double *all;
-    const double **row;
+    const size_t S = p ? (size_t)p->stages : 0;
+    ddp__all_told a;
     ddp_status s;
 
     if (!p || !out) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     memset(out, 0, sizeof *out);
-    all = (double *)ddp__calloc((size_t)p->stages * ddp__row_size(p), sizeof *all);
-    row = (const double **)ddp__calloc((size_t)p->stages, sizeof *row);
-    s = all && row ? ddp__stats_gather(p, all, row, &p->d->host.error) :
+    a.stage = (ddp__told *)ddp__calloc(S, sizeof *a.stage);
+    a.way = (ddp__told_way *)ddp__calloc(S * S, sizeof *a.way);
+    a.at = (int *)ddp__calloc(S, sizeof *a.at);
+    a.cost = (ddp_stage_cost *)ddp__calloc(S, sizeof *a.cost);
+    a.boundary = (ddp_boundary *)ddp__calloc(S * S, sizeof *a.boundary);
+    s = a.stage && a.way && a.at && a.cost && a.boundary ? ddp__told_play(p, &a, out, &p->d->host.error) :
         ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK) s = ddp__stats_play(p, row, out, &p->d->host.error);
     if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = (double)NAN;
     out->steps = p->lanes.steps;
-    if (all) DDP_FREE(all);
-    if (row) DDP_FREE((void *)row);
+    DDP_FREE(a.stage);
+    DDP_FREE(a.way);
+    DDP_FREE(a.at);
+    DDP_FREE(a.cost);
+    DDP_FREE(a.boundary);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 /* ==== pipe/pipe.c ==== [pipe] */
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
-
-static ddp_status ddp__receive(ddp_pipe *p, int m, int gradients)
-{
-    const ddp__lane_mark at = ddp__lane_now(p);
-
-    DDP__TRY(ddp__edges_receive(p, m, gradients));
-    ddp__lane_posted(p, at, DDP_TASK_RECEIVE, gradients, m);
-    return DDP_OK;
-}
-
-static ddp_status ddp__send(ddp_pipe *p, int m, int gradients)
-{
-    const ddp__lane_mark at = ddp__lane_now(p);
-
-    DDP__TRY(ddp__edges_send(p, m, gradients));
-    ddp__lane_posted(p, at, DDP_TASK_SEND, gradients, m);
-    return DDP_OK;
-}
 
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
@@ -53632,7 +53531,7 @@ static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
         if (before >= p->finished) return DDP_OK;
         if (before >= 0 && p->received > m && !ddp__edges_have_left(p, before)) return DDP_OK;
         if (before >= 0) DDP__TRY(ddp__edges_leave(p, before));
-        DDP__TRY(ddp__receive(p, p->received, 0));
+        DDP__TRY(ddp__edges_post(p, DDP_RECEIVE, p->received, 0));
     }
     return DDP_OK;
 }
@@ -53674,8 +53573,8 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     if (ddp__graph_forward(s, training)) return p->d->host.error.code;
     if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
-    DDP__TRY(ddp__send(p, m, 0));
-    if (training) DDP__TRY(ddp__receive(p, m, 1));
+    DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 0));
+    if (training) DDP__TRY(ddp__edges_post(p, DDP_RECEIVE, m, 1));
     return ddp__loss_take(p, m);
 }
 
@@ -53689,7 +53588,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     at = ddp__lane_now(p);
     if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
     ddp__lane_task(p, at, t->kind, m);
-    if (inputs) DDP__TRY(ddp__send(p, m, 1));
+    if (inputs) DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
     p->finished = m + 1;
     if (m + 1 == p->micro_batches) DDP__TRY(ddp__guests_end(p));
@@ -53756,19 +53655,13 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
 float ddp_pipe_loss(ddp_pipe *p)
 {
     float mean = NAN;
-    ddp_piece piece;
-    ddp_message m;
 
     if (!p || p->d->host.error.code) return mean;
     if (p->losses) mean = (float)(p->loss_sum / p->losses);
     if (p->stages == 1) return mean;
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, &mean, sizeof mean);
-    m.peer = ddp__pipe_rank(p, p->loss->stage);
-    if (ddp__run(p->d, &m, 0, &p->d->host.error)) {
-        ddp__ctx_fail(p->d, &p->d->host.error);
-        return NAN;
-    }
-    return mean;
+    if (!ddp__word_exchange(p, DDP_BROADCAST, p->loss->stage, &mean, sizeof mean)) return mean;
+    ddp__ctx_fail(p->d, &p->d->host.error);
+    return NAN;
 }
 
 const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
@@ -53930,15 +53823,15 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
 }
 
 /* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
-static int ddp__hops_open(ddp_pipe *p, int in, const double *ratio, ddp__longest *most)
+static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
 {
-    ddp__hop *list = in ? p->in : p->out;
-
-    for (int i = 0; i < (in ? p->ins : p->outs); i++)
+    for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
         for (int gradients = 0; gradients < 2; gradients++) {
-            const int sends = in == gradients, from = sends ? p->stage : list[i].stage, to = sends ? list[i].stage : p->stage;
-            list[i].flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
-            if (!ddp__flow_open(p, &list[i], gradients, sends, most)) return 0;
+            const int side = i < p->hops[1], sends = side == gradients;
+            ddp__hop *e = side ? &p->hop[1][i] : &p->hop[0][i - p->hops[1]];
+            const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
+            e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
+            if (!ddp__flow_open(p, e, gradients, sends, most)) return 0;
         }
     return 1;
 }
@@ -53955,7 +53848,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         s = ratio ? ddp__edge_ratios(p, ratio, err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     }
-    fits = s || (ddp__hops_open(p, 1, ratio, &most) && ddp__hops_open(p, 0, ratio, &most));
+    fits = s || ddp__hops_open(p, ratio, &most);
     if (ratio) DDP_FREE(ratio);
     if (s) return s;
     p->select.scratch_bytes = most.scratch;
@@ -54502,7 +54395,7 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
  * weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
-    p->d->edge_messages = 2 * p->micro_batches * (p->ins + p->outs) + 2 * (p->guests + p->hosts);
+    p->d->edge_messages = 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts);
     p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
@@ -54586,13 +54479,13 @@ void ddp_pipe_close(ddp_pipe *p)
 }
 
 /* ==== pipe/word.c ==== [pipe] */
-/* What is known of a model whose stages lie on several ranks: the hash of its parameters, and the norm of its gradients,
- * each in the order of the whole model. */
+/* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its parameters and
+ * the file of them, each in the order of the whole model. */
 
 ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {
     ddp_piece piece;
-    ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
+    ddp_message m = ddp__own_word(p->d, &piece, verb, verb == DDP_BROADCAST ? p->team : 0, bytes, n);
 
     m.peer = ddp__pipe_rank(p, stage);
     return ddp__run(p->d, &m, 0, &p->d->host.error);
@@ -54611,13 +54504,10 @@ static ddp_status ddp__norm_before(void *user, double *squares, ddp_error *err)
 static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
 {
     ddp_pipe *p = (ddp_pipe *)user;
-    ddp_piece piece;
-    ddp_message m;
 
+    (void)err;
     if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, squares, sizeof *squares);
-    m.peer = ddp__pipe_rank(p, p->stages - 1);
-    return ddp__run(p->d, &m, 0, err);
+    return ddp__word_exchange(p, DDP_BROADCAST, p->stages - 1, squares, sizeof *squares);
 }
 
 void ddp__pipe_clips(ddp_pipe *p)
@@ -54634,19 +54524,16 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
 {
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i];
-        size_t at = n->place;
-        for (int k = n->tied >= 0; n->layer == layer && k < n->spec.params; k++) {
-            const size_t count = (size_t)ddp_shape_count(&n->spec.param[k].shape);
-            float *part = values + at;
-            at += count;
-            if (p->stage == n->stage) {
-                if (p->stage != home) part = values;
-                DDP__TRY(ddp__host_download(&p->d->host, part, n->param[k], count * sizeof *part, &p->d->host.error));
-                if (p->stage != home) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
-            } else if (p->stage == home) {
-                DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
-            }
-        }
+        const int own = n->tied >= 0; /* the first array of its own; they follow each other */
+        const size_t count = n->layer == layer ? ddp__arrays_count(n->spec.param, own, n->spec.params) : 0;
+        float *part = p->stage == home ? values + n->place : values;
+        if (!count) continue;
+        if (p->stage == n->stage)
+            DDP__TRY(ddp__host_download(&p->d->host, part, n->param[own], count * sizeof *part, &p->d->host.error));
+        if (p->stage == n->stage && p->stage != home)
+            DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
+        if (p->stage != n->stage && p->stage == home)
+            DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
     }
     return DDP_OK;
 }
@@ -54656,8 +54543,8 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
     size_t count = 0;
 
     for (int i = 0; i < g->nodes; i++)
-        for (int k = g->node[i]->tied >= 0; g->node[i]->layer == layer && k < g->node[i]->spec.params; k++)
-            count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+        if (g->node[i]->layer == layer)
+            count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
 
@@ -54671,8 +54558,6 @@ static int ddp__layer_home(const ddp_graph *g, int layer)
 static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
 {
     int at = 0;
-    ddp_piece piece;
-    ddp_message m;
 
     for (int l = 0; l < p->g->layers; l++) {
         const int home = ddp__layer_home(p->g, l);
@@ -54682,10 +54567,7 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
         DDP__TRY(ddp__hash_layer(p, l, home, values));
         if (p->stage == home) *hash = ddp_hash_floats(*hash, values, ddp__whole_layer(p->g, l));
     }
-    if (p->stages == 1) return DDP_OK;
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, hash, sizeof *hash);
-    m.peer = ddp__pipe_rank(p, at);
-    return ddp__run(p->d, &m, 0, &p->d->host.error);
+    return p->stages == 1 ? DDP_OK : ddp__word_exchange(p, DDP_BROADCAST, at, hash, sizeof *hash);
 }
 
 int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
@@ -54703,6 +54585,60 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     if (!values) return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
     s = ddp__pipe_hash(p, values, hash);
     DDP_FREE(values);
+    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+/* ---- the file: rank 0 writes what the others send, part by part ---- */
+
+enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
+
+typedef struct ddp__export {
+    ddp_pipe *p;
+    int       home; /* the stage that writes */
+    float    *part; /* [DDP__EXPORT_PART] */
+} ddp__export;
+
+static ddp_status ddp__export_pass(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+{
+    const ddp__export *x = (const ddp__export *)user;
+    ddp_pipe *p = x->p;
+    size_t at, now;
+
+    (void)err; /* of the context */
+    for (at = 0; at < n; at += now) {
+        now = n - at < (size_t)DDP__EXPORT_PART ? n - at : (size_t)DDP__EXPORT_PART;
+        if (data) memcpy(x->part, data + at, now * sizeof *x->part);
+        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part,
+                                    now * sizeof *x->part));
+        if (!data) ddp__file_put(f, x->part, now * sizeof *x->part);
+    }
+    return DDP_OK;
+}
+
+/* All of the pipeline that has rank 0; the last word says that the file is there. */
+static ddp_status ddp__pipe_export(ddp__export *x, const char *path, ddp_error *err)
+{
+    char done = 1;
+
+    DDP__TRY(ddp__weights_save(x->p->g, path, ddp__export_pass, x, x->p->stage == x->home, err));
+    return x->p->stages == 1 ? DDP_OK : ddp__word_exchange(x->p, DDP_BROADCAST, x->home, &done, 1);
+}
+
+int ddp_pipe_export(ddp_pipe *p, const char *path)
+{
+    ddp__export x = {p, -1, NULL};
+    ddp_status s;
+
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    if (!path || !*path) return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_export: a path is needed");
+    for (int i = 0; i < p->stages; i++)
+        if (ddp__pipe_rank(p, i) == 0) x.home = i;
+    if (x.home < 0) return 0;
+    x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
+    s = x.part ? ddp__pipe_export(&x, path, &p->d->host.error)
+               : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
+    if (x.part) DDP_FREE(x.part);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
@@ -55136,67 +55072,6 @@ void ddp__shares_close(ddp_pipe *p)
     if (p->cut.whole) DDP_FREE(p->cut.whole);
     if (p->cut.span) DDP_FREE(p->cut.span);
     if (p->cut.residual) DDP_FREE(p->cut.residual);
-}
-
-/* ==== pipe/weights.c ==== [pipe] */
-/* One weights file of a model whose stages are on several ranks: rank 0 writes what the others send, part by part. */
-
-enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
-
-typedef struct ddp__export {
-    ddp_pipe *p;
-    int       home; /* the stage that writes */
-    float    *part; /* [DDP__EXPORT_PART] */
-} ddp__export;
-
-static ddp_status ddp__export_pass(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
-{
-    const ddp__export *x = (const ddp__export *)user;
-    ddp_pipe *p = x->p;
-    size_t at, now;
-
-    (void)err; /* of the context */
-    for (at = 0; at < n; at += now) {
-        now = n - at < (size_t)DDP__EXPORT_PART ? n - at : (size_t)DDP__EXPORT_PART;
-        if (data) memcpy(x->part, data + at, now * sizeof *x->part);
-        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part,
-                                    now * sizeof *x->part));
-        if (!data) ddp__file_put(f, x->part, now * sizeof *x->part);
-    }
-    return DDP_OK;
-}
-
-/* All of the pipeline that has rank 0; the last word says that the file is there. */
-static ddp_status ddp__pipe_export(ddp__export *x, const char *path, ddp_error *err)
-{
-    ddp_pipe *p = x->p;
-    ddp_piece piece;
-    ddp_message m;
-    char done = 1;
-
-    DDP__TRY(ddp__weights_save(p->g, path, ddp__export_pass, x, p->stage == x->home, err));
-    if (p->stages == 1) return DDP_OK;
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, &done, 1);
-    m.peer = ddp__pipe_rank(p, x->home);
-    return ddp__run(p->d, &m, 0, err);
-}
-
-int ddp_pipe_export(ddp_pipe *p, const char *path)
-{
-    ddp__export x = {p, -1, NULL};
-    ddp_status s;
-
-    if (!p) return (int)DDP_ARG;
-    DDP__ENTER(p->d);
-    if (!path || !*path) return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_export: a path is needed");
-    for (int i = 0; i < p->stages; i++)
-        if (ddp__pipe_rank(p, i) == 0) x.home = i;
-    if (x.home < 0) return 0;
-    x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
-    s = x.part ? ddp__pipe_export(&x, path, &p->d->host.error)
-               : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
-    if (x.part) DDP_FREE(x.part);
-    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 /* ==== pipe/job.c ==== [pipe] */

@@ -339,7 +339,6 @@
 #include "pipe/faults.c"
 #include "pipe/layout.c"
 #include "pipe/shares.c"
-#include "pipe/weights.c"
 #include "pipe/job.c"
 #include "pipe/job_json.c"
 #include "pipe/job_part.c"

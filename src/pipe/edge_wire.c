@@ -141,15 +141,15 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
 }
 
 /* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
-static int ddp__hops_open(ddp_pipe *p, int in, const double *ratio, ddp__longest *most)
+static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
 {
-    ddp__hop *list = in ? p->in : p->out;
-
-    for (int i = 0; i < (in ? p->ins : p->outs); i++)
+    for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
         for (int gradients = 0; gradients < 2; gradients++) {
-            const int sends = in == gradients, from = sends ? p->stage : list[i].stage, to = sends ? list[i].stage : p->stage;
-            list[i].flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
-            if (!ddp__flow_open(p, &list[i], gradients, sends, most)) return 0;
+            const int side = i < p->hops[1], sends = side == gradients;
+            ddp__hop *e = side ? &p->hop[1][i] : &p->hop[0][i - p->hops[1]];
+            const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
+            e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
+            if (!ddp__flow_open(p, e, gradients, sends, most)) return 0;
         }
     return 1;
 }
@@ -166,7 +166,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         s = ratio ? ddp__edge_ratios(p, ratio, err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     }
-    fits = s || (ddp__hops_open(p, 1, ratio, &most) && ddp__hops_open(p, 0, ratio, &most));
+    fits = s || ddp__hops_open(p, ratio, &most);
     if (ratio) DDP_FREE(ratio);
     if (s) return s;
     p->select.scratch_bytes = most.scratch;

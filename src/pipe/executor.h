@@ -26,30 +26,24 @@ typedef struct ddp__hop {
 
 /* One use of a tied weight away from it, seen from either end. */
 typedef struct ddp__guest {
-    int  node, peer;
-    long weight, gradient; /* tickets, -1: none */
-    float *arrived;        /* here, where the owner is on a device: its gradient on the way there; NULL */
+    int    node, peer;
+    long   ticket[2]; /* of the weight, of its gradient; -1: none */
+    float *arrived;   /* here, where the owner is on a device: its gradient on the way there; NULL */
 } ddp__guest;
-
-/* Messages that were given to the link from begin to end. */
-typedef struct ddp__lane_post {
-    double   begin, end;
-    ddp_task task;
-    int      gradient;
-} ddp__lane_post;
 
 typedef struct ddp__lane_mark { double now_s, waited_s; } ddp__lane_mark;
 
 /* What this stage did. Without trace_spans no slots, sums alone. */
 typedef struct ddp__lanes {
     ddp_pipeline_slot *slot; /* [room] of the last step */
-    ddp__lane_post    *post; /* [4 x micro_batches] */
+    ddp_pipeline_slot *post; /* [4 x micro_batches] messages that were given to the link from begin to end */
     int    slots, room, posts;
     double begun;            /* the step */
     double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s; /* seconds, by ddp_task_kind and in all, of `steps` steps */
     long   steps;
     int    warm;             /* 1: the first is not among them */
 } ddp__lanes;
+
 /* Work space of coding: of Top-K; and of a device's arrays, which are coded here. */
 typedef struct ddp__select {
     void     *scratch;
@@ -74,8 +68,8 @@ struct ddp_pipe {
     char       **arena;     /* [held + 1]: of micro-batch m, from its forward to its backward, number m % held; the last is
                                every pass's */
     int          held;
-    ddp__hop   *in, *out;  /* from earlier stages, to later ones */
-    int          ins, outs;
+    ddp__hop    *hop[2];    /* to later stages, which activations leave by; to earlier ones, by which gradients do */
+    int          hops[2];
     ddp_edge_wire edge;
     int          trains;    /* 0: it evaluates */
     ddp__select  select;
@@ -110,14 +104,14 @@ static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->s
 /* The slower of two rates, where 0 has no limit. */
 static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
-/* edge.c. open: 0 out of memory. post: p->piece[0..pieces-1] to or from a rank. hold: until a ticket is done. */
+/* edge.c. open: 0 out of memory. post: a message of p->piece to or from a rank. hold: until a ticket is done. here: it is
+ * in this machine's memory, whoever computes. */
 DDP_LIB int        ddp__edges_open(ddp_pipe *p);
 DDP_LIB void       ddp__edges_close(ddp_pipe *p);
-DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket);
-DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket);
-/* Activations of micro-batch m, or gradients: sent, asked for, waited for. */
-DDP_LIB ddp_status ddp__edges_send(ddp_pipe *p, int m, int gradients);
-DDP_LIB ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients);
+DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long *ticket);
+DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here);
+/* Activations of micro-batch m, or gradients: sent or asked for; waited for. */
+DDP_LIB ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradients);
 DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 /* What was sent out of the state of micro-batch m has left it: waits; asks. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
@@ -151,7 +145,7 @@ DDP_LIB void ddp__lanes_begin(ddp_pipe *p);
 DDP_LIB void ddp__lanes_end(ddp_pipe *p);
 DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
-DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
+DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradient, int m);
 
 /* What a rank could go on from, in a world of fewer: the whole of its state before a step, -1: none. */
 typedef struct ddp__kept_step {
@@ -171,7 +165,7 @@ DDP_LIB void       ddp__pipe_names(const ddp_pipe *p);
 DDP_LIB ddp_status ddp__pipe_keep(ddp_pipe *p);
 DDP_LIB void       ddp__kept_free(ddp__kept_step *k);
 
-/* word.c: the norm over all stages; parameters of a whole layer; bytes to or from a stage. */
+/* word.c: the norm over all stages; parameters of a whole layer; bytes to, from or (DDP_BROADCAST) of a stage. */
 DDP_LIB void       ddp__pipe_clips(ddp_pipe *p);
 DDP_LIB size_t     ddp__whole_layer(const ddp_graph *g, int layer);
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);

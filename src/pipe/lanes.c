@@ -7,19 +7,19 @@
 int ddp__lanes_open(ddp_pipe *p)
 {
     ddp__lanes *x = &p->lanes;
-    const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->ins + p->outs);
+    const size_t M = (size_t)p->micro_batches, ends = (size_t)(p->hops[0] + p->hops[1]);
 
     if (p->d->host.backend || p->d->cfg.trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
     x->slot = (ddp_pipeline_slot *)ddp__calloc((size_t)x->room, sizeof *x->slot);
-    x->post = (ddp__lane_post *)ddp__calloc(4 * M, sizeof *x->post);
+    x->post = (ddp_pipeline_slot *)ddp__calloc(4 * M, sizeof *x->post);
     return x->slot && x->post;
 }
 
 void ddp__lanes_close(ddp_pipe *p)
 {
-    if (p->lanes.slot) DDP_FREE(p->lanes.slot);
-    if (p->lanes.post) DDP_FREE(p->lanes.post);
+    DDP_FREE(p->lanes.slot);
+    DDP_FREE(p->lanes.post);
 }
 
 void ddp__lanes_begin(ddp_pipe *p)
@@ -58,17 +58,12 @@ void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
     ddp__lane_add(p, &s);
 }
 
-void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m)
+void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_verb verb, int gradient, int m)
 {
-    ddp__lane_post *x = &p->lanes.post[p->lanes.posts];
+    const ddp_pipeline_slot s = {p->stage, -1, {verb == DDP_SEND ? DDP_TASK_SEND : DDP_TASK_RECEIVE, m}, gradient, from.now_s,
+                                 ddp_now()};
 
-    if (!p->lanes.room || p->lanes.posts == 4 * p->micro_batches) return;
-    p->lanes.posts++;
-    x->begin = from.now_s;
-    x->end = ddp_now();
-    x->task.kind = kind;
-    x->task.micro_batch = m;
-    x->gradient = gradient;
+    if (p->lanes.room && p->lanes.posts < 4 * p->micro_batches) p->lanes.post[p->lanes.posts++] = s;
 }
 
 /* The messages of a post are those that the link was given meanwhile. */
@@ -82,8 +77,8 @@ static void ddp__lane_messages(ddp_pipe *p)
         ddp_pipeline_slot s = {p->stage, 0, {DDP_TASK_SEND, 0}, 0, o->begin + o->peer_wait, o->end};
         while (s.boundary < p->stages && ddp__pipe_rank(p, s.boundary) != o->peer) s.boundary++;
         for (int k = 0; k < p->lanes.posts && s.boundary < p->stages && o->end >= 0; k++) {
-            const ddp__lane_post *x = &p->lanes.post[k];
-            if (o->submitted < x->begin || o->submitted > x->end ||
+            const ddp_pipeline_slot *x = &p->lanes.post[k];
+            if (o->submitted < x->begin_s || o->submitted > x->end_s ||
                 o->verb != (x->task.kind == DDP_TASK_SEND ? DDP_SEND : DDP_RECEIVE)) continue;
             s.task = x->task;
             s.gradient = x->gradient;
@@ -110,13 +105,23 @@ int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room)
 
 /* ---- what all stages of a pipeline know together ---- */
 
-/* What a stage tells: itself, and of each other stage what it sends there, and how its links to and from it are. */
-enum { DDP__TELLS_STAGE, DDP__TELLS_COST, DDP__TELLS_STEP = DDP__TELLS_COST + 3, DDP__TELLS_BUSY, DDP__TELLS_EXPOSED,
-       DDP__TELLS_RATE, DDP__TELLS_OTHERS };
-enum { DDP__OTHER_FORWARD, DDP__OTHER_BACKWARD, DDP__OTHER_RATE, DDP__OTHER_DELAY, DDP__OTHERS };
+/* What a stage tells of itself; and of its way to each other one: bytes of a micro-batch, and the link. */
+typedef struct ddp__told { ddp_stage_cost cost; double step_s, busy_s, exposed_s, rate; } ddp__told;
+typedef struct ddp__told_way { double forward, backward, rate, delay_s; } ddp__told_way;
 
-static size_t ddp__row_size(const ddp_pipe *p) { return DDP__TELLS_OTHERS + DDP__OTHERS * (size_t)p->stages; }
-static const double *ddp__row_other(const double *row, int stage) { return row + DDP__TELLS_OTHERS + DDP__OTHERS * stage; }
+/* What all stages of a pipeline tell, in the order of their ranks, and room for what follows from it. */
+typedef struct ddp__all_told {
+    ddp__told      *stage; /* [stages] */
+    ddp__told_way  *way;   /* [stages x stages] from, to; a row is in the order of stages */
+    int            *at;    /* [stages] where a stage stands */
+    ddp_stage_cost *cost;
+    ddp_boundary   *boundary;
+} ddp__all_told;
+
+static const ddp__told_way *ddp__told_to(const ddp_pipe *p, const ddp__all_told *a, int from, int to)
+{
+    return &a->way[a->at[from] * p->stages + to];
+}
 
 /* What averaging adds to a step, by the strategy's plan. */
 static double ddp__stage_exposed(ddp_ctx *d)
@@ -130,124 +135,117 @@ static double ddp__stage_exposed(ddp_ctx *d)
     return fmax(0, d->stats.predicted_step_s - compute);
 }
 
-static void ddp__row_fill(ddp_pipe *p, double *row)
+static void ddp__told_fill(ddp_pipe *p, ddp__told *own, ddp__told_way *way)
 {
     const ddp__lanes *x = &p->lanes;
     const double steps = x->steps > 0 ? (double)x->steps : 1, tasks = steps * p->micro_batches;
 
-    row[DDP__TELLS_STAGE] = p->stage;
-    row[DDP__TELLS_COST] = x->sum[DDP_TASK_FORWARD] / tasks;
-    row[DDP__TELLS_COST + 1] = (x->sum[DDP_TASK_BACKWARD] + x->sum[DDP_TASK_INPUT_GRADIENT]) / tasks;
-    row[DDP__TELLS_COST + 2] = x->sum[DDP_TASK_WEIGHT_GRADIENT] / tasks;
-    row[DDP__TELLS_STEP] = x->step_s / steps;
-    for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) row[DDP__TELLS_BUSY] += x->sum[k] / steps;
-    row[DDP__TELLS_EXPOSED] = ddp__stage_exposed(p->d);
-    row[DDP__TELLS_RATE] = p->d->links[0].own.rate;
+    own->cost.forward_s = x->sum[DDP_TASK_FORWARD] / tasks;
+    own->cost.inputs_s = (x->sum[DDP_TASK_BACKWARD] + x->sum[DDP_TASK_INPUT_GRADIENT]) / tasks;
+    own->cost.weights_s = x->sum[DDP_TASK_WEIGHT_GRADIENT] / tasks;
+    own->step_s = x->step_s / steps;
+    for (int k = 0; k <= (int)DDP_TASK_WEIGHT_GRADIENT; k++) own->busy_s += x->sum[k] / steps;
+    own->exposed_s = ddp__stage_exposed(p->d);
+    own->rate = p->d->links[0].own.rate;
     for (int s = 0; s < p->stages; s++) {
         const int rank = ddp__pipe_rank(p, s);
-        double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * s;
         if (s == p->stage || !p->d->links[0].path) continue;
-        other[DDP__OTHER_RATE] = p->d->links[0].path[rank].rate;
-        other[DDP__OTHER_DELAY] = p->d->links[0].path[rank].delay_s;
+        way[s].rate = p->d->links[0].path[rank].rate;
+        way[s].delay_s = p->d->links[0].path[rank].delay_s;
     }
-    for (int i = 0; i < p->outs; i++) {
-        double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * p->out[i].stage;
-        other[DDP__OTHER_FORWARD] = (double)p->out[i].flow[0].bytes;
-        other[DDP__OTHER_BACKWARD] = (double)p->out[i].flow[1].bytes;
+    for (int i = 0; i < p->hops[0]; i++) {
+        const ddp__hop *e = &p->hop[0][i];
+        way[e->stage].forward = (double)e->flow[0].bytes;
+        way[e->stage].backward = (double)e->flow[1].bytes;
     }
 }
 
-static double ddp__way_s(const double *from, const double *to, int to_stage, double bytes)
+static ddp_status ddp__told_gather(ddp_pipe *p, const ddp__all_told *a, ddp_error *err)
 {
-    const double rate = ddp__slower(ddp__slower(from[DDP__TELLS_RATE], to[DDP__TELLS_RATE]),
-                                    ddp__row_other(from, to_stage)[DDP__OTHER_RATE]);
+    const size_t S = (size_t)p->stages;
+
+    for (int s = 0; s < p->stages; s++)
+        for (int t = 0; t < p->stages; t++) a->at[s] += ddp__pipe_rank(p, t) < ddp__pipe_rank(p, s);
+    ddp__told_fill(p, &a->stage[a->at[p->stage]], &a->way[(size_t)a->at[p->stage] * S]);
+    if (p->stages == 1) return DDP_OK;
+    DDP__TRY(ddp__gather_words(p->d, p->team, a->stage, sizeof *a->stage, err));
+    return ddp__gather_words(p->d, p->team, a->way, S * sizeof *a->way, err);
+}
+
+static double ddp__way_s(const ddp_pipe *p, const ddp__all_told *a, int from, int to, double bytes)
+{
+    const double rate = ddp__slower(ddp__slower(a->stage[a->at[from]].rate, a->stage[a->at[to]].rate),
+                                    ddp__told_to(p, a, from, to)->rate);
 
     return rate > 0 ? bytes / rate : 0;
 }
 
-/* All that the stages tell, in their order, into the costs of a step; stage and boundary are room. */
-static void ddp__rows_costs(const ddp_pipe *p, const double *const *row, ddp_stage_cost *stage, ddp_boundary *boundary,
-                            ddp_pipeline_costs *c, ddp_pipe_stats *out)
+/* The costs of a step. */
+static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipeline_costs *c, ddp_pipe_stats *out)
 {
     c->shape = ddp__pipe_shape(p);
-    c->stage = stage;
-    c->boundary = boundary;
+    c->stage = a->cost;
+    c->boundary = a->boundary;
     for (int s = 0; s < p->stages; s++) {
-        const double *cost = row[s] + DDP__TELLS_COST;
-        stage[s].forward_s = cost[0], stage[s].inputs_s = cost[1], stage[s].weights_s = cost[2];
-        out->step_s = fmax(out->step_s, row[s][DDP__TELLS_STEP]);
+        a->cost[s] = a->stage[a->at[s]].cost;
+        out->step_s = fmax(out->step_s, a->stage[s].step_s);
         for (int t = s + 1; t < p->stages; t++) {
-            const double *to = ddp__row_other(row[s], t);
-            ddp_boundary *b = &boundary[c->boundaries];
-            if (!(to[DDP__OTHER_FORWARD] > 0)) continue;
+            const ddp__told_way *to = ddp__told_to(p, a, s, t);
+            ddp_boundary *b = &a->boundary[c->boundaries];
+            if (!(to->forward > 0)) continue;
             c->boundaries++;
-            out->boundary_bytes += p->micro_batches * (to[DDP__OTHER_FORWARD] + to[DDP__OTHER_BACKWARD]);
+            out->boundary_bytes += p->micro_batches * (to->forward + to->backward);
             b->from = s, b->to = t;
-            b->forward_s = ddp__way_s(row[s], row[t], t, to[DDP__OTHER_FORWARD]);
-            b->backward_s = ddp__way_s(row[t], row[s], s, to[DDP__OTHER_BACKWARD]);
-            b->alpha_s = (to[DDP__OTHER_DELAY] + ddp__row_other(row[t], s)[DDP__OTHER_DELAY]) / 2;
-            b->one_way = !(to[DDP__OTHER_BACKWARD] > 0);
+            b->forward_s = ddp__way_s(p, a, s, t, to->forward);
+            b->backward_s = ddp__way_s(p, a, t, s, to->backward);
+            b->alpha_s = (to->delay_s + ddp__told_to(p, a, t, s)->delay_s) / 2;
+            b->one_way = !(to->backward > 0);
         }
     }
     for (int s = 0; s < p->stages && out->step_s > 0; s++)
-        out->bubble_pct += 100 * (1 - row[s][DDP__TELLS_BUSY] / out->step_s) / p->stages;
+        out->bubble_pct += 100 * (1 - a->stage[s].busy_s / out->step_s) / p->stages;
 }
 
-static ddp_status ddp__stats_play(const ddp_pipe *p, const double *const *row, ddp_pipe_stats *out, ddp_error *err)
+static ddp_status ddp__told_play(ddp_pipe *p, const ddp__all_told *a, ddp_pipe_stats *out, ddp_error *err)
 {
-    const size_t S = (size_t)p->stages;
-    ddp_stage_cost *stage = (ddp_stage_cost *)ddp__calloc(S, sizeof *stage);
-    ddp_boundary *boundary = (ddp_boundary *)ddp__calloc(S * S, sizeof *boundary);
     ddp_pipeline_costs c;
     ddp_pipeline_times t;
     double exposed = 0;
     ddp_status s;
 
+    DDP__TRY(ddp__told_gather(p, a, err));
     memset(&c, 0, sizeof c);
     memset(&t, 0, sizeof t);
-    if (!stage || !boundary) {
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for the costs of %d stages", p->stages);
-    } else {
-        ddp__rows_costs(p, row, stage, boundary, &c, out);
-        s = ddp_pipeline_time(&c, &t, err);
-    }
-    for (int i = 0; i < p->stages; i++) exposed = fmax(exposed, row[i][DDP__TELLS_EXPOSED]);
+    ddp__told_costs(p, a, &c, out);
+    s = ddp_pipeline_time(&c, &t, err);
+    for (int i = 0; i < p->stages; i++) exposed = fmax(exposed, a->stage[i].exposed_s);
     out->predicted_step_s = t.step_s + exposed;
     ddp_pipeline_times_free(&t);
-    if (stage) DDP_FREE(stage);
-    if (boundary) DDP_FREE(boundary);
     return s;
-}
-
-static ddp_status ddp__stats_gather(ddp_pipe *p, double *all, const double **row, ddp_error *err)
-{
-    const size_t n = ddp__row_size(p);
-    int place = 0;
-
-    for (int s = 0; s < p->stages; s++) place += ddp__pipe_rank(p, s) < p->d->rank;
-    ddp__row_fill(p, all + (size_t)place * n);
-    if (p->stages > 1) DDP__TRY(ddp__gather_words(p->d, p->team, all, n * sizeof *all, err));
-    for (int i = 0; i < p->stages; i++) row[(int)all[(size_t)i * n]] = all + (size_t)i * n;
-    return DDP_OK;
 }
 
 int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
 {
-    double *all;
-    const double **row;
+    const size_t S = p ? (size_t)p->stages : 0;
+    ddp__all_told a;
     ddp_status s;
 
     if (!p || !out) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     memset(out, 0, sizeof *out);
-    all = (double *)ddp__calloc((size_t)p->stages * ddp__row_size(p), sizeof *all);
-    row = (const double **)ddp__calloc((size_t)p->stages, sizeof *row);
-    s = all && row ? ddp__stats_gather(p, all, row, &p->d->host.error) :
+    a.stage = (ddp__told *)ddp__calloc(S, sizeof *a.stage);
+    a.way = (ddp__told_way *)ddp__calloc(S * S, sizeof *a.way);
+    a.at = (int *)ddp__calloc(S, sizeof *a.at);
+    a.cost = (ddp_stage_cost *)ddp__calloc(S, sizeof *a.cost);
+    a.boundary = (ddp_boundary *)ddp__calloc(S * S, sizeof *a.boundary);
+    s = a.stage && a.way && a.at && a.cost && a.boundary ? ddp__told_play(p, &a, out, &p->d->host.error) :
         ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK) s = ddp__stats_play(p, row, out, &p->d->host.error);
     if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = (double)NAN;
     out->steps = p->lanes.steps;
-    if (all) DDP_FREE(all);
-    if (row) DDP_FREE((void *)row);
+    DDP_FREE(a.stage);
+    DDP_FREE(a.way);
+    DDP_FREE(a.at);
+    DDP_FREE(a.cost);
+    DDP_FREE(a.boundary);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }

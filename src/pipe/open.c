@@ -220,7 +220,7 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
  * weights at any time of a step. */
 static void ddp__pipe_room(ddp_pipe *p)
 {
-    p->d->edge_messages = 2 * p->micro_batches * (p->ins + p->outs) + 2 * (p->guests + p->hosts);
+    p->d->edge_messages = 2 * p->micro_batches * (p->hops[0] + p->hops[1]) + 2 * (p->guests + p->hosts);
     p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
     for (int i = 0; i < p->guests + p->hosts; i++) {
         const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];

@@ -1,24 +1,6 @@
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
 #include "pipe/executor.h"
 
-static ddp_status ddp__receive(ddp_pipe *p, int m, int gradients)
-{
-    const ddp__lane_mark at = ddp__lane_now(p);
-
-    DDP__TRY(ddp__edges_receive(p, m, gradients));
-    ddp__lane_posted(p, at, DDP_TASK_RECEIVE, gradients, m);
-    return DDP_OK;
-}
-
-static ddp_status ddp__send(ddp_pipe *p, int m, int gradients)
-{
-    const ddp__lane_mark at = ddp__lane_now(p);
-
-    DDP__TRY(ddp__edges_send(p, m, gradients));
-    ddp__lane_posted(p, at, DDP_TASK_SEND, gradients, m);
-    return DDP_OK;
-}
-
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
 {
@@ -27,7 +9,7 @@ static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
         if (before >= p->finished) return DDP_OK;
         if (before >= 0 && p->received > m && !ddp__edges_have_left(p, before)) return DDP_OK;
         if (before >= 0) DDP__TRY(ddp__edges_leave(p, before));
-        DDP__TRY(ddp__receive(p, p->received, 0));
+        DDP__TRY(ddp__edges_post(p, DDP_RECEIVE, p->received, 0));
     }
     return DDP_OK;
 }
@@ -69,8 +51,8 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     if (ddp__graph_forward(s, training)) return p->d->host.error.code;
     if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
-    DDP__TRY(ddp__send(p, m, 0));
-    if (training) DDP__TRY(ddp__receive(p, m, 1));
+    DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 0));
+    if (training) DDP__TRY(ddp__edges_post(p, DDP_RECEIVE, m, 1));
     return ddp__loss_take(p, m);
 }
 
@@ -84,7 +66,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     at = ddp__lane_now(p);
     if (ddp__graph_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
     ddp__lane_task(p, at, t->kind, m);
-    if (inputs) DDP__TRY(ddp__send(p, m, 1));
+    if (inputs) DDP__TRY(ddp__edges_post(p, DDP_SEND, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
     p->finished = m + 1;
     if (m + 1 == p->micro_batches) DDP__TRY(ddp__guests_end(p));
@@ -151,19 +133,13 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
 float ddp_pipe_loss(ddp_pipe *p)
 {
     float mean = NAN;
-    ddp_piece piece;
-    ddp_message m;
 
     if (!p || p->d->host.error.code) return mean;
     if (p->losses) mean = (float)(p->loss_sum / p->losses);
     if (p->stages == 1) return mean;
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, &mean, sizeof mean);
-    m.peer = ddp__pipe_rank(p, p->loss->stage);
-    if (ddp__run(p->d, &m, 0, &p->d->host.error)) {
-        ddp__ctx_fail(p->d, &p->d->host.error);
-        return NAN;
-    }
-    return mean;
+    if (!ddp__word_exchange(p, DDP_BROADCAST, p->loss->stage, &mean, sizeof mean)) return mean;
+    ddp__ctx_fail(p->d, &p->d->host.error);
+    return NAN;
 }
 
 const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)

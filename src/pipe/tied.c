@@ -2,62 +2,41 @@
  * of their uses elsewhere. */
 #include "pipe/executor.h"
 
-static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, const ddp__guest *u, int gradient, long *ticket)
+static size_t ddp__guest_floats(const ddp_pipe *p, const ddp__guest *u)
+{
+    return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape);
+}
+
+/* The weight or its gradient. A gradient is asked for during the whole step: on a device it would block the memory of all
+ * messages behind it, so it arrives here. */
+static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int gradient)
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
+    const int here = gradient && u->arrived;
+    ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
 
-    p->piece[0].data = gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
-    p->piece[0].count = (size_t)ddp_shape_count(&n->spec.param[0].shape);
-    return ddp__pipe_post(p, verb, u->peer, 1, 0, ticket);
+    p->piece[0].data = here ? u->arrived : gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
+    p->piece[0].count = ddp__guest_floats(p, u);
+    return ddp__pipe_post(p, &m, u->peer, here, &u->ticket[gradient]);
 }
 
 ddp_status ddp__guests_begin(ddp_pipe *p)
 {
     for (int i = 0; i < p->guests; i++) {
-        const ddp_node *n = p->g->node[p->guest[i].node];
-        DDP__TRY(ddp__pipe_hold(p, &p->guest[i].gradient));
-        ddp__host_zero(&p->d->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
-        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->guest[i], 0, &p->guest[i].weight));
+        ddp__guest *u = &p->guest[i];
+        DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], 0));
+        ddp__host_zero(&p->d->host, p->g->node[u->node]->grad[0], ddp__guest_floats(p, u) * sizeof(float));
+        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, u, 0));
     }
-    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].weight));
-    return DDP_OK;
-}
-
-static size_t ddp__guest_bytes(const ddp_pipe *p, const ddp__guest *u)
-{
-    return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
-}
-
-/* A gradient is asked for during the whole step: on a device it would block the memory of all messages behind it. */
-static ddp_status ddp__use_receive(ddp_pipe *p, ddp__guest *u)
-{
-    ddp_message m;
-
-    if (!u->arrived) return ddp__guest_post(p, DDP_RECEIVE, u, 1, &u->gradient);
-    p->piece[0].data = u->arrived;
-    p->piece[0].count = ddp__guest_bytes(p, u) / sizeof(float);
-    m = ddp__message(p->d, DDP_RECEIVE, p->piece, 1, DDP_NO_LAYER);
-    m.peer = u->peer;
-    m.filler = 0;
-    return ddp__post(p->d, &m, 0, &u->gradient, &p->d->host.error);
-}
-
-static ddp_status ddp__use_hold(ddp_pipe *p, ddp__guest *u)
-{
-    const long ticket = u->gradient;
-
-    if (!u->arrived || ticket == -1) return ddp__pipe_hold(p, &u->gradient);
-    u->gradient = -1;
-    DDP__TRY(ddp__post_wait(p->d, 0, ticket, &p->d->host.error));
-    ddp__host_upload(&p->d->host, p->g->node[u->node]->grad[0], u->arrived, ddp__guest_bytes(p, u));
+    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].ticket[0], 0));
     return DDP_OK;
 }
 
 ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 {
     for (int i = 0; i < p->hosts; i++) {
-        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
-        if (trains) DDP__TRY(ddp__use_receive(p, &p->host[i]));
+        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0));
+        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1));
     }
     return DDP_OK;
 }
@@ -66,9 +45,13 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
 {
     for (int i = 0; i < p->hosts; i++) {
-        if (p->g->node[p->host[i].node]->tied != owner) continue;
-        DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
-        DDP__TRY(ddp__use_hold(p, &p->host[i]));
+        ddp__guest *u = &p->host[i];
+        ddp_node *n = p->g->node[u->node];
+        const int comes = u->arrived && u->ticket[1] != -1;
+        if (n->tied != owner) continue;
+        DDP__TRY(ddp__pipe_hold(p, &u->ticket[0], 0));
+        DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
+        if (comes) ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
     }
     return DDP_OK;
 }
@@ -77,14 +60,13 @@ static int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((d
 
 ddp_status ddp__guests_end(ddp_pipe *p)
 {
-    for (int i = 0; i < p->guests; i++)
-        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1, &p->guest[i].gradient));
+    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1));
     return DDP_OK;
 }
 
 ddp_status ddp__hosts_leave(ddp_pipe *p)
 {
-    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
+    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].ticket[0], 0));
     return DDP_OK;
 }
 
@@ -99,13 +81,13 @@ int ddp__tied_open(ddp_pipe *p)
     if (!p->guest || !p->host) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
-        ddp__guest u = {i, 0, -1, -1, NULL};
+        ddp__guest u = {i, 0, {-1, -1}, NULL};
         if (!own || n->stage == own->stage) continue;
         if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
         if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
     }
     for (int i = 0; p->d->host.backend && i < p->hosts; i++) {
-        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_bytes(p, &p->host[i]), 1);
+        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_floats(p, &p->host[i]), sizeof(float));
         if (!p->host[i].arrived) return 0;
     }
     p->g->fetch_uses = ddp__uses_fetch;
@@ -116,8 +98,7 @@ int ddp__tied_open(ddp_pipe *p)
 void ddp__tied_close(ddp_pipe *p)
 {
     if (p->g) p->g->fetch_uses = NULL;
-    for (int i = 0; p->host && i < p->hosts; i++)
-        if (p->host[i].arrived) DDP_FREE(p->host[i].arrived);
-    if (p->guest) DDP_FREE(p->guest);
-    if (p->host) DDP_FREE(p->host);
+    for (int i = 0; i < p->hosts; i++) DDP_FREE(p->host[i].arrived);
+    DDP_FREE(p->guest);
+    DDP_FREE(p->host);
 }

@@ -1,11 +1,12 @@
-/* What is known of a model whose stages lie on several ranks: the hash of its parameters, and the norm of its gradients,
- * each in the order of the whole model. */
+/* What is known of a model whose stages lie on several ranks: the norm of its gradients, the hash of its parameters and
+ * the file of them, each in the order of the whole model. */
+#include "io/json.h"
 #include "pipe/executor.h"
 
 ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {
     ddp_piece piece;
-    ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
+    ddp_message m = ddp__own_word(p->d, &piece, verb, verb == DDP_BROADCAST ? p->team : 0, bytes, n);
 
     m.peer = ddp__pipe_rank(p, stage);
     return ddp__run(p->d, &m, 0, &p->d->host.error);
@@ -24,13 +25,10 @@ static ddp_status ddp__norm_before(void *user, double *squares, ddp_error *err)
 static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
 {
     ddp_pipe *p = (ddp_pipe *)user;
-    ddp_piece piece;
-    ddp_message m;
 
+    (void)err;
     if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, squares, sizeof *squares);
-    m.peer = ddp__pipe_rank(p, p->stages - 1);
-    return ddp__run(p->d, &m, 0, err);
+    return ddp__word_exchange(p, DDP_BROADCAST, p->stages - 1, squares, sizeof *squares);
 }
 
 void ddp__pipe_clips(ddp_pipe *p)
@@ -47,19 +45,16 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
 {
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i];
-        size_t at = n->place;
-        for (int k = n->tied >= 0; n->layer == layer && k < n->spec.params; k++) {
-            const size_t count = (size_t)ddp_shape_count(&n->spec.param[k].shape);
-            float *part = values + at;
-            at += count;
-            if (p->stage == n->stage) {
-                if (p->stage != home) part = values;
-                DDP__TRY(ddp__host_download(&p->d->host, part, n->param[k], count * sizeof *part, &p->d->host.error));
-                if (p->stage != home) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
-            } else if (p->stage == home) {
-                DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
-            }
-        }
+        const int own = n->tied >= 0; /* the first array of its own; they follow each other */
+        const size_t count = n->layer == layer ? ddp__arrays_count(n->spec.param, own, n->spec.params) : 0;
+        float *part = p->stage == home ? values + n->place : values;
+        if (!count) continue;
+        if (p->stage == n->stage)
+            DDP__TRY(ddp__host_download(&p->d->host, part, n->param[own], count * sizeof *part, &p->d->host.error));
+        if (p->stage == n->stage && p->stage != home)
+            DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
+        if (p->stage != n->stage && p->stage == home)
+            DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
     }
     return DDP_OK;
 }
@@ -69,8 +64,8 @@ size_t ddp__whole_layer(const ddp_graph *g, int layer)
     size_t count = 0;
 
     for (int i = 0; i < g->nodes; i++)
-        for (int k = g->node[i]->tied >= 0; g->node[i]->layer == layer && k < g->node[i]->spec.params; k++)
-            count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+        if (g->node[i]->layer == layer)
+            count += ddp__arrays_count(g->node[i]->spec.param, g->node[i]->tied >= 0, g->node[i]->spec.params);
     return count;
 }
 
@@ -84,8 +79,6 @@ static int ddp__layer_home(const ddp_graph *g, int layer)
 static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
 {
     int at = 0;
-    ddp_piece piece;
-    ddp_message m;
 
     for (int l = 0; l < p->g->layers; l++) {
         const int home = ddp__layer_home(p->g, l);
@@ -95,10 +88,7 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
         DDP__TRY(ddp__hash_layer(p, l, home, values));
         if (p->stage == home) *hash = ddp_hash_floats(*hash, values, ddp__whole_layer(p->g, l));
     }
-    if (p->stages == 1) return DDP_OK;
-    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, hash, sizeof *hash);
-    m.peer = ddp__pipe_rank(p, at);
-    return ddp__run(p->d, &m, 0, &p->d->host.error);
+    return p->stages == 1 ? DDP_OK : ddp__word_exchange(p, DDP_BROADCAST, at, hash, sizeof *hash);
 }
 
 int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
@@ -116,5 +106,59 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     if (!values) return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
     s = ddp__pipe_hash(p, values, hash);
     DDP_FREE(values);
+    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+/* ---- the file: rank 0 writes what the others send, part by part ---- */
+
+enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
+
+typedef struct ddp__export {
+    ddp_pipe *p;
+    int       home; /* the stage that writes */
+    float    *part; /* [DDP__EXPORT_PART] */
+} ddp__export;
+
+static ddp_status ddp__export_pass(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+{
+    const ddp__export *x = (const ddp__export *)user;
+    ddp_pipe *p = x->p;
+    size_t at, now;
+
+    (void)err; /* of the context */
+    for (at = 0; at < n; at += now) {
+        now = n - at < (size_t)DDP__EXPORT_PART ? n - at : (size_t)DDP__EXPORT_PART;
+        if (data) memcpy(x->part, data + at, now * sizeof *x->part);
+        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part,
+                                    now * sizeof *x->part));
+        if (!data) ddp__file_put(f, x->part, now * sizeof *x->part);
+    }
+    return DDP_OK;
+}
+
+/* All of the pipeline that has rank 0; the last word says that the file is there. */
+static ddp_status ddp__pipe_export(ddp__export *x, const char *path, ddp_error *err)
+{
+    char done = 1;
+
+    DDP__TRY(ddp__weights_save(x->p->g, path, ddp__export_pass, x, x->p->stage == x->home, err));
+    return x->p->stages == 1 ? DDP_OK : ddp__word_exchange(x->p, DDP_BROADCAST, x->home, &done, 1);
+}
+
+int ddp_pipe_export(ddp_pipe *p, const char *path)
+{
+    ddp__export x = {p, -1, NULL};
+    ddp_status s;
+
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    if (!path || !*path) return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_export: a path is needed");
+    for (int i = 0; i < p->stages; i++)
+        if (ddp__pipe_rank(p, i) == 0) x.home = i;
+    if (x.home < 0) return 0;
+    x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
+    s = x.part ? ddp__pipe_export(&x, path, &p->d->host.error)
+               : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
+    if (x.part) DDP_FREE(x.part);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
