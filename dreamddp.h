@@ -2919,8 +2919,10 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
-/* ==== pipe/edge_wire.h ==== [pipe] */
-/* How activations and gradients cross between stages. */
+/* ==== pipe/pipe.h ==== [pipe] */
+/* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
+
+/* ---- how activations and gradients cross between stages ---- */
 
 typedef enum ddp_edge_coding {
     DDP_EDGE_F32,       /* as they are: no bit changes */
@@ -2948,8 +2950,7 @@ typedef struct ddp_edge_wire {
 DDP_API ddp_status  ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
-/* ==== pipe/pipe.h ==== [pipe] */
-/* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
+/* ---- a pipeline ---- */
 
 /* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
 typedef struct ddp_pipe_config {
@@ -3047,6 +3048,31 @@ typedef struct ddp_pipe_layout {
 DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
                                         ddp_pipe_layout *out, ddp_error *err);
 DDP_API void       ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
+
+/* ---- pipelines that go on where one of them has lost a rank ---- */
+
+/* ddp_launch_pipelines - as ddp_launch, for a world of stages x replicas ranks that may lose some. fn is called again, in a
+ *   world of the pipelines that are whole, which take the micro-batches of the others over: a step has as many as before.
+ *   What they have in memory goes on from the last step that all of them had begun, where fn calls ddp_pipe_resume. The
+ *   other ranks of a pipeline that has lost one leave, and return 0. A rank whose fn returns DDP_ABORTED while its context
+ *   has no error leaves as if it were lost.
+ *
+ *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few as go on
+ *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called once more for
+ *                 those that are whole, if there is one, to save what they have (ddp_pipe_ends)
+ *
+ * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who lives: it takes
+ * a majority. Errors: DDP_ARG; as ddp_launch. */
+DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *),
+                                 void *user, ddp_error *err);
+
+/* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing happens in a
+ *   first world, or outside of ddp_launch_pipelines.
+ * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and returns.
+ * ddp_pipe_micro_batches - of a step, in this world. */
+DDP_API int ddp_pipe_resume(ddp_pipe *p);
+DDP_API int ddp_pipe_ends(const ddp_pipe *p);
+DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 /* ==== pipe/job.h ==== [pipe] */
 /* A job: a model as FusionLLM's OP-DAG, cut over nodes, that a broker describes to each node in JSON. */
@@ -3159,32 +3185,6 @@ DDP_API ddp_optimizer ddp_job_optimizer(ddp_job_part *p);
 DDP_API size_t        ddp_job_floats(const ddp_job_part *p, int op, int bare);
 DDP_API int           ddp_job_get(ddp_job_part *p, int op, int bare, float *out);
 DDP_API int           ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats);
-
-/* ==== pipe/faults.h ==== [pipe] */
-/* Pipelines that go on where one of them has lost a rank. */
-
-/* ddp_launch_pipelines - as ddp_launch, for a world of stages x replicas ranks that may lose some. fn is called again, in a
- *   world of the pipelines that are whole, which take the micro-batches of the others over: a step has as many as before.
- *   What they have in memory goes on from the last step that all of them had begun, where fn calls ddp_pipe_resume. The
- *   other ranks of a pipeline that has lost one leave, and return 0. A rank whose fn returns DDP_ABORTED while its context
- *   has no error leaves as if it were lost.
- *
- *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few as go on
- *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called once more for
- *                 those that are whole, if there is one, to save what they have (ddp_pipe_ends)
- *
- * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who lives: it takes
- * a majority. Errors: DDP_ARG; as ddp_launch. */
-DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *),
-                                 void *user, ddp_error *err);
-
-/* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing happens in a
- *   first world, or outside of ddp_launch_pipelines.
- * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and returns.
- * ddp_pipe_micro_batches - of a step, in this world. */
-DDP_API int ddp_pipe_resume(ddp_pipe *p);
-DDP_API int ddp_pipe_ends(const ddp_pipe *p);
-DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 /* ==== nn/models.h ==== [nn] */
 /* Ready-made models, built from the public operators of a graph. */
@@ -53867,10 +53867,10 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 
 void ddp__wires_close(ddp_pipe *p)
 {
-    if (p->select.scratch) DDP_FREE(p->select.scratch);
-    if (p->select.index) DDP_FREE(p->select.index);
-    if (p->select.value) DDP_FREE(p->select.value);
-    if (p->select.here) DDP_FREE(p->select.here);
+    DDP_FREE(p->select.scratch);
+    DDP_FREE(p->select.index);
+    DDP_FREE(p->select.value);
+    DDP_FREE(p->select.here);
 }
 
 /* ---- arrays and messages ---- */
@@ -54262,38 +54262,25 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     return s;
 }
 
-/* The n ranks of the layout at `from` and every `step` on, rising; all ranks make the group. */
-static ddp_status ddp__pipe_group(ddp_pipe *p, int from, int step, int n, int *group, ddp_error *err)
-{
-    int *ranks = (int *)ddp__calloc((size_t)n, sizeof *ranks), bad;
-
-    *group = 0;
-    if (!ranks) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", n);
-    for (int i = 0; i < n; i++) {
-        int at = i;
-        for (; at && ranks[at - 1] > p->rank_of[from + i * step]; at--) ranks[at] = ranks[at - 1];
-        ranks[at] = p->rank_of[from + i * step];
-    }
-    bad = ddp_group(p->d, ranks, n, group);
-    DDP_FREE(ranks);
-    return (ddp_status)bad;
-}
-
+/* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
 static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 {
-    const int replicas = p->d->world / p->stages;
-    int group;
+    const int world = p->d->world, S = p->stages;
+    int *place = (int *)ddp__calloc(2 * (size_t)world, sizeof *place), *ranks, bad = 0;
 
-    if (p->stages == 1) return DDP_OK;
-    for (int s = 0; s < p->stages; s++) {
-        DDP__TRY(ddp__pipe_group(p, s, p->stages, replicas, &group, err));
-        if (s == p->stage) p->g->group = group;
+    if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for the groups of %d ranks", world);
+    ranks = place + world;
+    for (int i = 0; i < world; i++) place[p->rank_of[i]] = i;
+    for (int k = 0; S > 1 && k < S + world / S && !bad; k++) {
+        int n = 0, group = 0;
+        for (int r = 0; r < world; r++)
+            if (k == (k < S ? place[r] % S : S + place[r] / S)) ranks[n++] = r;
+        bad = ddp_group(p->d, ranks, n, &group);
+        if (k == p->stage) p->g->group = group;
+        if (k == S + p->number) p->team = group;
     }
-    for (int r = 0; r < replicas; r++) {
-        DDP__TRY(ddp__pipe_group(p, r * p->stages, 1, p->stages, &group, err));
-        if (r == p->number) p->team = group;
-    }
-    return DDP_OK;
+    DDP_FREE(place);
+    return (ddp_status)bad;
 }
 
 /* ---- lists ---- */
@@ -55205,8 +55192,6 @@ static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *
 
 static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
 {
-    ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
-
     n->spec.out = o->shape;
     n->spec.flops = o->flops;
     n->spec.backward_flops = o->backward_flops;
@@ -55215,10 +55200,7 @@ static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
     memcpy(n->spec.param, o->param, sizeof n->spec.param);
     memcpy(n->spec.buffer, o->buffer, sizeof n->spec.buffer);
     n->has_gradient |= o->params > 0;
-    if (!l) return;
-    l->flops += o->flops;
-    for (int k = n->tied >= 0; k < o->params; k++) l->count += (size_t)ddp_shape_count(&o->param[k].shape);
-    for (int k = 0; k < o->buffers; k++) l->buffer_count += (size_t)ddp_shape_count(&o->buffer[k].shape);
+    ddp__layer_add(g, n);
 }
 
 /* What the job says of shapes holds, and initial values start as it says. */
@@ -55833,13 +55815,23 @@ static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
     }
 }
 
-static size_t ddp__seat_buffers(const ddp_job_part *p, int i)
+/* The operators' optimizers and where their parameters lie. */
+static ddp_status ddp__seats_fill(ddp_job_part *p, const ddp_job *j, ddp_error *err)
 {
-    const ddp_node *n = p->g->node[i];
-    size_t count = 0;
-
-    for (int k = 0; n->buffer[0] && k < n->spec.buffers; k++) count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-    return count;
+    for (int i = 0; i < p->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        const int own = n->tied >= 0; /* the first array of its own */
+        ddp__seat *s = &p->seat[i];
+        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule))
+            return ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, "
+                             "and a rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
+                             j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
+        if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
+        if (n->here != (int)DDP__HERE_OWN || n->spec.params <= own) continue;
+        s->params = n->param[own];
+        s->count = ddp__arrays_count(n->spec.param, own, n->spec.params);
+    }
+    return DDP_OK;
 }
 
 ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error *err)
@@ -55852,31 +55844,17 @@ ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error
     }
     p = (ddp_job_part *)ddp__calloc(1, sizeof *p);
     if (p) p->seat = (ddp__seat *)ddp__calloc((size_t)g->nodes, sizeof *p->seat);
-    if (!p || !p->seat) {
+    if (p && p->seat) {
+        p->g = g;
+        p->nodes = g->nodes;
+        p->first = first;
+        g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
+        if (ddp__seats_fill(p, j, err) == DDP_OK) return p;
+    } else {
         ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", g->nodes);
-        ddp_job_close(p);
-        return NULL;
     }
-    p->g = g;
-    p->nodes = g->nodes;
-    p->first = first;
-    for (int i = 0; i < g->nodes; i++) {
-        const ddp_node *n = g->node[i];
-        ddp__seat *s = &p->seat[i];
-        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule)) {
-            ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, and a "
-                      "rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
-                      j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
-            ddp_job_close(p);
-            return NULL;
-        }
-        if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
-        if (n->here != (int)DDP__HERE_OWN || n->spec.params <= (n->tied >= 0)) continue;
-        s->params = n->param[n->tied >= 0];
-        for (int k = n->tied >= 0; k < n->spec.params; k++) s->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-    }
-    g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
-    return p;
+    ddp_job_close(p);
+    return NULL;
 }
 
 void ddp_job_close(ddp_job_part *p)
@@ -55903,24 +55881,23 @@ ddp_optimizer ddp_job_optimizer(ddp_job_part *p)
 
 size_t ddp_job_floats(const ddp_job_part *p, int op, int bare)
 {
-    if (!p || op < 0 || op >= p->nodes || p->g->node[op]->here != (int)DDP__HERE_OWN) return 0;
-    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__seat_buffers(p, op);
+    const ddp_node *n = p && op >= 0 && op < p->nodes ? p->g->node[op] : NULL;
+
+    if (!n || n->here != (int)DDP__HERE_OWN) return 0;
+    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
 int ddp_job_get(ddp_job_part *p, int op, int bare, float *out)
 {
-    const size_t all = ddp_job_floats(p, op, bare);
+    const size_t all = ddp_job_floats(p, op, bare), own = ddp_job_floats(p, op, 1);
     const ddp__seat *s;
-    size_t buffers;
 
     if (!all || !out) return (int)DDP_ARG;
     s = &p->seat[op];
-    buffers = ddp__seat_buffers(p, op);
     if (s->count) memcpy(out, s->params, s->count * sizeof *out);
-    if (buffers) memcpy(out + s->count, p->g->node[op]->buffer[0], buffers * sizeof *out);
-    if (bare || !p->states || !s->count) return 0;
-    if (!s->state) return (int)DDP_USAGE;
-    memcpy(out + s->count + buffers, s->state, (size_t)p->states * s->count * sizeof *out);
+    if (own > s->count) memcpy(out + s->count, p->g->node[op]->buffer[0], (own - s->count) * sizeof *out);
+    if (all > own && !s->state) return (int)DDP_USAGE;
+    if (all > own) memcpy(out + own, s->state, (all - own) * sizeof *out);
     return 0;
 }
 
@@ -55993,22 +55970,12 @@ static int ddp__is_whole(const ddp__shrink *s, int pipeline)
     return whole;
 }
 
-/* The step that all who go on have: the newest of the last among them. */
-static int64_t ddp__shrink_step(const ddp__shrink *s)
-{
-    int64_t step = INT64_MAX;
-
-    for (int r = 0; r < s->outer->world; r++)
-        if (ddp__is_whole(s, r / s->run->stages) && s->word[r].step < step) step = s->word[r].step;
-    return step;
-}
-
 /* From the words, which are the same on all: who goes on, at which place, from which step. */
 static void ddp__shrink_settle(ddp__shrink *s)
 {
     const int stages = s->run->stages, rank = s->outer->rank;
     ddp__keeper *k = &s->keeper;
-    int64_t step;
+    int64_t step = INT64_MAX; /* that all who go on have: the newest of the last among them */
 
     s->replicas = 0;
     s->place = s->first = -1;
@@ -56017,8 +55984,9 @@ static void ddp__shrink_settle(ddp__shrink *s)
         if (s->first < 0) s->first = q * stages;
         if (q == rank / stages) s->place = s->replicas * stages + rank % stages;
         s->replicas++;
+        for (int i = q * stages; i < (q + 1) * stages; i++)
+            if (s->word[i].step < step) step = s->word[i].step;
     }
-    step = ddp__shrink_step(s);
     if (k->next.step == step && step >= 0) {
         ddp__kept_free(&k->kept);
         k->kept = k->next;
@@ -56071,12 +56039,6 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__shrink_close(ddp__shrink *s)
-{
-    ddp_close(s->d);
-    s->d = NULL;
-}
-
 static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 {
     return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg, s->replicas,
@@ -56103,11 +56065,9 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
         own.opened = bad == DDP_OK;
-        if (bad && bad != DDP_PEER_LOST && bad != DDP_TIMEOUT && bad != DDP_NET) return bad;
-        bad = ddp__shrink_tell(s, &own, err);
-    } else if (bad == DDP_OK) {
-        bad = ddp__shrink_tell(s, &own, err);
+        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET) bad = DDP_OK; /* all try once more */
     }
+    if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (s->listen_fd >= 0) close(s->listen_fd);
     s->listen_fd = -1;
     ddp__hub_free(s->hub); /* who has opened it holds it */
@@ -56138,7 +56098,8 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         else if (code && !s->d->host.error.code)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
         if (!again) s->why = s->d->host.error;
-        ddp__shrink_close(s);
+        ddp_close(s->d);
+        s->d = NULL;
         if (s->why.code == DDP_OK && s->keeper.ends) {
             s->why = s->lost;
             return ddp__shrink_few(s, err);
@@ -56164,7 +56125,7 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
     code = s.word ? ddp__shrink_run(&s, &err) : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks",
                                                              outer->world);
-    ddp__shrink_close(&s);
+    ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
     if (s.word) DDP_FREE(s.word);

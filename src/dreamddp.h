@@ -97,10 +97,8 @@
 #include "compress/compress.h"
 #include "base/tools.h"
 #include "graph/graph.h"
-#include "pipe/edge_wire.h"
 #include "pipe/pipe.h"
 #include "pipe/job.h"
-#include "pipe/faults.h"
 #include "nn/models.h"
 #include "data/data.h"
 

@@ -185,10 +185,10 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 
 void ddp__wires_close(ddp_pipe *p)
 {
-    if (p->select.scratch) DDP_FREE(p->select.scratch);
-    if (p->select.index) DDP_FREE(p->select.index);
-    if (p->select.value) DDP_FREE(p->select.value);
-    if (p->select.here) DDP_FREE(p->select.here);
+    DDP_FREE(p->select.scratch);
+    DDP_FREE(p->select.index);
+    DDP_FREE(p->select.value);
+    DDP_FREE(p->select.here);
 }
 
 /* ---- arrays and messages ---- */

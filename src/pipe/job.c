@@ -131,8 +131,6 @@ static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *
 
 static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
 {
-    ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
-
     n->spec.out = o->shape;
     n->spec.flops = o->flops;
     n->spec.backward_flops = o->backward_flops;
@@ -141,10 +139,7 @@ static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
     memcpy(n->spec.param, o->param, sizeof n->spec.param);
     memcpy(n->spec.buffer, o->buffer, sizeof n->spec.buffer);
     n->has_gradient |= o->params > 0;
-    if (!l) return;
-    l->flops += o->flops;
-    for (int k = n->tied >= 0; k < o->params; k++) l->count += (size_t)ddp_shape_count(&o->param[k].shape);
-    for (int k = 0; k < o->buffers; k++) l->buffer_count += (size_t)ddp_shape_count(&o->buffer[k].shape);
+    ddp__layer_add(g, n);
 }
 
 /* What the job says of shapes holds, and initial values start as it says. */

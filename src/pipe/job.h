@@ -4,8 +4,7 @@
 
 #include "graph/graph.h"
 #include "nn/optimizer.h"
-#include "pipe/edge_wire.h"
-#include "pipe/schedule.h"
+#include "pipe/pipe.h"
 
 #define DDP_JOB_VERSION 1
 #define DDP_JOB_NAME    120 /* bytes of a name, its NUL included */

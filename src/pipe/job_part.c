@@ -57,13 +57,23 @@ static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
     }
 }
 
-static size_t ddp__seat_buffers(const ddp_job_part *p, int i)
+/* The operators' optimizers and where their parameters lie. */
+static ddp_status ddp__seats_fill(ddp_job_part *p, const ddp_job *j, ddp_error *err)
 {
-    const ddp_node *n = p->g->node[i];
-    size_t count = 0;
-
-    for (int k = 0; n->buffer[0] && k < n->spec.buffers; k++) count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-    return count;
+    for (int i = 0; i < p->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        const int own = n->tied >= 0; /* the first array of its own */
+        ddp__seat *s = &p->seat[i];
+        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule))
+            return ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, "
+                             "and a rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
+                             j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
+        if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
+        if (n->here != (int)DDP__HERE_OWN || n->spec.params <= own) continue;
+        s->params = n->param[own];
+        s->count = ddp__arrays_count(n->spec.param, own, n->spec.params);
+    }
+    return DDP_OK;
 }
 
 ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error *err)
@@ -76,31 +86,17 @@ ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error
     }
     p = (ddp_job_part *)ddp__calloc(1, sizeof *p);
     if (p) p->seat = (ddp__seat *)ddp__calloc((size_t)g->nodes, sizeof *p->seat);
-    if (!p || !p->seat) {
+    if (p && p->seat) {
+        p->g = g;
+        p->nodes = g->nodes;
+        p->first = first;
+        g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
+        if (ddp__seats_fill(p, j, err) == DDP_OK) return p;
+    } else {
         ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", g->nodes);
-        ddp_job_close(p);
-        return NULL;
     }
-    p->g = g;
-    p->nodes = g->nodes;
-    p->first = first;
-    for (int i = 0; i < g->nodes; i++) {
-        const ddp_node *n = g->node[i];
-        ddp__seat *s = &p->seat[i];
-        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule)) {
-            ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, and a "
-                      "rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
-                      j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
-            ddp_job_close(p);
-            return NULL;
-        }
-        if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
-        if (n->here != (int)DDP__HERE_OWN || n->spec.params <= (n->tied >= 0)) continue;
-        s->params = n->param[n->tied >= 0];
-        for (int k = n->tied >= 0; k < n->spec.params; k++) s->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
-    }
-    g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
-    return p;
+    ddp_job_close(p);
+    return NULL;
 }
 
 void ddp_job_close(ddp_job_part *p)
@@ -127,24 +123,23 @@ ddp_optimizer ddp_job_optimizer(ddp_job_part *p)
 
 size_t ddp_job_floats(const ddp_job_part *p, int op, int bare)
 {
-    if (!p || op < 0 || op >= p->nodes || p->g->node[op]->here != (int)DDP__HERE_OWN) return 0;
-    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__seat_buffers(p, op);
+    const ddp_node *n = p && op >= 0 && op < p->nodes ? p->g->node[op] : NULL;
+
+    if (!n || n->here != (int)DDP__HERE_OWN) return 0;
+    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
 int ddp_job_get(ddp_job_part *p, int op, int bare, float *out)
 {
-    const size_t all = ddp_job_floats(p, op, bare);
+    const size_t all = ddp_job_floats(p, op, bare), own = ddp_job_floats(p, op, 1);
     const ddp__seat *s;
-    size_t buffers;
 
     if (!all || !out) return (int)DDP_ARG;
     s = &p->seat[op];
-    buffers = ddp__seat_buffers(p, op);
     if (s->count) memcpy(out, s->params, s->count * sizeof *out);
-    if (buffers) memcpy(out + s->count, p->g->node[op]->buffer[0], buffers * sizeof *out);
-    if (bare || !p->states || !s->count) return 0;
-    if (!s->state) return (int)DDP_USAGE;
-    memcpy(out + s->count + buffers, s->state, (size_t)p->states * s->count * sizeof *out);
+    if (own > s->count) memcpy(out + s->count, p->g->node[op]->buffer[0], (own - s->count) * sizeof *out);
+    if (all > own && !s->state) return (int)DDP_USAGE;
+    if (all > own) memcpy(out + own, s->state, (all - own) * sizeof *out);
     return 0;
 }
 

@@ -87,38 +87,25 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     return s;
 }
 
-/* The n ranks of the layout at `from` and every `step` on, rising; all ranks make the group. */
-static ddp_status ddp__pipe_group(ddp_pipe *p, int from, int step, int n, int *group, ddp_error *err)
-{
-    int *ranks = (int *)ddp__calloc((size_t)n, sizeof *ranks), bad;
-
-    *group = 0;
-    if (!ranks) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", n);
-    for (int i = 0; i < n; i++) {
-        int at = i;
-        for (; at && ranks[at - 1] > p->rank_of[from + i * step]; at--) ranks[at] = ranks[at - 1];
-        ranks[at] = p->rank_of[from + i * step];
-    }
-    bad = ddp_group(p->d, ranks, n, group);
-    DDP_FREE(ranks);
-    return (ddp_status)bad;
-}
-
+/* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
 static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 {
-    const int replicas = p->d->world / p->stages;
-    int group;
+    const int world = p->d->world, S = p->stages;
+    int *place = (int *)ddp__calloc(2 * (size_t)world, sizeof *place), *ranks, bad = 0;
 
-    if (p->stages == 1) return DDP_OK;
-    for (int s = 0; s < p->stages; s++) {
-        DDP__TRY(ddp__pipe_group(p, s, p->stages, replicas, &group, err));
-        if (s == p->stage) p->g->group = group;
+    if (!place) return ddp__fail(err, DDP_MEMORY, "out of memory for the groups of %d ranks", world);
+    ranks = place + world;
+    for (int i = 0; i < world; i++) place[p->rank_of[i]] = i;
+    for (int k = 0; S > 1 && k < S + world / S && !bad; k++) {
+        int n = 0, group = 0;
+        for (int r = 0; r < world; r++)
+            if (k == (k < S ? place[r] % S : S + place[r] / S)) ranks[n++] = r;
+        bad = ddp_group(p->d, ranks, n, &group);
+        if (k == p->stage) p->g->group = group;
+        if (k == S + p->number) p->team = group;
     }
-    for (int r = 0; r < replicas; r++) {
-        DDP__TRY(ddp__pipe_group(p, r * p->stages, 1, p->stages, &group, err));
-        if (r == p->number) p->team = group;
-    }
-    return DDP_OK;
+    DDP_FREE(place);
+    return (ddp_status)bad;
 }
 
 /* ---- lists ---- */

@@ -3,8 +3,38 @@
 #define DDP_PIPE_PIPE_H
 
 #include "graph/graph.h"
-#include "pipe/edge_wire.h"
 #include "pipe/schedule.h"
+#include "run/config.h"
+
+/* ---- how activations and gradients cross between stages ---- */
+
+typedef enum ddp_edge_coding {
+    DDP_EDGE_F32,       /* as they are: no bit changes */
+    DDP_EDGE_BF16,      /* rounded to bfloat16, half the bytes */
+    DDP_EDGE_INT8,      /* blocks of 64 values with a scale each (compress/compress.h), 0.27 of the bytes */
+    DDP_EDGE_TOPK,      /* of each array the n / ratio values that are largest by magnitude, with indexes of 32 bits, so
+                           2 / ratio of the bytes; elsewhere the receiver has zeros */
+    DDP_EDGE_ADATOPK,   /* the same with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the slowest */
+    DDP_EDGE_BOTTLENECK /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width / ratio */
+} ddp_edge_coding;
+
+/* Zero is float32. An array that would be no smaller travels as it is. */
+typedef struct ddp_edge_wire {
+    ddp_edge_coding coding;
+    double          ratio;    /* R of topk, adatopk and bottleneck, at least 1 */
+    double          factor;   /* of adatopk, Eq. 7 of FusionLLM; 0 = 3, the paper's */
+    int             feedback; /* 1: what int8, topk or adatopk cut off is added to the next message of that edge and
+                                 direction, of whatever micro-batch; one float for each value that crosses. Evaluations
+                                 neither use nor change it. 0: it is lost */
+} ddp_edge_wire;
+
+/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR" or "bottleneck:R"; feedback
+ * stays as it is. DDP_ARG names what is wrong, *out untouched.
+ * ddp_edge_coding_name - "f32" to "bottleneck"; NULL: no such coding. */
+DDP_API ddp_status  ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
+
+/* ---- a pipeline ---- */
 
 /* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
 typedef struct ddp_pipe_config {
@@ -102,5 +132,30 @@ typedef struct ddp_pipe_layout {
 DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
                                         ddp_pipe_layout *out, ddp_error *err);
 DDP_API void       ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
+
+/* ---- pipelines that go on where one of them has lost a rank ---- */
+
+/* ddp_launch_pipelines - as ddp_launch, for a world of stages x replicas ranks that may lose some. fn is called again, in a
+ *   world of the pipelines that are whole, which take the micro-batches of the others over: a step has as many as before.
+ *   What they have in memory goes on from the last step that all of them had begun, where fn calls ddp_pipe_resume. The
+ *   other ranks of a pipeline that has lost one leave, and return 0. A rank whose fn returns DDP_ABORTED while its context
+ *   has no error leaves as if it were lost.
+ *
+ *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few as go on
+ *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called once more for
+ *                 those that are whole, if there is one, to save what they have (ddp_pipe_ends)
+ *
+ * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who lives: it takes
+ * a majority. Errors: DDP_ARG; as ddp_launch. */
+DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *),
+                                 void *user, ddp_error *err);
+
+/* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing happens in a
+ *   first world, or outside of ddp_launch_pipelines.
+ * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and returns.
+ * ddp_pipe_micro_batches - of a step, in this world. */
+DDP_API int ddp_pipe_resume(ddp_pipe *p);
+DDP_API int ddp_pipe_ends(const ddp_pipe *p);
+DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 #endif /* DDP_PIPE_PIPE_H */

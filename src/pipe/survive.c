@@ -1,7 +1,6 @@
 /* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an elastic one:
  * in it the survivors agree on who is there, how far they all are and where they meet again. */
 #include "pipe/executor.h"
-#include "pipe/faults.h"
 #include "run/launch.h"
 #include "strategy/strategy.h"
 #include "wire/socket.h"
@@ -55,22 +54,12 @@ static int ddp__is_whole(const ddp__shrink *s, int pipeline)
     return whole;
 }
 
-/* The step that all who go on have: the newest of the last among them. */
-static int64_t ddp__shrink_step(const ddp__shrink *s)
-{
-    int64_t step = INT64_MAX;
-
-    for (int r = 0; r < s->outer->world; r++)
-        if (ddp__is_whole(s, r / s->run->stages) && s->word[r].step < step) step = s->word[r].step;
-    return step;
-}
-
 /* From the words, which are the same on all: who goes on, at which place, from which step. */
 static void ddp__shrink_settle(ddp__shrink *s)
 {
     const int stages = s->run->stages, rank = s->outer->rank;
     ddp__keeper *k = &s->keeper;
-    int64_t step;
+    int64_t step = INT64_MAX; /* that all who go on have: the newest of the last among them */
 
     s->replicas = 0;
     s->place = s->first = -1;
@@ -79,8 +68,9 @@ static void ddp__shrink_settle(ddp__shrink *s)
         if (s->first < 0) s->first = q * stages;
         if (q == rank / stages) s->place = s->replicas * stages + rank % stages;
         s->replicas++;
+        for (int i = q * stages; i < (q + 1) * stages; i++)
+            if (s->word[i].step < step) step = s->word[i].step;
     }
-    step = ddp__shrink_step(s);
     if (k->next.step == step && step >= 0) {
         ddp__kept_free(&k->kept);
         k->kept = k->next;
@@ -133,12 +123,6 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__shrink_close(ddp__shrink *s)
-{
-    ddp_close(s->d);
-    s->d = NULL;
-}
-
 static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 {
     return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg, s->replicas,
@@ -165,11 +149,9 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     if (bad == DDP_OK && s->place >= 0) {
         bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
         own.opened = bad == DDP_OK;
-        if (bad && bad != DDP_PEER_LOST && bad != DDP_TIMEOUT && bad != DDP_NET) return bad;
-        bad = ddp__shrink_tell(s, &own, err);
-    } else if (bad == DDP_OK) {
-        bad = ddp__shrink_tell(s, &own, err);
+        if (bad == DDP_PEER_LOST || bad == DDP_TIMEOUT || bad == DDP_NET) bad = DDP_OK; /* all try once more */
     }
+    if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (s->listen_fd >= 0) close(s->listen_fd);
     s->listen_fd = -1;
     ddp__hub_free(s->hub); /* who has opened it holds it */
@@ -200,7 +182,8 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         else if (code && !s->d->host.error.code)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
         if (!again) s->why = s->d->host.error;
-        ddp__shrink_close(s);
+        ddp_close(s->d);
+        s->d = NULL;
         if (s->why.code == DDP_OK && s->keeper.ends) {
             s->why = s->lost;
             return ddp__shrink_few(s, err);
@@ -226,7 +209,7 @@ static int ddp__survive(ddp_ctx *outer, void *user)
     s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
     code = s.word ? ddp__shrink_run(&s, &err) : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks",
                                                              outer->world);
-    ddp__shrink_close(&s);
+    ddp_close(s.d);
     ddp__kept_free(&s.keeper.kept);
     ddp__kept_free(&s.keeper.next);
     if (s.word) DDP_FREE(s.word);
