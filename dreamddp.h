@@ -5246,12 +5246,6 @@ DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
  * second forward lies between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* The value of a scalar stays readable after backward, a user's input until he refills it. */
-DDP_LIB int ddp__stays(const ddp_node *d);
-
-/* 1 if no backward of node d reads d's own output. */
-DDP_LIB int ddp__forgets_out(const ddp_node *d);
-
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
  * again, share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1
  * places nothing). An array gets the smallest hole that fits when its
@@ -5276,9 +5270,6 @@ DDP_LIB void ddp__node_places(ddp_graph *g);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
-
-/* The array at an offset of the arena, NULL if it does not exist. */
-DDP_LIB void *ddp__state_at(const ddp_state *s, size_t offset);
 
 /* ==== graph/graph.c ==== [graph] */
 /* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
@@ -5823,8 +5814,12 @@ size_t ddp__output_bytes(const ddp_node *n)
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
 size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_bytes(n)); }
-int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
-int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
+
+/* The value of a scalar stays readable after backward, a user's input until he refills it. */
+static int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
+
+/* No backward of node d reads d's own output. */
+static int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
 
 /* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174) ---- */
 
@@ -6241,7 +6236,8 @@ size_t ddp_activation_bytes(const ddp_graph *g)
 
 /* ---- states ---- */
 
-void *ddp__state_at(const ddp_state *s, size_t offset)
+/* The array at an offset of the arena, NULL if it does not exist. */
+static void *ddp__state_at(const ddp_state *s, size_t offset)
 {
     if (offset == DDP__NOWHERE) return NULL;
     return s->arena[offset >> DDP__ARENA_SHIFT] + (offset & (((size_t)1 << DDP__ARENA_SHIFT) - 1));
@@ -55513,200 +55509,193 @@ void ddp_job_text_free(char *text)
     if (text) DDP_FREE(text);
 }
 
-/* ---- reading ---- */
+/* ---- reading: the first fault stands, and what is read behind it does not count ---- */
 
 typedef struct ddp__job_reader {
     const char *name; /* of the text */
     ddp_job    *j;
     ddp_error  *err;
+    ddp_status  fault;
 } ddp__job_reader;
 
-static ddp_status ddp__job_bad(const ddp__job_reader *r, const ddp__json *at, const char *fmt, ...)
+static ddp_status ddp__job_bad(ddp__job_reader *r, const ddp__json *at, const char *fmt, ...)
 {
     char what[300];
     va_list args;
 
+    if (r->fault) return r->fault;
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, at->line, at->column, what);
+    return r->fault = ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, at->line, at->column, what);
 }
 
-/* A member that may be missing: then *out stays. */
-static ddp_status ddp__job_number(const ddp__job_reader *r, const ddp__json *o, const char *key, double least, double most,
-                                  int whole, double *out)
+/* A member that may be missing: then `given`. */
+static double ddp__job_number(ddp__job_reader *r, const ddp__json *o, const char *key, double given, double least,
+                              double most, int whole)
 {
     const ddp__json *v = ddp__json_get(o, key);
 
-    if (!v) return DDP_OK;
-    if (v->kind != DDP__JSON_NUMBER || !(v->number >= least && v->number <= most) || (whole && v->number != floor(v->number)))
-        return ddp__job_bad(r, v, "\"%s\" must be a %snumber from %g to %g", key, whole ? "whole " : "", least, most);
-    *out = v->number;
-    return DDP_OK;
+    if (!v) return given;
+    if (v->kind == DDP__JSON_NUMBER && v->number >= least && v->number <= most && (!whole || v->number == floor(v->number)))
+        return v->number;
+    ddp__job_bad(r, v, "\"%s\" must be a %snumber from %g to %g", key, whole ? "whole " : "", least, most);
+    return given;
 }
 
-static ddp_status ddp__job_string(const ddp__job_reader *r, const ddp__json *o, const char *key, char *out, size_t room)
+static int ddp__job_choice(ddp__job_reader *r, const ddp__json *o, const char *key, int given, const char *const *names,
+                           int count)
 {
     const ddp__json *v = ddp__json_get(o, key);
 
-    if (!v) return DDP_OK;
-    if (v->kind != DDP__JSON_STRING || strlen(v->string) >= room)
-        return ddp__job_bad(r, v, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
-    snprintf(out, room, "%s", v->string);
-    return DDP_OK;
-}
-
-static ddp_status ddp__job_choice(const ddp__job_reader *r, const ddp__json *o, const char *key, const char *const *names,
-                                  int count, int *out)
-{
-    const ddp__json *v = ddp__json_get(o, key);
-
-    if (!v) return DDP_OK;
+    if (!v) return given;
     for (int i = 0; v->kind == DDP__JSON_STRING && i < count; i++)
-        if (!strcmp(v->string, names[i])) return *out = i, DDP_OK;
-    return ddp__job_bad(r, v, "\"%s\" must be one of %s, %s ... %s", key, names[0], names[1], names[count - 1]);
+        if (!strcmp(v->string, names[i])) return i;
+    ddp__job_bad(r, v, "\"%s\" must be one of %s, %s ... %s", key, names[0], names[1], names[count - 1]);
+    return given;
 }
 
-/* An array of at most `room` values; *out NULL where the member is missing. */
-static ddp_status ddp__job_list(const ddp__job_reader *r, const ddp__json *o, const char *key, int room, const ddp__json **out)
+static void ddp__job_string(ddp__job_reader *r, const ddp__json *o, const char *key, char *out, size_t room)
 {
-    const ddp__json *v = *out = ddp__json_get(o, key);
+    const ddp__json *v = ddp__json_get(o, key);
 
-    if (!v || (v->kind == DDP__JSON_ARRAY && v->count <= room)) return DDP_OK;
-    return ddp__job_bad(r, v, "\"%s\" must be an array of at most %d values", key, room);
+    if (v && v->kind == DDP__JSON_STRING && strlen(v->string) < room) snprintf(out, room, "%s", v->string);
+    else if (v) ddp__job_bad(r, v, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
 }
 
-static ddp_status ddp__job_read_shape(const ddp__job_reader *r, const ddp__json *o, ddp_shape *out)
+/* The first of at most `room` values of an array; NULL: there is none. */
+static const ddp__json *ddp__job_list(ddp__job_reader *r, const ddp__json *o, const char *key, int room)
 {
-    const ddp__json *v;
+    const ddp__json *v = ddp__json_get(o, key);
 
-    DDP__TRY(ddp__job_list(r, o, "shape", 4, &v));
-    if (!v) return DDP_OK;
-    out->dims = 0;
-    for (v = v->first; v; v = v->next) {
+    if (!v || (v->kind == DDP__JSON_ARRAY && v->count <= room)) return v ? v->first : NULL;
+    ddp__job_bad(r, v, "\"%s\" must be an array of at most %d values", key, room);
+    return NULL;
+}
+
+static void ddp__job_read_shape(ddp__job_reader *r, const ddp__json *o, ddp_shape *out)
+{
+    double count = 1;
+
+    if (ddp__json_get(o, "shape")) out->dims = 0;
+    for (const ddp__json *v = ddp__job_list(r, o, "shape", 4); v && !r->fault; v = v->next) {
         if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) || v->number != floor(v->number))
-            return ddp__job_bad(r, v, "a dimension must be a whole number from 1 to 1e+09");
-        out->dim[out->dims++] = (long)v->number;
+            ddp__job_bad(r, v, "a dimension must be a whole number from 1 to 1e+09");
+        else out->dim[out->dims++] = (long)v->number;
+        count *= v->number;
     }
-    return ddp_shape_count(out) <= 1000000000000 ? DDP_OK : ddp__job_bad(r, o, "\"shape\" has more than 1e+12 elements");
+    if (count > 1e12) ddp__job_bad(r, o, "\"shape\" has more than 1e+12 elements");
 }
 
-static ddp_status ddp__job_read_arrays(const ddp__job_reader *r, const ddp__json *o, const char *key, ddp_param *out, int room,
-                                       int *count)
+/* How many; -1: the kernel says it. */
+static int ddp__job_read_arrays(ddp__job_reader *r, const ddp__json *o, const char *key, ddp_param *out, int room)
 {
-    const ddp__json *v;
+    int n = 0;
 
-    DDP__TRY(ddp__job_list(r, o, key, room, &v));
-    *count = v ? 0 : -1;
-    for (v = v ? v->first : NULL; v; v = v->next) {
-        double scale = 0;
-        int init = DDP_INIT_ZERO;
-        DDP__TRY(ddp__job_read_shape(r, v, &out->shape));
-        DDP__TRY(ddp__job_choice(r, v, "init", ddp__job_inits, 4, &init));
-        DDP__TRY(ddp__job_number(r, v, "scale", 0, 1e30, 0, &scale));
-        out->name = "weight";
-        out->init = (ddp_init)init;
-        out++->scale = (float)scale;
-        ++*count;
+    for (const ddp__json *v = ddp__job_list(r, o, key, room); v; v = v->next, n++) {
+        out[n].name = "weight";
+        ddp__job_read_shape(r, v, &out[n].shape);
+        out[n].init = (ddp_init)ddp__job_choice(r, v, "init", (int)DDP_INIT_ZERO, ddp__job_inits, 4);
+        out[n].scale = (float)ddp__job_number(r, v, "scale", 0, 0, 1e30, 0);
     }
-    return DDP_OK;
+    return ddp__json_get(o, key) ? n : -1;
 }
 
-static ddp_status ddp__job_read_rule(const ddp__job_reader *r, const ddp__json *o, ddp_job_rule *out)
+static void ddp__job_read_rule(ddp__job_reader *r, const ddp__json *o, ddp_job_rule *out)
 {
     const ddp__json *v = ddp__json_get(o, "optimizer");
 
-    if (!v) return DDP_OK;
-    if (v->kind != DDP__JSON_OBJECT) return ddp__job_bad(r, v, "\"optimizer\" must be an object with name and lr");
-    DDP__TRY(ddp__job_string(r, v, "name", out->name, sizeof out->name));
-    DDP__TRY(ddp__job_number(r, v, "lr", 0, 1e6, 0, &out->lr));
-    DDP__TRY(ddp__job_number(r, v, "momentum", 0, 1, 0, &out->momentum));
-    return ddp__job_number(r, v, "weight_decay", 0, 1e6, 0, &out->weight_decay);
+    if (v && v->kind != DDP__JSON_OBJECT) ddp__job_bad(r, v, "\"optimizer\" must be an object with name and lr");
+    ddp__job_string(r, v, "name", out->name, sizeof out->name);
+    out->lr = ddp__job_number(r, v, "lr", 0, 0, 1e6, 0);
+    out->momentum = ddp__job_number(r, v, "momentum", 0, 0, 1, 0);
+    out->weight_decay = ddp__job_number(r, v, "weight_decay", 0, 0, 1e6, 0);
 }
 
-/* The operator of that name before `before`. */
-static ddp_status ddp__job_find(const ddp__job_reader *r, const ddp__json *v, int before, int *out)
+/* The operator of that name before `before`; -1: none. */
+static int ddp__job_named(const ddp_job *j, const char *name, int before)
 {
-    if (v->kind != DDP__JSON_STRING) return ddp__job_bad(r, v, "the name of an operator is needed");
-    for (int i = 0; i < before; i++)
-        if (!strcmp(r->j->op[i].name, v->string)) return *out = i, DDP_OK;
-    return ddp__job_bad(r, v, "no operator %.100s stands before its user", v->string);
+    while (--before >= 0 && strcmp(j->op[before].name, name)) {}
+    return before;
 }
 
-static ddp_status ddp__job_read_args(const ddp__job_reader *r, const ddp__json *v, int i)
+static int ddp__job_find(ddp__job_reader *r, const ddp__json *v, int before)
+{
+    const int i = v->kind == DDP__JSON_STRING ? ddp__job_named(r->j, v->string, before) : -1;
+
+    if (v->kind != DDP__JSON_STRING) ddp__job_bad(r, v, "the name of an operator is needed");
+    else if (i < 0) ddp__job_bad(r, v, "no operator %.100s stands before its user", v->string);
+    return i;
+}
+
+static void ddp__job_read_args(ddp__job_reader *r, const ddp__json *v, int i)
 {
     ddp_job_op *o = &r->j->op[i];
-    const ddp__json *list, *tied = ddp__json_get(v, "tied");
+    const ddp__json *at, *tied = ddp__json_get(v, "tied");
+    int k = 0;
 
-    DDP__TRY(ddp__job_list(r, v, "args", DDP_OP_INPUTS, &list));
-    for (list = list ? list->first : NULL; list; list = list->next)
-        DDP__TRY(ddp__job_find(r, list, i, &o->args[o->arg_count++]));
-    if (tied) DDP__TRY(ddp__job_find(r, tied, i, &o->tied));
-    DDP__TRY(ddp__job_list(r, v, "attributes", DDP_OP_ARGS, &list));
-    list = list ? list->first : NULL;
-    for (int k = 0; list; list = list->next) {
-        if (list->kind != DDP__JSON_NUMBER || !(fabs(list->number) <= 1e9))
-            return ddp__job_bad(r, list, "an attribute must be a number from -1e+09 to 1e+09");
-        o->attribute[k++] = list->number;
+    for (at = ddp__job_list(r, v, "args", DDP_OP_INPUTS); at; at = at->next)
+        o->args[o->arg_count++] = ddp__job_find(r, at, i);
+    o->tied = tied ? ddp__job_find(r, tied, i) : -1;
+    for (at = ddp__job_list(r, v, "attributes", DDP_OP_ARGS); at; at = at->next) {
+        if (at->kind != DDP__JSON_NUMBER || !(fabs(at->number) <= 1e9))
+            ddp__job_bad(r, at, "an attribute must be a number from -1e+09 to 1e+09");
+        o->attribute[k++] = at->number;
     }
-    return DDP_OK;
 }
 
-static ddp_status ddp__job_read_op(const ddp__job_reader *r, const ddp__json *v, int i)
+static ddp_status ddp__job_read_op(ddp__job_reader *r, const ddp__json *v, int i)
 {
     ddp_job_op *o = &r->j->op[i];
-    double node = -1;
-    int type = -1, dtype = DDP_F32, same;
+    int type;
 
     if (v->kind != DDP__JSON_OBJECT) return ddp__job_bad(r, v, "an operator must be an object with name and op");
-    o->tied = -1;
-    o->shape.dims = -1;
-    DDP__TRY(ddp__job_string(r, v, "name", o->name, sizeof o->name));
+    ddp__job_string(r, v, "name", o->name, sizeof o->name);
     if (!o->name[0]) return ddp__job_bad(r, v, "an operator needs a name");
-    if (ddp__job_find(r, ddp__json_get(v, "name"), i, &same) == DDP_OK)
-        return ddp__job_bad(r, v, "two operators have this name");
-    DDP__TRY(ddp__job_string(r, v, "op", o->op, sizeof o->op));
-    DDP__TRY(ddp__job_string(r, v, "layer", o->layer, sizeof o->layer));
-    DDP__TRY(ddp__job_choice(r, v, "type", ddp__job_types, 5, &type));
-    DDP__TRY(ddp__job_choice(r, v, "dtype", ddp__job_dtypes, 2, &dtype));
-    DDP__TRY(ddp__job_number(r, v, "node", 0, (double)r->j->nodes - 1, 1, &node));
-    o->type = type >= 0 ? (ddp_job_type)type : o->op[0] ? DDP_JOB_NON_PARAMETRIC : DDP_JOB_PLACEHOLDER;
-    o->dtype = (ddp_dtype)dtype;
-    o->node = (int)node;
-    DDP__TRY(ddp__job_read_args(r, v, i));
-    DDP__TRY(ddp__job_read_shape(r, v, &o->shape));
-    DDP__TRY(ddp__job_number(r, v, "flops", 0, DBL_MAX, 0, &o->flops));
-    DDP__TRY(ddp__job_number(r, v, "backward_flops", 0, DBL_MAX, 0, &o->backward_flops));
-    DDP__TRY(ddp__job_read_arrays(r, v, "parameters", o->param, DDP_OP_PARAMS, &o->params));
-    DDP__TRY(ddp__job_read_arrays(r, v, "buffers", o->buffer, DDP_OP_BUFFERS, &o->buffers));
-    DDP__TRY(ddp__job_read_rule(r, v, &o->rule));
+    if (ddp__job_named(r->j, o->name, i) >= 0) return ddp__job_bad(r, v, "two operators have this name");
+    ddp__job_string(r, v, "op", o->op, sizeof o->op);
+    ddp__job_string(r, v, "layer", o->layer, sizeof o->layer);
+    type = o->op[0] ? (int)DDP_JOB_NON_PARAMETRIC : (int)DDP_JOB_PLACEHOLDER;
+    o->type = (ddp_job_type)ddp__job_choice(r, v, "type", type, ddp__job_types, 5);
+    o->dtype = (ddp_dtype)ddp__job_choice(r, v, "dtype", (int)DDP_F32, ddp__job_dtypes, 2);
+    o->node = (int)ddp__job_number(r, v, "node", -1, 0, r->j->nodes - 1, 1);
+    ddp__job_read_args(r, v, i);
+    o->shape.dims = -1;
+    ddp__job_read_shape(r, v, &o->shape);
+    o->flops = ddp__job_number(r, v, "flops", 0, 0, DBL_MAX, 0);
+    o->backward_flops = ddp__job_number(r, v, "backward_flops", 0, 0, DBL_MAX, 0);
+    o->params = ddp__job_read_arrays(r, v, "parameters", o->param, DDP_OP_PARAMS);
+    o->buffers = ddp__job_read_arrays(r, v, "buffers", o->buffer, DDP_OP_BUFFERS);
+    ddp__job_read_rule(r, v, &o->rule);
     if (o->type == DDP_JOB_PLACEHOLDER && (o->op[0] || o->arg_count || o->shape.dims < 0))
         return ddp__job_bad(r, v, "a placeholder needs a shape, and has no op and no args");
-    if (o->type != DDP_JOB_PLACEHOLDER && !o->op[0]) return ddp__job_bad(r, v, "an operator needs \"op\", the name of its kernel");
-    return DDP_OK;
+    if (o->type != DDP_JOB_PLACEHOLDER && !o->op[0])
+        return ddp__job_bad(r, v, "an operator needs \"op\", the name of its kernel");
+    return r->fault;
 }
 
 /* What stands before the hash is the version's, and needs none. */
-static ddp_status ddp__job_check_hash(const ddp__job_reader *r, const ddp__json *root, const char *text, size_t n)
+static void ddp__job_check_hash(ddp__job_reader *r, const ddp__json *root, const char *text, size_t n)
 {
     const ddp__json *v = ddp__json_get(root, "hash");
-    char is[17];
+    char is[17] = "";
+    size_t at = 0;
 
-    if (!v) return DDP_OK;
-    for (size_t at = 0; v->kind == DDP__JSON_STRING && strlen(v->string) == 16 && at + 18 < n; at++) {
-        if (memcmp(text + at, v->string, 16)) continue;
-        snprintf(is, sizeof is, "%016llx", (unsigned long long)ddp__hash(DDP__HASH_START, text + at + 17, n - at - 17));
-        if (!strcmp(is, v->string)) return DDP_OK;
-        break;
+    if (!v) return;
+    if (v->kind == DDP__JSON_STRING && strlen(v->string) == 16) {
+        while (at + 18 < n && memcmp(text + at, v->string, 16)) at++;
+        if (at + 18 < n)
+            snprintf(is, sizeof is, "%016llx", (unsigned long long)ddp__hash(DDP__HASH_START, text + at + 17, n - at - 17));
+        if (!strcmp(is, v->string)) return;
     }
-    return ddp__job_bad(r, v, "the description was changed or damaged on its way: its hash does not fit (a description that "
-                        "was edited goes without one)");
+    ddp__job_bad(r, v, "the description was changed or damaged on its way: its hash does not fit (a description that was "
+                 "edited goes without one)");
 }
 
 static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, const char *text, size_t n)
 {
     const ddp__json *v = ddp__json_get(root, "dreamddp_job"), *list;
-    double steps = 1, micro = 1, seed = 0, nodes = 0, node = -1;
+    ddp_job *j = r->j;
     char schedule[16] = "", wire[64] = "";
     int i = 0;
 
@@ -55716,33 +55705,33 @@ static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, c
     if (v->number != (double)DDP_JOB_VERSION)
         return ddp__fail(r->err, DDP_FORMAT, "%s: a job description of version %g, this program reads version %d: use the same "
                          "release for the broker and all nodes", r->name, v->number, DDP_JOB_VERSION);
-    DDP__TRY(ddp__job_check_hash(r, root, text, n));
-    DDP__TRY(ddp__job_number(r, root, "steps", 1, 1e12, 1, &steps));
-    DDP__TRY(ddp__job_number(r, root, "micro_batches", 1, 1e6, 1, &micro));
-    DDP__TRY(ddp__job_number(r, root, "seed", 0, 9007199254740992.0, 1, &seed));
-    DDP__TRY(ddp__job_number(r, root, "nodes", 0, 1024, 1, &nodes));
-    DDP__TRY(ddp__job_number(r, root, "node", -1, nodes - 1, 1, &node));
-    DDP__TRY(ddp__job_string(r, root, "pipeline", schedule, sizeof schedule));
-    DDP__TRY(ddp__job_string(r, root, "edge_wire", wire, sizeof wire));
-    DDP__TRY(ddp__job_read_rule(r, root, &r->j->rule));
-    if (wire[0]) DDP__TRY(ddp_job_wire(r->j, wire, r->err));
-    if (schedule[0]) DDP__TRY(ddp_pipeline_named(schedule, &r->j->schedule, r->err));
-    r->j->steps = (long)steps, r->j->micro_batches = (int)micro, r->j->seed = (uint64_t)seed;
-    r->j->nodes = (int)nodes, r->j->node = (int)node;
+    ddp__job_check_hash(r, root, text, n);
+    j->steps = (long)ddp__job_number(r, root, "steps", 1, 1, 1e12, 1);
+    j->micro_batches = (int)ddp__job_number(r, root, "micro_batches", 1, 1, 1e6, 1);
+    j->seed = (uint64_t)ddp__job_number(r, root, "seed", 0, 0, 9007199254740992.0, 1);
+    j->nodes = (int)ddp__job_number(r, root, "nodes", 0, 0, 1024, 1);
+    j->node = (int)ddp__job_number(r, root, "node", -1, -1, j->nodes - 1, 1);
+    ddp__job_string(r, root, "pipeline", schedule, sizeof schedule);
+    ddp__job_string(r, root, "edge_wire", wire, sizeof wire);
+    ddp__job_read_rule(r, root, &j->rule);
+    if (r->fault) return r->fault;
+    if (wire[0]) DDP__TRY(ddp_job_wire(j, wire, r->err));
+    if (schedule[0]) DDP__TRY(ddp_pipeline_named(schedule, &j->schedule, r->err));
     DDP__TRY(ddp__json_need(r->name, root, "operators", DDP__JSON_ARRAY, &list, r->err));
     if (!list->count) return ddp__job_bad(r, list, "a job needs operators");
-    r->j->op = (ddp_job_op *)ddp__calloc((size_t)list->count, sizeof *r->j->op);
-    if (!r->j->op) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %ld operators", r->name, list->count);
-    r->j->ops = (int)list->count;
+    j->op = (ddp_job_op *)ddp__calloc((size_t)list->count, sizeof *j->op);
+    if (!j->op) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %ld operators", r->name, list->count);
+    j->ops = (int)list->count;
     for (v = list->first; v; v = v->next) DDP__TRY(ddp__job_read_op(r, v, i++));
     DDP__TRY(ddp__json_need(r->name, root, "loss", DDP__JSON_STRING, &v, r->err));
-    return ddp__job_find(r, v, r->j->ops, &r->j->loss);
+    j->loss = ddp__job_find(r, v, j->ops);
+    return r->fault;
 }
 
 ddp_status ddp_job_read(const char *name, const char *text, size_t n, ddp_job *out, ddp_error *err)
 {
     ddp_job j;
-    ddp__job_reader r = {name, &j, err};
+    ddp__job_reader r = {name, &j, err, DDP_OK};
     ddp__json *root;
     ddp_status s;
 

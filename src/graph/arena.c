@@ -47,8 +47,12 @@ size_t ddp__output_bytes(const ddp_node *n)
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
 size_t ddp__part_stride(const ddp_node *n) { return ddp__round64(ddp__output_bytes(n)); }
-int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
-int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
+
+/* The value of a scalar stays readable after backward, a user's input until he refills it. */
+static int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
+
+/* No backward of node d reads d's own output. */
+static int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
 
 /* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174) ---- */
 

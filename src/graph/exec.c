@@ -3,7 +3,8 @@
 
 /* ---- states ---- */
 
-void *ddp__state_at(const ddp_state *s, size_t offset)
+/* The array at an offset of the arena, NULL if it does not exist. */
+static void *ddp__state_at(const ddp_state *s, size_t offset)
 {
     if (offset == DDP__NOWHERE) return NULL;
     return s->arena[offset >> DDP__ARENA_SHIFT] + (offset & (((size_t)1 << DDP__ARENA_SHIFT) - 1));

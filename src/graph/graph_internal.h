@@ -174,12 +174,6 @@ DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
  * second forward lies between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* The value of a scalar stays readable after backward, a user's input until he refills it. */
-DDP_LIB int ddp__stays(const ddp_node *d);
-
-/* 1 if no backward of node d reads d's own output. */
-DDP_LIB int ddp__forgets_out(const ddp_node *d);
-
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
  * again, share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1
  * places nothing). An array gets the smallest hole that fits when its
@@ -204,8 +198,5 @@ DDP_LIB void ddp__node_places(ddp_graph *g);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
-
-/* The array at an offset of the arena, NULL if it does not exist. */
-DDP_LIB void *ddp__state_at(const ddp_state *s, size_t offset);
 
 #endif /* DDP_GRAPH_GRAPH_INTERNAL_H */
