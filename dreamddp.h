@@ -7222,13 +7222,9 @@ void ddp_graph_free(ddp_graph *g)
     ddp__owned **link;
 
     if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
-    if (g->host) {
-        for (link = &g->host->owned; *link; link = &(*link)->next) {
-            if (*link != &g->owned) continue;
-            *link = g->owned.next;
-            break;
-        }
-    }
+    link = g->host ? &g->host->owned : NULL;
+    while (link && *link != &g->owned) link = &(*link)->next;
+    if (link) *link = g->owned.next;
     ddp__graph_destroy(&g->owned);
 }
 
@@ -53592,20 +53588,20 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 }
 
 /* A device sends through memory that the session makes, which the first hook would begin too late. */
-static ddp_status ddp__pipe_begin(ddp_pipe *p)
+static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 {
+    p->received = p->finished = p->losses = 0;
+    p->asked = micro_batches;
+    p->trains = trains;
+    p->loss_sum = 0;
     return p->d->host.backend && !p->d->started ? ddp__session_start(p->d, &p->d->host.error) : DDP_OK;
 }
 
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
-    DDP__TRY(ddp__pipe_begin(p));
+    DDP__TRY(ddp__pipe_begin(p, p->micro_batches, 1));
     ddp__lanes_begin(p);
-    p->received = p->finished = p->losses = 0;
-    p->asked = p->micro_batches;
-    p->trains = 1;
     p->evaluated = -1;
-    p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
         DDP__TRY(p->task[i].kind == DDP_TASK_FORWARD ? ddp__pipe_forward(p, p->task[i].micro_batch, 1)
                                                      : ddp__pipe_backward(p, &p->task[i]));
@@ -53624,11 +53620,7 @@ int ddp_pipe_step(ddp_pipe *p)
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
-    DDP__TRY(ddp__pipe_begin(p));
-    p->received = p->losses = 0;
-    p->asked = n;
-    p->trains = 0;
-    p->loss_sum = 0;
+    DDP__TRY(ddp__pipe_begin(p, n, 0));
     for (int m = 0; m < n; m++) {
         p->finished = m;
         DDP__TRY(ddp__pipe_forward(p, m, 0));
@@ -53688,30 +53680,27 @@ static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "ad
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
 {
     ddp_edge_wire w = {DDP_EDGE_F32, 0, 0, 0};
-    char number[2][32] = {"", ""};
-    const char *colon = text ? strchr(text, ':') : NULL;
-    const size_t n = colon ? (size_t)(colon - text) : text ? strlen(text) : 0;
+    char name[80], *ratio, *factor;
     int i = 0, bad;
 
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_edge_wire_parse: out is NULL");
-    while (text && ddp__edge_names[i] && (strlen(ddp__edge_names[i]) != n || memcmp(ddp__edge_names[i], text, n))) i++;
-    bad = !text || !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (colon != NULL);
+    bad = snprintf(name, sizeof name, "%s", text ? text : "") >= (int)sizeof name;
+    ratio = strchr(name, ':');
+    if (ratio) *ratio++ = '\0';
+    factor = ratio ? strchr(ratio, ':') : NULL;
+    if (factor) *factor++ = '\0';
+    while (ddp__edge_names[i] && strcmp(ddp__edge_names[i], name)) i++;
     w.coding = (ddp_edge_coding)i;
-    for (int k = 0; !bad && colon && k < (i == (int)DDP_EDGE_ADATOPK ? 2 : 1); k++) {
-        const size_t length = strcspn(colon + 1, ":");
-        bad = length >= sizeof number[k];
-        if (!bad) memcpy(number[k], colon + 1, length);
-        colon = colon[1 + length] ? colon + 1 + length : NULL;
-    }
-    bad |= colon != NULL || (*number[0] && !ddp__parse_double(number[0], &w.ratio)) ||
-           (*number[1] && !ddp__parse_double(number[1], &w.factor));
+    bad |= !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (ratio != NULL) || (factor && i != (int)DDP_EDGE_ADATOPK) ||
+           (ratio && *ratio && !ddp__parse_double(ratio, &w.ratio)) ||
+           (factor && *factor && !ddp__parse_double(factor, &w.factor));
     if (bad)
         return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
                          "adatopk:R:FACTOR or bottleneck:R", text ? text : "");
     if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
                          "hundredth", text);
-    if (*number[1] && !(w.factor > 0 && w.factor <= 1e6))
+    if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
                          text);
     w.feedback = out->feedback;
@@ -54209,11 +54198,10 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
 /* Ranks that were given unlike files are told before anything passes between them. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
-    uint64_t h = (uint64_t)p->schedule;
+    uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of, (size_t)p->d->world * sizeof *p->rank_of);
 
-    for (int i = 0; i < p->d->world; i++) h = (h ^ (uint64_t)p->rank_of[i]) * UINT64_C(1099511628211);
     for (int i = 0; i < p->g->nodes; i++)
-        if (p->g->node[i]->op) h = (h ^ (uint64_t)stage_of[i]) * UINT64_C(1099511628211);
+        if (p->g->node[i]->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
     return (ddp_status)ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
 }
 
@@ -54707,16 +54695,15 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
     ddp_status code;
 
     if (!f) return err->code;
+    memset(&s, 0, sizeof s);
     code = d->started ? DDP_OK : ddp__session_start(d, err);
     if (code == DDP_OK) code = ddp__post_flush(d, err);
-    if (code == DDP_OK) {
-        code = ddp__worker_list(d, &s, err);
-        if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
-        if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
-        if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
-        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
-        ddp__worker_free(&s);
-    }
+    if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
+    if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
+    if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+    ddp__worker_free(&s);
     ddp_safetensors_close(f);
     return code;
 }
@@ -54748,23 +54735,22 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     for (size_t at = 0; s == DDP_OK && at < text.size; line++) {
         const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
         const size_t n = end ? (size_t)(end - from) : text.size - at;
-        ddp__json *plan;
+        const ddp__json *own, *least;
+        ddp__json *plan, *worse;
         char name[300];
 
         at += n + 1;
         if (strspn(from, " \t\r") >= n) continue;
         snprintf(name, sizeof name, "%.250s, plan %d", path, line);
         plan = ddp__json_parse(name, from, n, err);
+        own = ddp__json_get(plan, cost);
+        least = ddp__json_get(best, cost);
         if (!plan) s = err->code;
-        else {
-            const ddp__json *own = ddp__json_get(plan, cost), *least = ddp__json_get(best, cost);
-            if (!own || own->kind != DDP__JSON_NUMBER)
-                s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed", name, cost, what);
-            if (s == DDP_OK && (!best || own->number < least->number)) {
-                ddp__json_free(best);
-                best = plan;
-            } else ddp__json_free(plan);
-        }
+        else if (!own || own->kind != DDP__JSON_NUMBER)
+            s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed", name, cost, what);
+        worse = s == DDP_OK && (!least || own->number < least->number) ? best : plan;
+        if (worse != plan) best = plan;
+        ddp__json_free(worse);
     }
     ddp__text_free(&text);
     if (s == DDP_OK && best) return best;
@@ -55094,18 +55080,11 @@ static const ddp_op ddp__variable = {"variable", ddp__variable_shape, ddp__varia
 
 /* ---- from a graph ---- */
 
-static ddp_job_type ddp__job_type_of(const ddp_node *n, int is_loss)
-{
-    if (!n->op) return DDP_JOB_PLACEHOLDER;
-    if (is_loss) return DDP_JOB_LOSS;
-    if (n->op == &ddp__variable) return DDP_JOB_VARIABLE;
-    return n->spec.params ? DDP_JOB_PARAMETRIC : DDP_JOB_NON_PARAMETRIC;
-}
-
 /* What the kernel says of the operator. */
 static void ddp__job_fill(ddp_job_op *o, const ddp_node *n, int is_loss)
 {
-    o->type = ddp__job_type_of(n, is_loss);
+    o->type = !n->op ? DDP_JOB_PLACEHOLDER : is_loss ? DDP_JOB_LOSS : n->op == &ddp__variable ? DDP_JOB_VARIABLE
+              : n->spec.params ? DDP_JOB_PARAMETRIC : DDP_JOB_NON_PARAMETRIC;
     o->dtype = n->type;
     o->shape = n->spec.out;
     o->flops = n->spec.flops;

@@ -433,12 +433,8 @@ void ddp_graph_free(ddp_graph *g)
     ddp__owned **link;
 
     if (!g || g->registered) return; /* the context still uses the layers; it frees the graph */
-    if (g->host) {
-        for (link = &g->host->owned; *link; link = &(*link)->next) {
-            if (*link != &g->owned) continue;
-            *link = g->owned.next;
-            break;
-        }
-    }
+    link = g->host ? &g->host->owned : NULL;
+    while (link && *link != &g->owned) link = &(*link)->next;
+    if (link) *link = g->owned.next;
     ddp__graph_destroy(&g->owned);
 }

@@ -10,30 +10,27 @@ static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "ad
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
 {
     ddp_edge_wire w = {DDP_EDGE_F32, 0, 0, 0};
-    char number[2][32] = {"", ""};
-    const char *colon = text ? strchr(text, ':') : NULL;
-    const size_t n = colon ? (size_t)(colon - text) : text ? strlen(text) : 0;
+    char name[80], *ratio, *factor;
     int i = 0, bad;
 
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_edge_wire_parse: out is NULL");
-    while (text && ddp__edge_names[i] && (strlen(ddp__edge_names[i]) != n || memcmp(ddp__edge_names[i], text, n))) i++;
-    bad = !text || !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (colon != NULL);
+    bad = snprintf(name, sizeof name, "%s", text ? text : "") >= (int)sizeof name;
+    ratio = strchr(name, ':');
+    if (ratio) *ratio++ = '\0';
+    factor = ratio ? strchr(ratio, ':') : NULL;
+    if (factor) *factor++ = '\0';
+    while (ddp__edge_names[i] && strcmp(ddp__edge_names[i], name)) i++;
     w.coding = (ddp_edge_coding)i;
-    for (int k = 0; !bad && colon && k < (i == (int)DDP_EDGE_ADATOPK ? 2 : 1); k++) {
-        const size_t length = strcspn(colon + 1, ":");
-        bad = length >= sizeof number[k];
-        if (!bad) memcpy(number[k], colon + 1, length);
-        colon = colon[1 + length] ? colon + 1 + length : NULL;
-    }
-    bad |= colon != NULL || (*number[0] && !ddp__parse_double(number[0], &w.ratio)) ||
-           (*number[1] && !ddp__parse_double(number[1], &w.factor));
+    bad |= !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (ratio != NULL) || (factor && i != (int)DDP_EDGE_ADATOPK) ||
+           (ratio && *ratio && !ddp__parse_double(ratio, &w.ratio)) ||
+           (factor && *factor && !ddp__parse_double(factor, &w.factor));
     if (bad)
         return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
                          "adatopk:R:FACTOR or bottleneck:R", text ? text : "");
     if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
                          "hundredth", text);
-    if (*number[1] && !(w.factor > 0 && w.factor <= 1e6))
+    if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
                          text);
     w.feedback = out->feedback;

@@ -81,16 +81,15 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
     ddp_status code;
 
     if (!f) return err->code;
+    memset(&s, 0, sizeof s);
     code = d->started ? DDP_OK : ddp__session_start(d, err);
     if (code == DDP_OK) code = ddp__post_flush(d, err);
-    if (code == DDP_OK) {
-        code = ddp__worker_list(d, &s, err);
-        if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
-        if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
-        if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
-        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
-        ddp__worker_free(&s);
-    }
+    if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
+    if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
+    if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+    ddp__worker_free(&s);
     ddp_safetensors_close(f);
     return code;
 }

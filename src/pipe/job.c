@@ -37,18 +37,11 @@ static const ddp_op ddp__variable = {"variable", ddp__variable_shape, ddp__varia
 
 /* ---- from a graph ---- */
 
-static ddp_job_type ddp__job_type_of(const ddp_node *n, int is_loss)
-{
-    if (!n->op) return DDP_JOB_PLACEHOLDER;
-    if (is_loss) return DDP_JOB_LOSS;
-    if (n->op == &ddp__variable) return DDP_JOB_VARIABLE;
-    return n->spec.params ? DDP_JOB_PARAMETRIC : DDP_JOB_NON_PARAMETRIC;
-}
-
 /* What the kernel says of the operator. */
 static void ddp__job_fill(ddp_job_op *o, const ddp_node *n, int is_loss)
 {
-    o->type = ddp__job_type_of(n, is_loss);
+    o->type = !n->op ? DDP_JOB_PLACEHOLDER : is_loss ? DDP_JOB_LOSS : n->op == &ddp__variable ? DDP_JOB_VARIABLE
+              : n->spec.params ? DDP_JOB_PARAMETRIC : DDP_JOB_NON_PARAMETRIC;
     o->dtype = n->type;
     o->shape = n->spec.out;
     o->flops = n->spec.flops;

@@ -16,23 +16,22 @@ static ddp__json *ddp__stages_plan(const char *path, const char *cost, const cha
     for (size_t at = 0; s == DDP_OK && at < text.size; line++) {
         const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
         const size_t n = end ? (size_t)(end - from) : text.size - at;
-        ddp__json *plan;
+        const ddp__json *own, *least;
+        ddp__json *plan, *worse;
         char name[300];
 
         at += n + 1;
         if (strspn(from, " \t\r") >= n) continue;
         snprintf(name, sizeof name, "%.250s, plan %d", path, line);
         plan = ddp__json_parse(name, from, n, err);
+        own = ddp__json_get(plan, cost);
+        least = ddp__json_get(best, cost);
         if (!plan) s = err->code;
-        else {
-            const ddp__json *own = ddp__json_get(plan, cost), *least = ddp__json_get(best, cost);
-            if (!own || own->kind != DDP__JSON_NUMBER)
-                s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed", name, cost, what);
-            if (s == DDP_OK && (!best || own->number < least->number)) {
-                ddp__json_free(best);
-                best = plan;
-            } else ddp__json_free(plan);
-        }
+        else if (!own || own->kind != DDP__JSON_NUMBER)
+            s = ddp__fail(err, DDP_FORMAT, "%s has no number \"%s\": a file of `%s --json FILE` is needed", name, cost, what);
+        worse = s == DDP_OK && (!least || own->number < least->number) ? best : plan;
+        if (worse != plan) best = plan;
+        ddp__json_free(worse);
     }
     ddp__text_free(&text);
     if (s == DDP_OK && best) return best;

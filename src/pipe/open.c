@@ -38,11 +38,10 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
 /* Ranks that were given unlike files are told before anything passes between them. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
-    uint64_t h = (uint64_t)p->schedule;
+    uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of, (size_t)p->d->world * sizeof *p->rank_of);
 
-    for (int i = 0; i < p->d->world; i++) h = (h ^ (uint64_t)p->rank_of[i]) * UINT64_C(1099511628211);
     for (int i = 0; i < p->g->nodes; i++)
-        if (p->g->node[i]->op) h = (h ^ (uint64_t)stage_of[i]) * UINT64_C(1099511628211);
+        if (p->g->node[i]->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
     return (ddp_status)ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
 }
 

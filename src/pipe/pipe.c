@@ -74,20 +74,20 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 }
 
 /* A device sends through memory that the session makes, which the first hook would begin too late. */
-static ddp_status ddp__pipe_begin(ddp_pipe *p)
+static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 {
+    p->received = p->finished = p->losses = 0;
+    p->asked = micro_batches;
+    p->trains = trains;
+    p->loss_sum = 0;
     return p->d->host.backend && !p->d->started ? ddp__session_start(p->d, &p->d->host.error) : DDP_OK;
 }
 
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
-    DDP__TRY(ddp__pipe_begin(p));
+    DDP__TRY(ddp__pipe_begin(p, p->micro_batches, 1));
     ddp__lanes_begin(p);
-    p->received = p->finished = p->losses = 0;
-    p->asked = p->micro_batches;
-    p->trains = 1;
     p->evaluated = -1;
-    p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
         DDP__TRY(p->task[i].kind == DDP_TASK_FORWARD ? ddp__pipe_forward(p, p->task[i].micro_batch, 1)
                                                      : ddp__pipe_backward(p, &p->task[i]));
@@ -106,11 +106,7 @@ int ddp_pipe_step(ddp_pipe *p)
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
-    DDP__TRY(ddp__pipe_begin(p));
-    p->received = p->losses = 0;
-    p->asked = n;
-    p->trains = 0;
-    p->loss_sum = 0;
+    DDP__TRY(ddp__pipe_begin(p, n, 0));
     for (int m = 0; m < n; m++) {
         p->finished = m;
         DDP__TRY(ddp__pipe_forward(p, m, 0));
