@@ -25,7 +25,6 @@ typedef struct broker {
     int         device[NODES]; /* of stage s */
     int         stages;
     double      predicted_s, first_loss, last_loss[10];
-    long        losses;   /* of this attempt's steps */
     channel_done done;
     int         restarts;
     ddp_progress progress;
@@ -236,16 +235,6 @@ static void ship_data(broker *b, long step)
 
 /* ---- an attempt ---- */
 
-/* What was on its way is the checkpoint. */
-static void checkpoint(broker *b, long step)
-{
-    channel_state *state = b->state[0];
-
-    b->state[0] = b->state[1];
-    b->state[1] = state;
-    b->saved = step;
-}
-
 static void note_loss(broker *b, long step, double loss)
 {
     if (step == 0) b->first_loss = loss;
@@ -280,7 +269,10 @@ static ddp_status run(broker *b, ddp_error *err)
             note_loss(b, heard++, loss);
         }
         if (w == WORD_SAVED && ++saves == b->stages) {
-            checkpoint(b, hold < steps ? hold : steps);
+            channel_state *state = b->state[0];
+            b->state[0] = b->state[1]; /* what was on its way is the checkpoint */
+            b->state[1] = state;
+            b->saved = hold < steps ? hold : steps;
             saves = 0;
             hold += every ? every : steps;
         }
