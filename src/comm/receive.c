@@ -177,7 +177,9 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         p->receives = f->offset;
         p->heard_at = now;
     } else if (f->type == DDP__FRAME_GOODBYE) {
+        pthread_mutex_lock(&e->lock); /* ddp__engine_left reads it */
         p->left = 1;
+        pthread_mutex_unlock(&e->lock);
         p->want_farewell = 1;
         ddp__check_left(e, peer);
     } else if (f->type == DDP__FRAME_FAREWELL) {

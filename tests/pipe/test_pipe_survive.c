@@ -115,6 +115,7 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p, int world, int own)
         if (!bad) j->b->loss[own] = ddp_pipe_loss(p);
         if (!bad) bad = ddp_step_end(d);
         if (now && j->when == EVALUATION) kill(getpid(), SIGKILL);
+        if (!bad && step % 3 == 1) bad = ddp_wait(d); /* averages may still be on their way */
         if (!bad && step % 3 == 1) bad = ddp_pipe_evaluate(p, 2);
         if (bad) return bad;
     }
