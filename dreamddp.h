@@ -25661,13 +25661,22 @@ static void ddp__admit_late(ddp__engine *e, double now)
                now - e->member_data->admit_at, who);
 }
 
-static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+/* Without those who have given in since; who may go on here names those whom only others have noticed yet. */
+static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
     uint64_t lost = el->own.edge[e->rank] | el->own.left;
+
+    if (!(el->set_then >> e->rank & 1)) return lost;
+    lost &= ~el->set_then;
+    return lost ? lost : el->own.base.live & ~el->set_then;
+}
+
+static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+{
+    const uint64_t lost = ddp__lost_then(e);
     size_t used = 0;
 
-    if (el->set_then >> e->rank & 1) lost &= ~el->set_then; /* not those who have given in since */
     buf[0] = '\0';
     for (int r = 0; r < e->world && used + 80 < room; r++)
         if (lost >> r & 1)
@@ -25692,7 +25701,7 @@ static void ddp__give_in(ddp__engine *e)
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
         then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";
-    } else if (serve & before & (~old | w->edge[e->rank])) {
+    } else if (serve & before & (~old | ddp__lost_then(e))) {
         snprintf(rest, sizeof rest, "nobody else has the parameters that it serves");
     } else {
         int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
