@@ -30110,9 +30110,8 @@ typedef struct ddp__place {
     int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
     int    *best;           /* [N] arrangement; cost INFINITY = none yet */
     double  cost;
-    int     proven, points;
+    int     proven, points, most_points;
     double *curve;
-    size_t  curve_room;
     ddp__matching matching; /* of D by D */
     double *weight;         /* [D x D] */
     double *hop;            /* [S x S] value of each matching */
@@ -34565,17 +34564,24 @@ int ddp__place_next(ddp__place *p)
 
 void ddp__place_offer(ddp__place *p, const int *at, double cost)
 {
-    double now, *curve;
+    double now;
     if (!(cost < p->cost)) return;
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
     p->cost = cost;
-    curve = (double *)ddp__grow(p->curve, &p->curve_room, 2 * (size_t)p->points + 2, sizeof *curve);
-    p->room.failed |= !curve;
-    if (!curve) return;
-    p->curve = curve;
-    curve[2 * p->points] = now;
-    curve[2 * p->points++ + 1] = cost;
+    if (p->points == p->most_points) {
+        int most = p->points ? 2 * p->points : 64;
+        double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
+        if (!more) {
+            p->room.failed = 1;
+            return;
+        }
+        p->curve = more;
+        p->most_points = most;
+    }
+    p->curve[2 * p->points] = now;
+    p->curve[2 * p->points + 1] = cost;
+    p->points++;
     if (!p->o->progress || p->stop == 2) return;
     p->told = now;
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
@@ -34913,8 +34919,7 @@ typedef struct ddp__place_cycle {
     char *got;         /* [S] has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
     double *sum;       /* [S] weight between one device and each group */
-    double *table;     /* [N x S] sums of each device, kept up to date; or [S], summed afresh each time */
-    int whole, filled; /* the table has a row for each device; and these are up to date */
+    double *table;     /* [N x S] sum of each device, kept up to date; NULL = summed afresh each time */
 } ddp__place_cycle;
 
 /* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
@@ -34923,8 +34928,10 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
-    c->sum = c->table + (c->whole ? (size_t)v * (size_t)p->S : 0);
-    if (c->filled) return 0;
+    if (c->table) {
+        c->sum = c->table + (size_t)v * (size_t)p->S;
+        return 0;
+    }
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
     for (int u = 0; u < p->N; u++) {
         if (u == v) continue;
@@ -34973,7 +34980,7 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 {
     const ddp__place *p = c->p;
     const double *row = p->kl + (size_t)v * (size_t)p->N;
-    for (int u = 0; c->filled && u < p->N; u++) {
+    for (int u = 0; c->table && u < p->N; u++) {
         c->table[(size_t)u * (size_t)p->S + (size_t)c->label[v]] -= row[u];
         c->table[(size_t)u * (size_t)p->S + (size_t)q] += row[u];
     }
@@ -35017,19 +35024,35 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-static void ddp__place_cyclic_pass(ddp__place_cycle *c)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
-    size_t N = (size_t)c->p->N, S = (size_t)c->p->S;
-    memset(c->size, 0, S * sizeof *c->size);
-    memset(c->locked, 0, N);
-    memset(c->got, 0, S);
-    c->filled = 0;
-    for (int v = 0; v < c->p->N; v++) {
-        c->size[c->label[v]]++;
-        if (c->whole) (void)ddp__place_weigh(c, v);
+    size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__scratch room = {NULL, 0};
+    ddp__place_cycle c;
+    int k, g;
+
+    memset(&c, 0, sizeof c);
+    c.p = p;
+    c.kl = kl;
+    c.label = label;
+    c.size = ddp__ints(&room, S);
+    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
+    c.locked = (char *)ddp__scratch_take(&room, N, 1);
+    c.got = (char *)ddp__scratch_take(&room, S, 1);
+    c.sum = ddp__doubles(&room, S);
+    for (k = 0; !room.failed && k < p->N; k++) {
+        c.size[label[k]]++;
+        if (!table) continue;
+        (void)ddp__place_weigh(&c, k);
+        memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
     }
-    c->filled = c->whole;
-    for (size_t k = 0; k < S && memchr(c->got, 0, S) && ddp__place_cycle_once(c); k++) {}
+    c.table = table;
+    for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
+        for (g = 0; g < p->S && c.got[g]; g++) {}
+        if (g == p->S) break;
+    }
+    ddp__scratch_free(&room);
+    return !room.failed;
 }
 
 void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
@@ -35039,29 +35062,20 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
     ddp__place_chain c;
-    ddp__place_cycle y;
     int one, two, out;
-    double cost;
+    double cost, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
     memset(&pool, 0, sizeof pool);
-    memset(&y, 0, sizeof y);
     if (quick) {
         pool.weight = (long)(S * N * N / 32);
         pool.tour = (long)(S <= DDP_TOUR_EXACT ? (S * S << S) / 64 : S * S * S);
     }
     ddp__place_pool_open(p, &pool);
-    c.locked = y.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
     c.end = ddp__ints(&p->room, 2 * S);
     c.link = ddp__doubles(&p->room, S);
     c.mean = ddp__doubles(&p->room, 2 * S * S);
     c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
-    y.p = p;
-    y.kl = solver == DDP_PLACE_KL;
-    y.whole = quick;
-    y.label = pool.child;
-    y.size = ddp__ints(&p->room, S), y.moved = ddp__ints(&p->room, N), y.from = ddp__ints(&p->room, N);
-    y.got = (char *)ddp__scratch_take(&p->room, S, 1);
-    y.table = ddp__doubles(&p->room, quick ? N * S : S);
     for (;;) {
         if (!ddp__place_next(p)) {
             if (!more || p->stop == 2 || !(p->cost < before)) break;
@@ -35072,7 +35086,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         }
         ddp__place_cross(p, &pool, &one, &two);
         if (!released) ddp__place_circulate(p, &c, pool.child);
-        else ddp__place_cyclic_pass(&y);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
         if (released) out = one;
@@ -35664,33 +35678,50 @@ void ddp__place_anneal(ddp__place *p)
 
 /* ---- every partition ---- */
 
-/* Device v joins each stage with room, and of the empty ones the first. at [N], count [S]: the members so far. */
-static int ddp__place_all_from(ddp__place *p, int *at, int *count, int v)
+typedef struct ddp__place_all {
+    ddp__place *p;
+    int *at;    /* [N] members so far, at[j * D ..] */
+    int *count; /* [S] */
+} ddp__place_all;
+
+/* Device v joins each stage with room, and of the empty ones the first. */
+static int ddp__place_all_from(ddp__place_all *a, int v)
 {
+    ddp__place *p = a->p;
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, at, INFINITY));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, INFINITY));
         return 1;
     }
     for (int j = 0; j < p->S; j++) {
-        if (count[j] == p->D) continue;
-        at[j * p->D + count[j]++] = v;
-        if (!ddp__place_all_from(p, at, count, v + 1)) return 0;
-        if (--count[j] == 0) break;
+        if (a->count[j] == p->D) continue;
+        a->at[(size_t)j * (size_t)p->D + (size_t)a->count[j]++] = v;
+        if (!ddp__place_all_from(a, v + 1)) return 0;
+        if (--a->count[j] == 0) break;
     }
     return 1;
 }
 
 int ddp__place_enumerate(ddp__place *p)
 {
+    ddp__place_all a;
     double count = 1;
-    int *at, *members;
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
     for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
     if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
-    at = ddp__ints(&p->room, (size_t)p->N), members = ddp__ints(&p->room, (size_t)p->S);
-    if (!p->room.failed) p->proven = ddp__place_all_from(p, at, members, 0) && (!p->stop || p->S == 1);
+    a.p = p;
+    a.at = ddp__ints(&p->room, (size_t)p->N);
+    a.count = ddp__ints(&p->room, (size_t)p->S);
+    if (p->room.failed) return 1;
+    if (p->S == 1) {
+        for (int k = 0; k < p->N; k++) a.at[k] = k;
+        p->candidates++;
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, INFINITY));
+        p->proven = 1;
+    } else {
+        p->proven = ddp__place_all_from(&a, 0) && !p->stop;
+    }
     return 1;
 }
 
@@ -35931,6 +35962,12 @@ static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "geneti
 
 DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
+static void ddp__place_close(ddp__place *p)
+{
+    DDP_FREE(p->curve);
+    ddp__scratch_free(&p->room);
+}
+
 /* Pair terms, averaged over directions; the sums of a whole placement must stay finite. */
 static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
 {
@@ -36000,10 +36037,24 @@ static void ddp__place_random(ddp__place *p)
 
 static void ddp__place_solve(ddp__place *p)
 {
+    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
+    if (ours && ddp__place_enumerate(p)) return;
+    switch (p->o->solver) {
+    case DDP_PLACE_GENETIC:
+    case DDP_PLACE_GENETIC_CODE:
+    case DDP_PLACE_KL: ddp__place_genetic(p, p->o->solver, NULL); break;
+    case DDP_PLACE_RANDOM: ddp__place_random(p); break;
+    case DDP_PLACE_EXACT: ddp__place_exact(p); break;
+    case DDP_PLACE_ANNEAL:
+    case DDP_PLACE_DEFAULT: ddp__place_anneal(p); break;
+    }
+}
+
+static void ddp__place_limits(ddp__place *p)
+{
     const ddp_place_options *o = p->o;
     int exact = o->solver == DDP_PLACE_EXACT;
     int anneal = o->solver == DDP_PLACE_ANNEAL || o->solver == DDP_PLACE_DEFAULT;
-
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
     p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
     if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
@@ -36012,11 +36063,6 @@ static void ddp__place_solve(ddp__place *p)
     }
     p->rng = ddp_rng_seed(o->seed, 0);
     p->start = ddp_now();
-    if ((exact || anneal) && ddp__place_enumerate(p)) return;
-    if (exact) ddp__place_exact(p);
-    else if (anneal) ddp__place_anneal(p);
-    else if (o->solver == DDP_PLACE_RANDOM) ddp__place_random(p);
-    else ddp__place_genetic(p, o->solver, NULL);
 }
 
 ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out, ddp_error *err)
@@ -36037,6 +36083,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
     if (status == DDP_OK) {
         p.o = o;
+        ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
         if (p.room.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
@@ -36051,18 +36098,19 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         r.candidates = p.candidates;
         r.points = p.points;
         r.curve = p.curve;
+        p.curve = NULL;
         *out = r;
     } else {
         DDP_FREE(r.assign);
-        DDP_FREE(p.curve);
     }
-    ddp__scratch_free(&p.room);
+    ddp__place_close(&p);
     return status;
 }
 
 ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign, double *cost_s,
                           double *datap_s, double *pipelinep_s, ddp_error *err)
 {
+    double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
     if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
@@ -36076,8 +36124,13 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
                                    "runs exactly one stage", j, i, device, p.N - 1);
             else p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
         }
-    if (status == DDP_OK) *cost_s = ddp__place_flat(&p, p.line, datap_s, pipelinep_s);
-    ddp__scratch_free(&p.room);
+    if (status == DDP_OK) {
+        cost = ddp__place_flat(&p, p.line, &datap, &hops);
+        *cost_s = cost;
+        if (datap_s) *datap_s = datap;
+        if (pipelinep_s) *pipelinep_s = hops;
+    }
+    ddp__place_close(&p);
     return status;
 }
 

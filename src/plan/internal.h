@@ -258,9 +258,8 @@ typedef struct ddp__place {
     int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
     int    *best;           /* [N] arrangement; cost INFINITY = none yet */
     double  cost;
-    int     proven, points;
+    int     proven, points, most_points;
     double *curve;
-    size_t  curve_room;
     ddp__matching matching; /* of D by D */
     double *weight;         /* [D x D] */
     double *hop;            /* [S x S] value of each matching */

@@ -5,6 +5,12 @@ static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "geneti
 
 DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
+static void ddp__place_close(ddp__place *p)
+{
+    DDP_FREE(p->curve);
+    ddp__scratch_free(&p->room);
+}
+
 /* Pair terms, averaged over directions; the sums of a whole placement must stay finite. */
 static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
 {
@@ -74,10 +80,24 @@ static void ddp__place_random(ddp__place *p)
 
 static void ddp__place_solve(ddp__place *p)
 {
+    int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
+    if (ours && ddp__place_enumerate(p)) return;
+    switch (p->o->solver) {
+    case DDP_PLACE_GENETIC:
+    case DDP_PLACE_GENETIC_CODE:
+    case DDP_PLACE_KL: ddp__place_genetic(p, p->o->solver, NULL); break;
+    case DDP_PLACE_RANDOM: ddp__place_random(p); break;
+    case DDP_PLACE_EXACT: ddp__place_exact(p); break;
+    case DDP_PLACE_ANNEAL:
+    case DDP_PLACE_DEFAULT: ddp__place_anneal(p); break;
+    }
+}
+
+static void ddp__place_limits(ddp__place *p)
+{
     const ddp_place_options *o = p->o;
     int exact = o->solver == DDP_PLACE_EXACT;
     int anneal = o->solver == DDP_PLACE_ANNEAL || o->solver == DDP_PLACE_DEFAULT;
-
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
     p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
     if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
@@ -86,11 +106,6 @@ static void ddp__place_solve(ddp__place *p)
     }
     p->rng = ddp_rng_seed(o->seed, 0);
     p->start = ddp_now();
-    if ((exact || anneal) && ddp__place_enumerate(p)) return;
-    if (exact) ddp__place_exact(p);
-    else if (anneal) ddp__place_anneal(p);
-    else if (o->solver == DDP_PLACE_RANDOM) ddp__place_random(p);
-    else ddp__place_genetic(p, o->solver, NULL);
 }
 
 ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out, ddp_error *err)
@@ -111,6 +126,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
     if (status == DDP_OK) {
         p.o = o;
+        ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
         if (p.room.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
@@ -125,18 +141,19 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         r.candidates = p.candidates;
         r.points = p.points;
         r.curve = p.curve;
+        p.curve = NULL;
         *out = r;
     } else {
         DDP_FREE(r.assign);
-        DDP_FREE(p.curve);
     }
-    ddp__scratch_free(&p.room);
+    ddp__place_close(&p);
     return status;
 }
 
 ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, const int *assign, double *cost_s,
                           double *datap_s, double *pipelinep_s, ddp_error *err)
 {
+    double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
     if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
@@ -150,8 +167,13 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
                                    "runs exactly one stage", j, i, device, p.N - 1);
             else p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
         }
-    if (status == DDP_OK) *cost_s = ddp__place_flat(&p, p.line, datap_s, pipelinep_s);
-    ddp__scratch_free(&p.room);
+    if (status == DDP_OK) {
+        cost = ddp__place_flat(&p, p.line, &datap, &hops);
+        *cost_s = cost;
+        if (datap_s) *datap_s = datap;
+        if (pipelinep_s) *pipelinep_s = hops;
+    }
+    ddp__place_close(&p);
     return status;
 }
 

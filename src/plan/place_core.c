@@ -132,17 +132,24 @@ int ddp__place_next(ddp__place *p)
 
 void ddp__place_offer(ddp__place *p, const int *at, double cost)
 {
-    double now, *curve;
+    double now;
     if (!(cost < p->cost)) return;
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
     p->cost = cost;
-    curve = (double *)ddp__grow(p->curve, &p->curve_room, 2 * (size_t)p->points + 2, sizeof *curve);
-    p->room.failed |= !curve;
-    if (!curve) return;
-    p->curve = curve;
-    curve[2 * p->points] = now;
-    curve[2 * p->points++ + 1] = cost;
+    if (p->points == p->most_points) {
+        int most = p->points ? 2 * p->points : 64;
+        double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
+        if (!more) {
+            p->room.failed = 1;
+            return;
+        }
+        p->curve = more;
+        p->most_points = most;
+    }
+    p->curve[2 * p->points] = now;
+    p->curve[2 * p->points + 1] = cost;
+    p->points++;
     if (!p->o->progress || p->stop == 2) return;
     p->told = now;
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;

@@ -9,33 +9,50 @@
 
 /* ---- every partition ---- */
 
-/* Device v joins each stage with room, and of the empty ones the first. at [N], count [S]: the members so far. */
-static int ddp__place_all_from(ddp__place *p, int *at, int *count, int v)
+typedef struct ddp__place_all {
+    ddp__place *p;
+    int *at;    /* [N] members so far, at[j * D ..] */
+    int *count; /* [S] */
+} ddp__place_all;
+
+/* Device v joins each stage with room, and of the empty ones the first. */
+static int ddp__place_all_from(ddp__place_all *a, int v)
 {
+    ddp__place *p = a->p;
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, at, INFINITY));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, INFINITY));
         return 1;
     }
     for (int j = 0; j < p->S; j++) {
-        if (count[j] == p->D) continue;
-        at[j * p->D + count[j]++] = v;
-        if (!ddp__place_all_from(p, at, count, v + 1)) return 0;
-        if (--count[j] == 0) break;
+        if (a->count[j] == p->D) continue;
+        a->at[(size_t)j * (size_t)p->D + (size_t)a->count[j]++] = v;
+        if (!ddp__place_all_from(a, v + 1)) return 0;
+        if (--a->count[j] == 0) break;
     }
     return 1;
 }
 
 int ddp__place_enumerate(ddp__place *p)
 {
+    ddp__place_all a;
     double count = 1;
-    int *at, *members;
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
     for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
     if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
-    at = ddp__ints(&p->room, (size_t)p->N), members = ddp__ints(&p->room, (size_t)p->S);
-    if (!p->room.failed) p->proven = ddp__place_all_from(p, at, members, 0) && (!p->stop || p->S == 1);
+    a.p = p;
+    a.at = ddp__ints(&p->room, (size_t)p->N);
+    a.count = ddp__ints(&p->room, (size_t)p->S);
+    if (p->room.failed) return 1;
+    if (p->S == 1) {
+        for (int k = 0; k < p->N; k++) a.at[k] = k;
+        p->candidates++;
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, INFINITY));
+        p->proven = 1;
+    } else {
+        p->proven = ddp__place_all_from(&a, 0) && !p->stop;
+    }
     return 1;
 }
 

@@ -185,8 +185,7 @@ typedef struct ddp__place_cycle {
     char *got;         /* [S] has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
     double *sum;       /* [S] weight between one device and each group */
-    double *table;     /* [N x S] sums of each device, kept up to date; or [S], summed afresh each time */
-    int whole, filled; /* the table has a row for each device; and these are up to date */
+    double *table;     /* [N x S] sum of each device, kept up to date; NULL = summed afresh each time */
 } ddp__place_cycle;
 
 /* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
@@ -195,8 +194,10 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
-    c->sum = c->table + (c->whole ? (size_t)v * (size_t)p->S : 0);
-    if (c->filled) return 0;
+    if (c->table) {
+        c->sum = c->table + (size_t)v * (size_t)p->S;
+        return 0;
+    }
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
     for (int u = 0; u < p->N; u++) {
         if (u == v) continue;
@@ -245,7 +246,7 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 {
     const ddp__place *p = c->p;
     const double *row = p->kl + (size_t)v * (size_t)p->N;
-    for (int u = 0; c->filled && u < p->N; u++) {
+    for (int u = 0; c->table && u < p->N; u++) {
         c->table[(size_t)u * (size_t)p->S + (size_t)c->label[v]] -= row[u];
         c->table[(size_t)u * (size_t)p->S + (size_t)q] += row[u];
     }
@@ -289,19 +290,35 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-static void ddp__place_cyclic_pass(ddp__place_cycle *c)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
-    size_t N = (size_t)c->p->N, S = (size_t)c->p->S;
-    memset(c->size, 0, S * sizeof *c->size);
-    memset(c->locked, 0, N);
-    memset(c->got, 0, S);
-    c->filled = 0;
-    for (int v = 0; v < c->p->N; v++) {
-        c->size[c->label[v]]++;
-        if (c->whole) (void)ddp__place_weigh(c, v);
+    size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__scratch room = {NULL, 0};
+    ddp__place_cycle c;
+    int k, g;
+
+    memset(&c, 0, sizeof c);
+    c.p = p;
+    c.kl = kl;
+    c.label = label;
+    c.size = ddp__ints(&room, S);
+    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
+    c.locked = (char *)ddp__scratch_take(&room, N, 1);
+    c.got = (char *)ddp__scratch_take(&room, S, 1);
+    c.sum = ddp__doubles(&room, S);
+    for (k = 0; !room.failed && k < p->N; k++) {
+        c.size[label[k]]++;
+        if (!table) continue;
+        (void)ddp__place_weigh(&c, k);
+        memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
     }
-    c->filled = c->whole;
-    for (size_t k = 0; k < S && memchr(c->got, 0, S) && ddp__place_cycle_once(c); k++) {}
+    c.table = table;
+    for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
+        for (g = 0; g < p->S && c.got[g]; g++) {}
+        if (g == p->S) break;
+    }
+    ddp__scratch_free(&room);
+    return !room.failed;
 }
 
 void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
@@ -311,29 +328,20 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
     ddp__place_chain c;
-    ddp__place_cycle y;
     int one, two, out;
-    double cost;
+    double cost, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
     memset(&pool, 0, sizeof pool);
-    memset(&y, 0, sizeof y);
     if (quick) {
         pool.weight = (long)(S * N * N / 32);
         pool.tour = (long)(S <= DDP_TOUR_EXACT ? (S * S << S) / 64 : S * S * S);
     }
     ddp__place_pool_open(p, &pool);
-    c.locked = y.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
     c.end = ddp__ints(&p->room, 2 * S);
     c.link = ddp__doubles(&p->room, S);
     c.mean = ddp__doubles(&p->room, 2 * S * S);
     c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
-    y.p = p;
-    y.kl = solver == DDP_PLACE_KL;
-    y.whole = quick;
-    y.label = pool.child;
-    y.size = ddp__ints(&p->room, S), y.moved = ddp__ints(&p->room, N), y.from = ddp__ints(&p->room, N);
-    y.got = (char *)ddp__scratch_take(&p->room, S, 1);
-    y.table = ddp__doubles(&p->room, quick ? N * S : S);
     for (;;) {
         if (!ddp__place_next(p)) {
             if (!more || p->stop == 2 || !(p->cost < before)) break;
@@ -344,7 +352,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         }
         ddp__place_cross(p, &pool, &one, &two);
         if (!released) ddp__place_circulate(p, &c, pool.child);
-        else ddp__place_cyclic_pass(&y);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
         if (released) out = one;
