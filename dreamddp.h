@@ -49325,12 +49325,10 @@ static int ddp__parts_post(ddp_ctx *d, ddp__delayed *x, int layer, int which, in
     const int cut = x->plan.cut[layer];
     const size_t begin = ddp__part_begins(x->of[layer].count, from, cut),
                  end = ddp__part_begins(x->of[layer].count, to, cut);
-    ddp_piece piece;
+    const ddp_piece piece = {{x->of[layer].sum[which] + begin}, end - begin};
     ddp_message m = ddp__mean_message(d, layer, &piece, 1);
 
     if (ddp_world(d) == 1 || begin == end) return 0;
-    piece.data = x->of[layer].sum[which] + begin;
-    piece.count = end - begin;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, layer);
     m.link = ddp_links(d) == 2 && link;
