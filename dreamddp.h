@@ -437,8 +437,9 @@ struct ddp_config {
     int threads;              /* [env] operator threads of this worker; 1 */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
-    float clip_norm;          /* global gradient norm limit. Makes dreamddp and enp average
-                                 before the update (their transfer needs no gradient); 0 = none */
+    float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
+    int average_first;        /* 1: a step's averages are of parameters as they stand before its update, which is made in
+                                 ddp_step_end when they are whole; so with your own update (ddp_own_update); 0 */
     int average_state;        /* 1: average the optimizer state with the parameters */
     int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
@@ -627,6 +628,14 @@ DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, fl
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
+/* ddp_own_update - the program's own optimizer, as is a zeroed one: the library never updates, and the program does
+ * after ddp_step_end. Under strategies that average gradients their averages are then in the program's arrays, clipped
+ * where that is set; the program zeroes them. Under those that average parameters, or changes, a step's averages are of
+ * parameters as they stand before its update (ddp_config.average_first), whole when ddp_step_end returns. The state is
+ * the program's, also beside a checkpoint; no newcomer can be given it. Strategies that update later, or on a server,
+ * refuse it. */
+DDP_API ddp_optimizer ddp_own_update(void);
+
 /* ---- learning rate ---- */
 
 typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } ddp_schedule_kind;
@@ -794,7 +803,8 @@ enum {
     DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
     DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_ALL = 0x7f00,
+    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all it averages is whole before step_end updates */
+    DDP_WITH_ALL = 0x47f00,
     DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
     DDP_WITH_TOPK = 1 << 16,    /* wire topk: it averages changes, and packs them itself */
     DDP_WITH_PARTS = 1 << 17    /* split_params: it averages the parts of a layer in steps of their own */
@@ -11128,6 +11138,15 @@ ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
 }
 
 /* ---- the public makers ---- */
+
+ddp_optimizer ddp_own_update(void)
+{
+    ddp_optimizer o;
+
+    memset(&o, 0, sizeof o);
+    o.name = "own update";
+    return o;
+}
 
 ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momentum, 0); }
 
@@ -39702,7 +39721,7 @@ DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
 /* Settings that all ranks must have the same, as numbers; the first DDP__SETTINGS_JOIN a newcomer must have too. */
-enum { DDP__SETTINGS_JOIN = 20, DDP__SETTINGS = 37 };
+enum { DDP__SETTINGS_JOIN = 21, DDP__SETTINGS = 38 };
 typedef struct ddp__setting {
     const char *name;
     double      value;
@@ -40446,6 +40465,7 @@ int ddp__plan_rows(const ddp_ctx *d)
 
 int ddp_has_forward(const ddp_ctx *d)
 {
+    if (d->cfg.average_first) return 0; /* nothing waits for one */
     if (d->hooks_forward) return 1;
     for (int l = 0; l < d->layers; l++)
         if (d->unit[l].forward_step != d->step) return 0;
@@ -40487,7 +40507,7 @@ void ddp__settings(const ddp_ctx *d, ddp__setting *out)
 {
 #define DDP__SET(field) {#field, (double)d->cfg.field}
     const ddp__setting all[] = {
-        DDP__SET(average_state), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
+        DDP__SET(average_state), DDP__SET(average_first), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
         {"net (bytes/s of the slowest link)", d->links[0].slowest}, DDP__SET(seed),
         {"learning rate", (double)d->optimizer.lr}, {"first state_period", (double)d->cfg.state_period[0]},
         {"second state_period", (double)d->cfg.state_period[1]}, DDP__SET(split_params),
@@ -41543,6 +41563,12 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
 
+    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
+        for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
+            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
+        u->updates++;
+        return;
+    }
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
@@ -41872,6 +41898,7 @@ int ddp_barrier(ddp_ctx *d)
     X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
     X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                    \
     X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
+    X(FIRST, "your own update, or average_first", 0, c->average_first)                                       \
     X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                              \
     X(GROUPS, "layers of a group", 0, groups)                                                       \
     X(SITE, "site %ld", c->site, c->site > 0)                                                       \
@@ -41917,6 +41944,9 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED, "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
+    DDP__NO_SUCH(FIRST, ROOM, JOIN, DDP_UNSUPPORTED,
+                 "a newcomer cannot be given the state of your optimizer: register a rule (ddp_set_optimizer), or leave "
+                 "join and max_world 0"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
@@ -41948,6 +41978,8 @@ static const ddp__goes_row ddp__goes_rows[] = {
 /* What a strategy needs a trait for. */
 static const ddp__goes_trait ddp__goes_traits[] = {
     {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+    {DDP_WITH_FIRST, DDP__BIT(FIRST), 0,
+     "what it averages is not whole before it updates: register a rule (ddp_set_optimizer), and leave average_first 0"},
     {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
     {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
     {DDP_WITH_INT4, DDP__BIT(INT4), 0,
@@ -47626,10 +47658,11 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                              d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
-    d->hooks_forward = forward;
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
         return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without", d->ops.name, d->step);
+    if (d->cfg.average_first) forward = 0;
+    d->hooks_forward = forward;
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
@@ -47962,15 +47995,19 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
-    if (!o || !o->update || o->state_per_param < 0 || o->matrix_state < 0 || o->matrix_state > o->state_per_param ||
-        !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0, matrix_state from "
-                              "0 to that and a learning rate >= 0 are needed");
+    if (!o || (!o->update && o->state_per_param) || o->state_per_param < 0 || o->matrix_state < 0 ||
+        o->matrix_state > o->state_per_param || !(o->lr >= 0))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
+                              "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
+    if (!o->update && d->cfg.average_state)
+        return ddp__ctx_failf(d, DDP_ARG, "average_state with your own update: the optimizer's state is yours: leave "
+                              "average_state 0");
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
     d->optimizer = *o;
-    if (!d->optimizer.name) d->optimizer.name = "user";
+    if (!o->update) d->cfg.average_first = 1;
+    if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
     d->lr = o->lr;
     return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
@@ -48161,12 +48198,14 @@ DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 /* server_rules.c: bsp; asp, ssp and r2sp */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-/* local.c: localsgd; enp and dreamddp. What updates at once, unless it clips, and averages all layers every so many
- * steps. */
+/* local.c: localsgd; enp and dreamddp. What updates at once, or at the end of the step where all gradients are needed,
+ * before its averages or (average_first) behind them; and whether this step is the last of a period. */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
-DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
+DDP_LIB int  ddp__updates_last(const ddp_ctx *d);
+DDP_LIB int  ddp__clip_and_update(ddp_ctx *d, int averaged);
+DDP_LIB int  ddp__period_ends(const ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 /* Layers, or parts of them, that each have their step by a plan: self begins with this. */
@@ -49652,7 +49691,7 @@ static void ddp__delayed_close(ddp_ctx *d, void *self)
 void ddp__strategy_deft(ddp_strategy_ops *ops)
 {
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~DDP_WITH_CLIP);
+    ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~(DDP_WITH_CLIP | DDP_WITH_FIRST));
     ops->self_bytes = sizeof(ddp__delayed);
     ops->start = ddp__delayed_start;
     ops->backward_end = ddp__delayed_backward_end;
@@ -49679,15 +49718,19 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
     (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
-    return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
+    return ddp__updates_last(d) ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
-int ddp__clip_and_update(ddp_ctx *d)
+int ddp__updates_last(const ddp_ctx *d) { return ddp_settings(d)->average_first || ddp_settings(d)->clip_norm > 0; }
+
+int ddp__clip_and_update(ddp_ctx *d, int averaged)
 {
-    if (!(ddp_settings(d)->clip_norm > 0)) return 0;
+    if (!ddp__updates_last(d) || averaged != !!ddp_settings(d)->average_first) return 0;
     DDP__DO(ddp_clip(d));
     return ddp__update_all(d);
 }
+
+int ddp__period_ends(const ddp_ctx *d) { return (ddp_step(d) + 1) % ddp_settings(d)->period == 0; }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
@@ -49699,10 +49742,12 @@ int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     (void)self;
     (void)forward;
-    DDP__DO(ddp__clip_and_update(d));
-    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average(d, l, 0, 0));
-    return ddp__hold_all(d);
+    DDP__DO(ddp__clip_and_update(d, 0));
+    if (ddp__period_ends(d)) {
+        for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average(d, l, 0, 0));
+        DDP__DO(ddp__hold_all(d));
+    }
+    return ddp__clip_and_update(d, 1);
 }
 
 int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -49738,8 +49783,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
-    /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
-     * averaged as they stand and updated at step end, once the norm is known */
+    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     /* one message for a layer: what fills a step in which other parts are due is left out */
     if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
@@ -49757,9 +49801,9 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     (void)self;
     /* with forward hooks a transfer may end as late as its layer's own next forward */
-    if (!(ddp_settings(d)->clip_norm > 0)) return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+    if (forward && !ddp_settings(d)->paper) return 0;
     DDP__DO(ddp__hold_all(d));
-    return ddp__clip_and_update(d);
+    return ddp__clip_and_update(d, 1);
 }
 
 /* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
@@ -49994,11 +50038,21 @@ void ddp__partial_close(ddp_ctx *d, void *self)
     if (x->first) DDP_FREE(x->first);
 }
 
+/* The transfer of a layer needs no gradient, the norm of all of them does. */
+static ddp_status ddp__partial_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+{
+    (void)ops;
+    (void)err;
+    if (c->clip_norm > 0) c->average_first = 1;
+    return DDP_OK;
+}
+
 void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 {
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_WITH_ALL | DDP_WITH_PARTS;
     ops->self_bytes = sizeof(ddp__partial);
+    ops->settle = ddp__partial_settle;
     ops->forward_begin = ddp__partial_forward_begin;
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
@@ -51408,19 +51462,18 @@ static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     ddp__outer *o = (ddp__outer *)self;
 
     if (o->mean) return ddp__local_step_end(d, self, forward);
-    DDP__DO(ddp__clip_and_update(d));
-    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+    DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__outer_others(d, &o->layer[l]));
         DDP__DO(ddp__outer_change(d, &o->layer[l], o->layer[l].anchor));
         DDP__DO(ddp__outer_post(d, &o->layer[l]));
     }
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
         DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
         DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
-    return 0;
+    return ddp__clip_and_update(d, 1);
 }
 
 int ddp__outer_sync_all(ddp_ctx *d, void *self)
@@ -51601,25 +51654,30 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
+/* Behind the update, which waits for the norm of all gradients. */
+static int ddp__sends_last(const ddp_ctx *d) { return ddp__updates_last(d) && !ddp_settings(d)->average_first; }
+
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
-    return ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer) ? 0 : ddp__streaming_send(d, o, layer);
+    if (ddp__sends_last(d) || !ddp__streaming_due(d, o, layer)) return 0;
+    return ddp__streaming_send(d, o, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
 
-    DDP__DO(ddp__clip_and_update(d));
-    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0; l--)
+    DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
     if (forward) return 0; /* what lands now is waited for in its layer's next forward */
     DDP__DO(ddp__late_others(d, o));
-    return ddp__late_land_before(d, o, ddp_step(d) + 1);
+    DDP__DO(ddp__late_land_before(d, o, ddp_step(d) + 1));
+    return ddp__clip_and_update(d, 1);
 }
 
 static int ddp__streaming_wait(ddp_ctx *d, void *self)
@@ -51770,10 +51828,10 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
 
     (void)forward;
     DDP__DO(ddp__late_read(d, o));
-    DDP__DO(ddp__clip_and_update(d));
-    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
-    return ddp__late_others(d, o);
+    DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
+    DDP__DO(ddp__late_others(d, o));
+    return ddp__clip_and_update(d, 1);
 }
 
 /* What this worker did since the period began, from where all are. */

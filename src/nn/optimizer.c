@@ -170,6 +170,15 @@ ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
 
 /* ---- the public makers ---- */
 
+ddp_optimizer ddp_own_update(void)
+{
+    ddp_optimizer o;
+
+    memset(&o, 0, sizeof o);
+    o.name = "own update";
+    return o;
+}
+
 ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momentum, 0); }
 
 ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)

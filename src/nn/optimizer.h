@@ -50,6 +50,14 @@ DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, fl
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
+/* ddp_own_update - the program's own optimizer, as is a zeroed one: the library never updates, and the program does
+ * after ddp_step_end. Under strategies that average gradients their averages are then in the program's arrays, clipped
+ * where that is set; the program zeroes them. Under those that average parameters, or changes, a step's averages are of
+ * parameters as they stand before its update (ddp_config.average_first), whole when ddp_step_end returns. The state is
+ * the program's, also beside a checkpoint; no newcomer can be given it. Strategies that update later, or on a server,
+ * refuse it. */
+DDP_API ddp_optimizer ddp_own_update(void);
+
 /* ---- learning rate ---- */
 
 typedef enum ddp_schedule_kind { DDP_LR_CONSTANT, DDP_LR_COSINE, DDP_LR_STEP } ddp_schedule_kind;

@@ -117,8 +117,9 @@ struct ddp_config {
     int threads;              /* [env] operator threads of this worker; 1 */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
-    float clip_norm;          /* global gradient norm limit. Makes dreamddp and enp average
-                                 before the update (their transfer needs no gradient); 0 = none */
+    float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
+    int average_first;        /* 1: a step's averages are of parameters as they stand before its update, which is made in
+                                 ddp_step_end when they are whole; so with your own update (ddp_own_update); 0 */
     int average_state;        /* 1: average the optimizer state with the parameters */
     int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */

@@ -258,6 +258,7 @@ int ddp__plan_rows(const ddp_ctx *d)
 
 int ddp_has_forward(const ddp_ctx *d)
 {
+    if (d->cfg.average_first) return 0; /* nothing waits for one */
     if (d->hooks_forward) return 1;
     for (int l = 0; l < d->layers; l++)
         if (d->unit[l].forward_step != d->step) return 0;
@@ -299,7 +300,7 @@ void ddp__settings(const ddp_ctx *d, ddp__setting *out)
 {
 #define DDP__SET(field) {#field, (double)d->cfg.field}
     const ddp__setting all[] = {
-        DDP__SET(average_state), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
+        DDP__SET(average_state), DDP__SET(average_first), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
         {"net (bytes/s of the slowest link)", d->links[0].slowest}, DDP__SET(seed),
         {"learning rate", (double)d->optimizer.lr}, {"first state_period", (double)d->cfg.state_period[0]},
         {"second state_period", (double)d->cfg.state_period[1]}, DDP__SET(split_params),

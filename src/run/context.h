@@ -245,7 +245,7 @@ DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
 /* Settings that all ranks must have the same, as numbers; the first DDP__SETTINGS_JOIN a newcomer must have too. */
-enum { DDP__SETTINGS_JOIN = 20, DDP__SETTINGS = 37 };
+enum { DDP__SETTINGS_JOIN = 21, DDP__SETTINGS = 38 };
 typedef struct ddp__setting {
     const char *name;
     double      value;

@@ -116,10 +116,11 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
                              d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
-    d->hooks_forward = forward;
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
         return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without", d->ops.name, d->step);
+    if (d->cfg.average_first) forward = 0;
+    d->hooks_forward = forward;
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));

@@ -10,6 +10,7 @@
     X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
     X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                    \
     X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
+    X(FIRST, "your own update, or average_first", 0, c->average_first)                                       \
     X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                              \
     X(GROUPS, "layers of a group", 0, groups)                                                       \
     X(SITE, "site %ld", c->site, c->site > 0)                                                       \
@@ -55,6 +56,9 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED, "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
+    DDP__NO_SUCH(FIRST, ROOM, JOIN, DDP_UNSUPPORTED,
+                 "a newcomer cannot be given the state of your optimizer: register a rule (ddp_set_optimizer), or leave "
+                 "join and max_world 0"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
@@ -86,6 +90,8 @@ static const ddp__goes_row ddp__goes_rows[] = {
 /* What a strategy needs a trait for. */
 static const ddp__goes_trait ddp__goes_traits[] = {
     {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+    {DDP_WITH_FIRST, DDP__BIT(FIRST), 0,
+     "what it averages is not whole before it updates: register a rule (ddp_set_optimizer), and leave average_first 0"},
     {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
     {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
     {DDP_WITH_INT4, DDP__BIT(INT4), 0,

@@ -209,15 +209,19 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
-    if (!o || !o->update || o->state_per_param < 0 || o->matrix_state < 0 || o->matrix_state > o->state_per_param ||
-        !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0, matrix_state from "
-                              "0 to that and a learning rate >= 0 are needed");
+    if (!o || (!o->update && o->state_per_param) || o->state_per_param < 0 || o->matrix_state < 0 ||
+        o->matrix_state > o->state_per_param || !(o->lr >= 0))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function with state_per_param >= 0, matrix_state "
+                              "from 0 to that and a learning rate >= 0 are needed, or ddp_own_update()");
+    if (!o->update && d->cfg.average_state)
+        return ddp__ctx_failf(d, DDP_ARG, "average_state with your own update: the optimizer's state is yours: leave "
+                              "average_state 0");
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
     d->optimizer = *o;
-    if (!d->optimizer.name) d->optimizer.name = "user";
+    if (!o->update) d->cfg.average_first = 1;
+    if (!d->optimizer.name) d->optimizer.name = o->update ? "user" : ddp_own_update().name;
     d->lr = o->lr;
     return d->layers && ddp__session_start(d, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }

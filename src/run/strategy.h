@@ -31,7 +31,8 @@ enum {
     DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
     DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_ALL = 0x7f00,
+    DDP_WITH_FIRST = 1 << 18,   /* average_first, own updates: all it averages is whole before step_end updates */
+    DDP_WITH_ALL = 0x47f00,
     DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
     DDP_WITH_TOPK = 1 << 16,    /* wire topk: it averages changes, and packs them itself */
     DDP_WITH_PARTS = 1 << 17    /* split_params: it averages the parts of a layer in steps of their own */

@@ -100,6 +100,12 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
 
+    if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
+        for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
+            ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
+        u->updates++;
+        return;
+    }
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;

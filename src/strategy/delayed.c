@@ -361,7 +361,7 @@ static void ddp__delayed_close(ddp_ctx *d, void *self)
 void ddp__strategy_deft(ddp_strategy_ops *ops)
 {
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~DDP_WITH_CLIP);
+    ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~(DDP_WITH_CLIP | DDP_WITH_FIRST));
     ops->self_bytes = sizeof(ddp__delayed);
     ops->start = ddp__delayed_start;
     ops->backward_end = ddp__delayed_backward_end;

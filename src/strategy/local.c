@@ -9,15 +9,19 @@ int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
     (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
-    return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
+    return ddp__updates_last(d) ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
-int ddp__clip_and_update(ddp_ctx *d)
+int ddp__updates_last(const ddp_ctx *d) { return ddp_settings(d)->average_first || ddp_settings(d)->clip_norm > 0; }
+
+int ddp__clip_and_update(ddp_ctx *d, int averaged)
 {
-    if (!(ddp_settings(d)->clip_norm > 0)) return 0;
+    if (!ddp__updates_last(d) || averaged != !!ddp_settings(d)->average_first) return 0;
     DDP__DO(ddp_clip(d));
     return ddp__update_all(d);
 }
+
+int ddp__period_ends(const ddp_ctx *d) { return (ddp_step(d) + 1) % ddp_settings(d)->period == 0; }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
@@ -29,10 +33,12 @@ int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     (void)self;
     (void)forward;
-    DDP__DO(ddp__clip_and_update(d));
-    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average(d, l, 0, 0));
-    return ddp__hold_all(d);
+    DDP__DO(ddp__clip_and_update(d, 0));
+    if (ddp__period_ends(d)) {
+        for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average(d, l, 0, 0));
+        DDP__DO(ddp__hold_all(d));
+    }
+    return ddp__clip_and_update(d, 1);
 }
 
 int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
@@ -68,8 +74,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
-    /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
-     * averaged as they stand and updated at step end, once the norm is known */
+    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
     /* one message for a layer: what fills a step in which other parts are due is left out */
     if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
@@ -87,9 +92,9 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     (void)self;
     /* with forward hooks a transfer may end as late as its layer's own next forward */
-    if (!(ddp_settings(d)->clip_norm > 0)) return forward && !ddp_settings(d)->paper ? 0 : ddp__hold_all(d);
+    if (forward && !ddp_settings(d)->paper) return 0;
     DDP__DO(ddp__hold_all(d));
-    return ddp__clip_and_update(d);
+    return ddp__clip_and_update(d, 1);
 }
 
 /* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
@@ -324,11 +329,21 @@ void ddp__partial_close(ddp_ctx *d, void *self)
     if (x->first) DDP_FREE(x->first);
 }
 
+/* The transfer of a layer needs no gradient, the norm of all of them does. */
+static ddp_status ddp__partial_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+{
+    (void)ops;
+    (void)err;
+    if (c->clip_norm > 0) c->average_first = 1;
+    return DDP_OK;
+}
+
 void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 {
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_WITH_ALL | DDP_WITH_PARTS;
     ops->self_bytes = sizeof(ddp__partial);
+    ops->settle = ddp__partial_settle;
     ops->forward_begin = ddp__partial_forward_begin;
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;

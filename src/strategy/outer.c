@@ -226,19 +226,18 @@ static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     ddp__outer *o = (ddp__outer *)self;
 
     if (o->mean) return ddp__local_step_end(d, self, forward);
-    DDP__DO(ddp__clip_and_update(d));
-    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+    DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__outer_others(d, &o->layer[l]));
         DDP__DO(ddp__outer_change(d, &o->layer[l], o->layer[l].anchor));
         DDP__DO(ddp__outer_post(d, &o->layer[l]));
     }
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
         DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
         DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
-    return 0;
+    return ddp__clip_and_update(d, 1);
 }
 
 int ddp__outer_sync_all(ddp_ctx *d, void *self)

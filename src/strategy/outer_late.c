@@ -108,25 +108,30 @@ static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
     return y->lands < 0 || y->lands >= ddp_step(d) ? 0 : ddp__late_land(d, y);
 }
 
+/* Behind the update, which waits for the norm of all gradients. */
+static int ddp__sends_last(const ddp_ctx *d) { return ddp__updates_last(d) && !ddp_settings(d)->average_first; }
+
 static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
-    return ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer) ? 0 : ddp__streaming_send(d, o, layer);
+    if (ddp__sends_last(d) || !ddp__streaming_due(d, o, layer)) return 0;
+    return ddp__streaming_send(d, o, layer);
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
 
-    DDP__DO(ddp__clip_and_update(d));
-    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0; l--)
+    DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
     if (forward) return 0; /* what lands now is waited for in its layer's next forward */
     DDP__DO(ddp__late_others(d, o));
-    return ddp__late_land_before(d, o, ddp_step(d) + 1);
+    DDP__DO(ddp__late_land_before(d, o, ddp_step(d) + 1));
+    return ddp__clip_and_update(d, 1);
 }
 
 static int ddp__streaming_wait(ddp_ctx *d, void *self)
@@ -277,10 +282,10 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
 
     (void)forward;
     DDP__DO(ddp__late_read(d, o));
-    DDP__DO(ddp__clip_and_update(d));
-    if ((ddp_step(d) + 1) % ddp_settings(d)->period) return 0;
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
-    return ddp__late_others(d, o);
+    DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
+    DDP__DO(ddp__late_others(d, o));
+    return ddp__clip_and_update(d, 1);
 }
 
 /* What this worker did since the period began, from where all are. */

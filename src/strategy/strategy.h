@@ -37,12 +37,14 @@ DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops);  /* server_osp.c */
 /* server_rules.c: bsp; asp, ssp and r2sp */
 DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
-/* local.c: localsgd; enp and dreamddp. What updates at once, unless it clips, and averages all layers every so many
- * steps. */
+/* local.c: localsgd; enp and dreamddp. What updates at once, or at the end of the step where all gradients are needed,
+ * before its averages or (average_first) behind them; and whether this step is the last of a period. */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
-DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
+DDP_LIB int  ddp__updates_last(const ddp_ctx *d);
+DDP_LIB int  ddp__clip_and_update(ddp_ctx *d, int averaged);
+DDP_LIB int  ddp__period_ends(const ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 /* Layers, or parts of them, that each have their step by a plan: self begins with this. */

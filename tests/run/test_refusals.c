@@ -33,6 +33,7 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
     X(INT8, "`wire` int8", 0)                                                   \
     X(INT4, "`wire` int4, e3m0", 0)                                             \
     X(TOPK, "`wire` topk", 0)                                                   \
+    X(FIRST, "your own update, `average_first`", 0)                             \
     X(PARTS, "`split_params`", 0)                                               \
     X(GROUPS, "layers of a group", 0)                                           \
     X(SITE, "`site`", 0)                                                        \
@@ -123,6 +124,7 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->wire = has(on, BF16) ? DDP_WIRE_BF16 : has(on, INT8) ? DDP_WIRE_INT8 : has(on, TOPK) ? DDP_WIRE_TOPK :
               has(on, INT4) ? (strategy % 2 ? DDP_WIRE_INT4 : DDP_WIRE_E3M0) : DDP_WIRE_DEFAULT;
     g->split_params = has(on, PARTS) ? N / 3 : 0;
+    g->average_first = has(on, FIRST);
     g->site = has(on, SITE);
     g->min_world = has(on, ELASTIC);
     g->max_world = has(on, ROOM) ? WORLD + 1 : 0;
@@ -147,7 +149,7 @@ static int is_there(const cell *c) { return has(c->on, DEVICE); }
 static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
 {
     static const int half[2][2] = {{0, 1}, {2, 3}};
-    ddp_optimizer o = ddp_sgd(0.05f, 0.5f);
+    ddp_optimizer o = has(c->on, FIRST) ? ddp_own_update() : ddp_sgd(0.05f, 0.5f);
     ddp_layer layer;
     int group[2] = {0, 0}, l, i;
 
@@ -191,6 +193,7 @@ static int train(ddp_ctx *d, void *user)
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
+        for (i = 0; i < LAYERS * N && !bad && has(c->on, FIRST); i++) w[i] -= 0.05f * g[i], g[i] = 0;
         if (c->number) ddp__atomic_store(&c->b->step[c->number - 1], ddp_step(d));
     }
     if (!bad) bad = ddp_sync_all(d);
@@ -377,7 +380,8 @@ static const struct {
     unsigned    trait;
     const char *name;
     int         setting;
-} traits[] = {{DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},          {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},
+} traits[] = {{DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},          {DDP_WITH_FIRST, "DDP_WITH_FIRST", FIRST},
+              {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},
               {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_INT4, "DDP_WITH_INT4", INT4},
               {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},          {DDP_WITH_PARTS, "DDP_WITH_PARTS", PARTS},
               {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},    {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},

@@ -28,6 +28,7 @@ struct lab {
     int      (*leaves)(const struct lab *x, int rank, int step);       /* hand models: 1 = before that step. NULL */
     void     (*before_step)(const struct lab *x, int rank, int step); /* NULL */
     const ddp_optimizer *optimizer; /* in place of the rule's; NULL */
+    int        own;           /* hand models: 1 = the program updates, by the rule; 2 = the same, by a zeroed optimizer */
     /* results, shared with worker processes */
     float    (*params)[LAB_VALUES]; /* [rank] after the run */
     size_t    *values;              /* of one rank */
@@ -128,12 +129,29 @@ static void lab_gradient(const float *w, float *g, size_t n, int rank, int layer
     }
 }
 
+/* What a program with its own update does behind ddp_step_end. */
+static void lab_own_update(const lab *x, const ddp_optimizer *o, int layer, float *w, float *g, float *s, size_t n, int step)
+{
+    ddp_update u;
+
+    memset(&u, 0, sizeof u);
+    u.layer = layer;
+    u.params = w;
+    u.grads = g;
+    u.state = s;
+    u.count = n;
+    u.step = step;
+    u.lr = x->rates ? o->lr * (1.0f + 0.25f * (float)(step % 4)) : o->lr;
+    o->update(o, &u);
+    memset(g, 0, n * sizeof *g);
+}
+
 static int lab_hand(ddp_ctx *d, lab *x)
 {
     size_t count[LAB_LAYERS], i, at = 0;
-    float *w[LAB_LAYERS], *g[LAB_LAYERS];
+    float *w[LAB_LAYERS], *g[LAB_LAYERS], *s[LAB_LAYERS];
     int L = lab_sizes(x->model, count), l, step, bad = 0, m;
-    ddp_optimizer o = lab_optimizer(x->rule);
+    ddp_optimizer o = lab_optimizer(x->rule), own;
 
     for (l = 0; l < L; l++) {
         ddp_layer layer;
@@ -141,6 +159,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
         memset(&layer, 0, sizeof layer);
         w[l] = (float *)calloc(count[l], sizeof(float));
         g[l] = (float *)calloc(count[l], sizeof(float));
+        s[l] = (float *)calloc(2 * count[l], sizeof(float));
         for (i = 0; i < count[l]; i++)
             w[l][i] = lab_start(x->unequal_start ? ddp_rank(d) : 0, l, i);
         layer.params = w[l];
@@ -154,7 +173,9 @@ static int lab_hand(ddp_ctx *d, lab *x)
         if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
     }
     if (x->optimizer) o = *x->optimizer;
-    bad = ddp_set_optimizer(d, &o);
+    own = ddp_own_update();
+    if (x->own == 2) memset(&own, 0, sizeof own);
+    bad = ddp_set_optimizer(d, x->own ? &own : &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
     if (!bad && lab_serves(d)) bad = ddp_serve(d);
     for (step = 0; !bad && step < x->steps && !lab_serves(d); step++) {
@@ -171,6 +192,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
             if (!bad && m == (x->cfg.micro_batches ? x->cfg.micro_batches : 1) - 1)
                 bad = lab_report(d, x, step) || ddp_step_end(d);
         }
+        for (l = 0; x->own && !bad && l < L; l++) lab_own_update(x, &o, l, w[l], g[l], s[l], count[l], step);
     }
     if (!bad && !lab_serves(d)) bad = ddp_wait(d);
     if (!bad && !x->no_sync_all && !lab_serves(d)) bad = ddp_sync_all(d);
@@ -179,6 +201,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
         at += count[l];
         free(w[l]);
         free(g[l]);
+        free(s[l]);
     }
     if (ddp_rank(d) == 0) *x->values = at;
     return bad;
@@ -337,9 +360,11 @@ static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *st
         for (k = 0; k < K; k++)
             for (l = 0; l < L; l++) lab_gradient(r[k].w[l], r[k].g[l], count[l], k, l, step * 10);
         for (l = 0; l < L; l++) {
+            const int due = !gradients && step % H == (step_of ? step_of[l] : H - 1);
             if (gradients) lab_average(r, K, l, count[l], 1);
+            if (due && x->cfg.average_first) lab_average(r, K, l, count[l], 0);
             for (k = 0; k < K; k++) lab_update(&o, &r[k], l, count[l], step);
-            if (!gradients && step % H == (step_of ? step_of[l] : H - 1)) {
+            if (due && !x->cfg.average_first) {
                 lab_average(r, K, l, count[l], 0);
                 lab_average_state(x, r, &o, l, count[l], step / H);
             }
