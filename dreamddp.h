@@ -207,6 +207,14 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
+/* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
+ * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
+ * ddp_layer_named - the number of a layer, -1: there is none.
+ * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
+ * the backward; arrays that overlap otherwise are an error when the session starts. */
+DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
+DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
+
 /* ddp_same - a number that has to be the same on all ranks, such as the length of the data: compared
  * with the layer list when the session starts. At most DDP_SAME. */
 enum { DDP_SAME = 8 };
@@ -228,11 +236,15 @@ typedef struct ddp_step_info {
  *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
  *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
  *                       its parameters and gradients are the library's. Gradients come back zeroed
+ *   ddp_skip            in place of ddp_backward_end, where this step had no gradient of layer (an unused
+ *                       branch, frozen for now): it counts as zero in averages of gradients; under
+ *                       strategies that average parameters the layer is not updated here in this step
  *   ddp_report          optional, before ddp_step_end
- *   ddp_step_end        every layer must have had its ddp_backward_end */
+ *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
+DDP_API int ddp_skip(ddp_ctx *d, int layer);
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 DDP_API int ddp_step_end(ddp_ctx *d);
 
@@ -39534,6 +39546,7 @@ typedef struct ddp__unit {
                                             flight; NULL without */
     int         changing;       /* delta is in flight, or was */
     int         passes;         /* backward_end calls in this step */
+    int         skipped;        /* it has no gradient in this step */
     long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
     double      divergence;     /* of the last averaging; written by the comm thread while in flight */
@@ -39746,6 +39759,7 @@ DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err); /* before: what lies in two layers */
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -41569,6 +41583,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
         u->updates++;
         return;
     }
+    if (u->skipped && d->ops.averages != DDP_AVERAGES_GRADIENTS) return; /* no gradient, nobody's */
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
@@ -46361,6 +46376,87 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
+/* ==== run/spans.c ==== [run] */
+/* What lies in two layers: the same arrays once more are a tied weight, anything else is a mistake. */
+
+typedef struct ddp__array {
+    const float *from, *to;
+    int          layer, block, gradients;
+} ddp__array;
+
+static int ddp__array_order(const void *a, const void *b)
+{
+    const ddp__array *x = (const ddp__array *)a, *y = (const ddp__array *)b;
+
+    if (x->from != y->from) return (uintptr_t)x->from < (uintptr_t)y->from ? -1 : 1;
+    if (x->gradients != y->gradients) return x->gradients - y->gradients;
+    return x->layer != y->layer ? x->layer - y->layer : x->block - y->block;
+}
+
+/* All arrays of all layers, by address; how many. */
+static int ddp__arrays(const ddp_ctx *d, ddp__array *out)
+{
+    int n = 0;
+
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++) {
+            const ddp_block *k = &d->unit[l].block[b];
+            const ddp__array params = {k->params, k->params + k->count, l, b, 0}, grads = {k->grads, k->grads + k->count, l, b, 1};
+            out[n++] = params;
+            if (k->grads) out[n++] = grads;
+        }
+    qsort(out, (size_t)n, sizeof *out, ddp__array_order);
+    return n;
+}
+
+/* A tied weight belongs to the layer that is first in the forward, and so last in the backward. */
+static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
+{
+    for (int i = 1, kept = 0; i < n; i++) {
+        const ddp_block *a = &d->unit[x[kept].layer].block[x[kept].block];
+        ddp_block *b = &d->unit[x[i].layer].block[x[i].block];
+        if (!x[i].gradients && a != b && a->params == b->params && a->grads == b->grads && a->count == b->count && a->kind == b->kind)
+            b->count = 0;
+        else kept = i;
+    }
+    for (int l = 0; l < d->layers; l++) {
+        ddp__unit *u = &d->unit[l];
+        int left = 0;
+        for (int b = 0; b < u->blocks; b++)
+            if (u->block[b].count) u->block[left++] = u->block[b];
+        u->blocks = left;
+    }
+}
+
+ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
+{
+    const ddp__array *far; /* that which reaches furthest so far */
+    ddp__array *all;
+    int n = 0;
+
+    for (int l = 0; l < d->layers; l++) n += 2 * d->unit[l].blocks;
+    all = (ddp__array *)ddp__calloc((size_t)n + 1, sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the arrays of %d layers", d->layers);
+    ddp__arrays_tie(d, all, ddp__arrays(d, all));
+    n = ddp__arrays(d, all);
+    err->code = DDP_OK;
+    for (int i = 1, k = 0; i < n; i++) {
+        const ddp__array *x = &all[i];
+        far = &all[k];
+        if (x->from < far->to) {
+            ddp__fail(err, DDP_ARG, "%s of layer %d (%s) and %s of layer %d (%s) overlap by %zu bytes: give each value once; "
+                      "a weight that two layers share has the same params, grads and count in both",
+                      far->gradients ? "gradients" : "parameters", far->layer, d->unit[far->layer].name,
+                      x->gradients ? "gradients" : "parameters", x->layer, d->unit[x->layer].name,
+                      (size_t)((x->to < far->to ? x->to : far->to) - x->from) * sizeof(float));
+            break;
+        }
+        if (x->to > far->to) k = i;
+    }
+    DDP_FREE(all);
+    return err->code;
+}
+
 /* ==== run/start.c ==== [run] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 
@@ -46803,6 +46899,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (d->layers == 0)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
+    DDP__TRY(ddp__spans_settle(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
@@ -47629,6 +47726,29 @@ int ddp_backward_end(ddp_ctx *d, int layer)
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
+static void ddp__zero_there(ddp_ctx *d, float *x, size_t n)
+{
+    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, 0);
+    else memset(x, 0, n * sizeof *x);
+}
+
+int ddp_skip(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+    ddp__unit *u;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
+    if (s == DDP_OK) {
+        u = &d->unit[layer];
+        u->skipped = u->passes == 0;
+        for (int i = 0; u->skipped && i < u->gradients; i++) ddp__zero_there(d, u->gradient[i].data, u->gradient[i].count);
+        if (u->passes < d->cfg.micro_batches) u->passes = d->cfg.micro_batches - 1;
+        s = ddp__gradient_ready(d, layer);
+    }
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
     double loss;
@@ -47654,7 +47774,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
-                             "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
+                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?", d->step, d->unit[l].name, d->unit[l].passes,
                              d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
@@ -47666,7 +47786,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (int l = 0; l < d->layers; l++) d->unit[l].passes = 0;
+    for (int l = 0; l < d->layers; l++) d->unit[l].passes = d->unit[l].skipped = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
@@ -47989,6 +48109,42 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         return ddp__ctx_fail(d, &d->host.error);
     }
     d->unit[d->layers++] = u;
+    return 0;
+}
+
+int ddp_layer_named(const ddp_ctx *d, const char *name)
+{
+    for (int l = 0; d && name && l < d->layers; l++)
+        if (!strcmp(d->unit[l].name, name)) return l;
+    return -1;
+}
+
+int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
+{
+    const ddp_block added = {params, grads, count, DDP_PARAMS};
+    ddp_block *grown;
+    ddp_layer first;
+    ddp__unit *u;
+    int l;
+
+    DDP__ENTER(d);
+    if (!layer || !*layer || !params || !count)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_block: layer '%.60s' with %zu values at %p: a name, an array and how many "
+                              "values it has are needed", layer ? layer : "", count, (void *)params);
+    l = ddp_layer_named(d, layer);
+    if (l < 0 || d->started) { /* too late: ddp_add_layer says so */
+        memset(&first, 0, sizeof first);
+        first.name = layer;
+        first.params = params;
+        first.grads = grads;
+        first.count = count;
+        return ddp_add_layer(d, &first);
+    }
+    u = &d->unit[l];
+    grown = (ddp_block *)DDP_REALLOC(u->block, ((size_t)u->blocks + 1) * sizeof *grown);
+    if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
+    u->block = grown;
+    u->block[u->blocks++] = added;
     return 0;
 }
 

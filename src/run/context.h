@@ -58,6 +58,7 @@ typedef struct ddp__unit {
                                             flight; NULL without */
     int         changing;       /* delta is in flight, or was */
     int         passes;         /* backward_end calls in this step */
+    int         skipped;        /* it has no gradient in this step */
     long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
     double      divergence;     /* of the last averaging; written by the comm thread while in flight */
@@ -270,6 +271,7 @@ DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err); /* before: what lies in two layers */
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 

@@ -87,6 +87,29 @@ int ddp_backward_end(ddp_ctx *d, int layer)
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
+static void ddp__zero_there(ddp_ctx *d, float *x, size_t n)
+{
+    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, 0);
+    else memset(x, 0, n * sizeof *x);
+}
+
+int ddp_skip(ddp_ctx *d, int layer)
+{
+    ddp_status s;
+    ddp__unit *u;
+
+    DDP__ENTER(d);
+    s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
+    if (s == DDP_OK) {
+        u = &d->unit[layer];
+        u->skipped = u->passes == 0;
+        for (int i = 0; u->skipped && i < u->gradients; i++) ddp__zero_there(d, u->gradient[i].data, u->gradient[i].count);
+        if (u->passes < d->cfg.micro_batches) u->passes = d->cfg.micro_batches - 1;
+        s = ddp__gradient_ready(d, layer);
+    }
+    return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
+}
+
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
     double loss;
@@ -112,7 +135,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
-                             "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
+                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?", d->step, d->unit[l].name, d->unit[l].passes,
                              d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
@@ -124,7 +147,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (int l = 0; l < d->layers; l++) d->unit[l].passes = 0;
+    for (int l = 0; l < d->layers; l++) d->unit[l].passes = d->unit[l].skipped = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));

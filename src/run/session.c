@@ -206,6 +206,42 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
     return 0;
 }
 
+int ddp_layer_named(const ddp_ctx *d, const char *name)
+{
+    for (int l = 0; d && name && l < d->layers; l++)
+        if (!strcmp(d->unit[l].name, name)) return l;
+    return -1;
+}
+
+int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count)
+{
+    const ddp_block added = {params, grads, count, DDP_PARAMS};
+    ddp_block *grown;
+    ddp_layer first;
+    ddp__unit *u;
+    int l;
+
+    DDP__ENTER(d);
+    if (!layer || !*layer || !params || !count)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_block: layer '%.60s' with %zu values at %p: a name, an array and how many "
+                              "values it has are needed", layer ? layer : "", count, (void *)params);
+    l = ddp_layer_named(d, layer);
+    if (l < 0 || d->started) { /* too late: ddp_add_layer says so */
+        memset(&first, 0, sizeof first);
+        first.name = layer;
+        first.params = params;
+        first.grads = grads;
+        first.count = count;
+        return ddp_add_layer(d, &first);
+    }
+    u = &d->unit[l];
+    grown = (ddp_block *)DDP_REALLOC(u->block, ((size_t)u->blocks + 1) * sizeof *grown);
+    if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
+    u->block = grown;
+    u->block[u->blocks++] = added;
+    return 0;
+}
+
 int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);

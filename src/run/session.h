@@ -30,6 +30,14 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
+/* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
+ * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
+ * ddp_layer_named - the number of a layer, -1: there is none.
+ * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
+ * the backward; arrays that overlap otherwise are an error when the session starts. */
+DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
+DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
+
 /* ddp_same - a number that has to be the same on all ranks, such as the length of the data: compared
  * with the layer list when the session starts. At most DDP_SAME. */
 enum { DDP_SAME = 8 };
@@ -51,11 +59,15 @@ typedef struct ddp_step_info {
  *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
  *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
  *                       its parameters and gradients are the library's. Gradients come back zeroed
+ *   ddp_skip            in place of ddp_backward_end, where this step had no gradient of layer (an unused
+ *                       branch, frozen for now): it counts as zero in averages of gradients; under
+ *                       strategies that average parameters the layer is not updated here in this step
  *   ddp_report          optional, before ddp_step_end
- *   ddp_step_end        every layer must have had its ddp_backward_end */
+ *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
+DDP_API int ddp_skip(ddp_ctx *d, int layer);
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 DDP_API int ddp_step_end(ddp_ctx *d);
 

@@ -441,6 +441,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (d->layers == 0)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
                          "first step");
+    DDP__TRY(ddp__spans_settle(d, err));
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));

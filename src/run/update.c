@@ -106,6 +106,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
         u->updates++;
         return;
     }
+    if (u->skipped && d->ops.averages != DDP_AVERAGES_GRADIENTS) return; /* no gradient, nobody's */
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;

@@ -453,7 +453,7 @@ static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **
     ddp_layer layer;
     ddp_error err;
     ddp_ctx *d;
-    float x = 0;
+    float x = 0, *far = (float *)(((uintptr_t)1 << 60) + (uintptr_t)&x); /* arrays that no machine has */
 
     (void)unused;
     memset(&c, 0, sizeof c);
@@ -461,7 +461,7 @@ static void state_that_fits_no_machine_is_refused_before_it_is_asked_for(void **
     c.no_env = 1;
     d = ddp_open(&c, &err);
     assert_non_null(d);
-    layer.name = "wide", layer.params = layer.grads = &x, layer.count = (size_t)1 << 50;
+    layer.name = "wide", layer.params = &x, layer.grads = far, layer.count = (size_t)1 << 50;
     assert_int_equal(ddp_add_layer(d, &layer), DDP_OK);
     assert_int_equal(ddp_set_optimizer(d, &o), DDP_MEMORY); /* the session starts there */
     assert_non_null(strstr(ddp_last_error(d)->msg,
