@@ -22,10 +22,12 @@ typedef struct ddp__conv_plan {
     int  direct;           /* 1: every tap of every position lies in the image; no slab */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
+    void (*block)(const struct ddp__conv_plan *plan, long group, long i0, long i1, long first, long last);
+    long all;              /* chunks, or columns of W */
     long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
     long pitch, plane;     /* floats of a row and of a plane of the slab */
     long rows, row_blocks; /* of W in a block */
-    long span, spans;      /* chunks, or columns of W, in a block; how many of them */
+    long span, spans;      /* of all in a block; how many of them */
 } ddp__conv_plan;
 
 /* Floats of a plane of a slab with rows_each rows of part positions, at most. */
@@ -39,12 +41,15 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
     return plan->plane;
 }
 
-/* Chunks of at most positions positions whose slab holds planes planes. */
-static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
+/* Begins a plan: chunks of at most positions positions whose slab holds planes planes. */
+static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp__conv_product *g, long positions, long planes)
 {
-    const ddp__conv_view *v = &plan->g->view;
+    const ddp__conv_view *v = &g->view;
     const long total = v->images * v->rows;
 
+    memset(plan, 0, sizeof *plan);
+    plan->g = g;
+    plan->kernels = ddp__kernels_best();
     plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
                    v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
     plan->down = ddp__min_long(v->step, v->kh);
@@ -265,17 +270,18 @@ static void ddp__conv_blocks(void *user, long first, long last)
 
     for (long t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows, c = t / plan->row_blocks % plan->spans * plan->span;
-        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
-                        ddp__min_long(c + plan->span, plan->chunks));
+        plan->block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
+                    ddp__min_long(c + plan->span, plan->all));
     }
 }
 
-/* Blocks of whole register tiles of at most MC rows, and spans of at most span (least: 1) of all
- * columns, more and smaller ones for several threads. Returns the number of blocks. */
-static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long least, int threads)
+/* Runs the plan's block for blocks of whole register tiles of at most MC rows, and spans of at most span (multiples of
+ * least) of all, more and smaller ones for several threads. */
+static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long span, long least)
 {
     const ddp__conv_product *g = plan->g;
-    const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1;
+    const int threads = ddp__pool_threads((const ddp__pool *)call->pool);
+    const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1, all = plan->all;
     const long parts = ddp__parts(g->m, DDP__CONV_MC);
 
     plan->rows = ddp__parts(ddp__parts(g->m, parts), mr) * mr;
@@ -284,23 +290,20 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
     while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all) plan->spans++;
     plan->span = ddp__parts(ddp__parts(all, plan->spans), least) * least;
     plan->spans = ddp__parts(all, plan->span);
-    return g->groups * plan->row_blocks * plan->spans;
+    ddp_op_parallel(call, g->groups * plan->row_blocks * plan->spans, 1, ddp__conv_blocks, plan);
 }
 
 void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
 {
     const long taps = g->view.kh * g->view.kw, planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
     ddp__conv_plan plan;
-    long span, blocks;
+    long span;
 
-    memset(&plan, 0, sizeof plan);
-    plan.g = g;
-    plan.kernels = ddp__kernels_best();
-    ddp__conv_chunks(&plan, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
+    ddp__conv_chunks(&plan, g, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
+    plan.block = ddp__conv_block;
+    plan.all = plan.chunks;
     span = DDP__CONV_RESULT / (ddp__min_long(g->m, DDP__CONV_MC) * plan.rows_each * plan.part);
-    blocks = ddp__conv_split(&plan, plan.chunks, span > 1 ? span : 1, 1,
-                             ddp__pool_threads((const ddp__pool *)call->pool));
-    ddp_op_parallel(call, blocks, 1, ddp__conv_blocks, &plan);
+    ddp__conv_run(&plan, call, span > 1 ? span : 1, 1);
 }
 
 /* ---- over weights ---- */
@@ -369,31 +372,15 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     }
 }
 
-static void ddp__conv_grad_blocks(void *user, long first, long last)
-{
-    const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
-    const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
-
-    for (long t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows, j = t / plan->row_blocks % plan->spans * plan->span;
-        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,
-                             ddp__min_long(j + plan->span, columns));
-    }
-}
-
 /* Chunks are cut for the widest span, whatever the threads: they order the sums. */
 void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;
-    const long taps = v->kh * v->kw, columns = v->planes * taps;
+    const long taps = v->kh * v->kw;
     ddp__conv_plan plan;
-    long blocks;
 
-    memset(&plan, 0, sizeof plan);
-    plan.g = g;
-    plan.kernels = ddp__kernels_best();
-    ddp__conv_chunks(&plan, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
-    blocks = ddp__conv_split(&plan, columns, DDP__CONV_NC, plan.kernels->nr,
-                             ddp__pool_threads((const ddp__pool *)call->pool));
-    ddp_op_parallel(call, blocks, 1, ddp__conv_grad_blocks, &plan);
+    ddp__conv_chunks(&plan, g, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
+    plan.block = ddp__conv_grad_block;
+    plan.all = v->planes * taps;
+    ddp__conv_run(&plan, call, DDP__CONV_NC, plan.kernels->nr);
 }
