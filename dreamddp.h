@@ -8701,7 +8701,7 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
         }
 }
 
-/* Nothing to sum: the bias, or zeros, or what is there. */
+/* What the sums are added to: the bias, or zeros, or what is there. */
 static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
     for (long i = i0; i < i1 && !g->add; i++)
@@ -8796,16 +8796,14 @@ static void ddp__matmul_cblas(void *user, long first, long last)
     const int wide = g->n >= g->m; /* the longer side is cut */
     const CBLAS_TRANSPOSE a_way = g->a_col == 1 ? CblasNoTrans : CblasTrans;
     const CBLAS_TRANSPOSE b_way = g->b_col == 1 ? CblasNoTrans : CblasTrans;
-    long t, i, j, rows, cols, r, s;
+    long t, i, j, rows, cols;
 
     for (t = first; t < last; t++) {
         i = wide ? 0 : t * DDP__CBLAS_SLICE;
         j = wide ? t * DDP__CBLAS_SLICE : 0;
         rows = wide ? g->m : ddp__min_long(DDP__CBLAS_SLICE, g->m - i);
         cols = wide ? ddp__min_long(DDP__CBLAS_SLICE, g->n - j) : g->n;
-        if (g->bias || g->k == 0)
-            for (r = i; r < i + rows && !g->add; r++)
-                for (s = j; s < j + cols; s++) g->c[r * g->c_row + s] = g->bias ? g->bias[s] : 0;
+        if (g->bias || g->k == 0) ddp__matmul_empty(g, i, i + rows, j, j + cols);
         if (g->k == 0) continue;
         cblas_sgemm(CblasRowMajor, a_way, b_way, (int)rows, (int)cols, (int)g->k, 1,
                     g->a + i * g->a_row, ddp__cblas_stride(g->a_row, g->a_col, rows, g->k),
@@ -9648,11 +9646,6 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
         }
 }
 
-static long ddp__attention_part_count(const ddp__attention_size *z)
-{
-    return (z->t + DDP__ATTENTION_PART - 1) / DDP__ATTENTION_PART;
-}
-
 /* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
 static void ddp__attention_parts(void *user, long first, long last)
 {
@@ -9661,7 +9654,7 @@ static void ddp__attention_parts(void *user, long first, long last)
     const long heads = z.b * z.kv_heads;
 
     for (long i = first; i < last; i++) {
-        const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
+        const long lo = (ddp__parts(z.t, DDP__ATTENTION_PART) - 1 - i / heads) * DDP__ATTENTION_PART;
         ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
@@ -9670,7 +9663,7 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
-    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1, ddp__attention_parts, (void *)call);
+    ddp_op_parallel(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -10660,15 +10653,10 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static long ddp__global_pool_plane(const ddp_op_call *call)
-{
-    return call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
-}
-
 static void ddp__global_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const long n = ddp__global_pool_plane(call);
+    const long n = call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
 
     for (long p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * n;
@@ -10681,7 +10669,7 @@ static void ddp__global_pool_planes(void *user, long first, long last)
 static void ddp__global_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const long n = ddp__global_pool_plane(call);
+    const long n = call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
 
     for (long p = first; p < last; p++) {
         const float d = ((const float *)call->grad_out)[p] / (float)n;

@@ -215,11 +215,6 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
         }
 }
 
-static long ddp__attention_part_count(const ddp__attention_size *z)
-{
-    return (z->t + DDP__ATTENTION_PART - 1) / DDP__ATTENTION_PART;
-}
-
 /* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
 static void ddp__attention_parts(void *user, long first, long last)
 {
@@ -228,7 +223,7 @@ static void ddp__attention_parts(void *user, long first, long last)
     const long heads = z.b * z.kv_heads;
 
     for (long i = first; i < last; i++) {
-        const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
+        const long lo = (ddp__parts(z.t, DDP__ATTENTION_PART) - 1 - i / heads) * DDP__ATTENTION_PART;
         ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
@@ -237,7 +232,7 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
-    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1, ddp__attention_parts, (void *)call);
+    ddp_op_parallel(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)

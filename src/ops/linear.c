@@ -102,7 +102,7 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
         }
 }
 
-/* Nothing to sum: the bias, or zeros, or what is there. */
+/* What the sums are added to: the bias, or zeros, or what is there. */
 static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
     for (long i = i0; i < i1 && !g->add; i++)
@@ -197,16 +197,14 @@ static void ddp__matmul_cblas(void *user, long first, long last)
     const int wide = g->n >= g->m; /* the longer side is cut */
     const CBLAS_TRANSPOSE a_way = g->a_col == 1 ? CblasNoTrans : CblasTrans;
     const CBLAS_TRANSPOSE b_way = g->b_col == 1 ? CblasNoTrans : CblasTrans;
-    long t, i, j, rows, cols, r, s;
+    long t, i, j, rows, cols;
 
     for (t = first; t < last; t++) {
         i = wide ? 0 : t * DDP__CBLAS_SLICE;
         j = wide ? t * DDP__CBLAS_SLICE : 0;
         rows = wide ? g->m : ddp__min_long(DDP__CBLAS_SLICE, g->m - i);
         cols = wide ? ddp__min_long(DDP__CBLAS_SLICE, g->n - j) : g->n;
-        if (g->bias || g->k == 0)
-            for (r = i; r < i + rows && !g->add; r++)
-                for (s = j; s < j + cols; s++) g->c[r * g->c_row + s] = g->bias ? g->bias[s] : 0;
+        if (g->bias || g->k == 0) ddp__matmul_empty(g, i, i + rows, j, j + cols);
         if (g->k == 0) continue;
         cblas_sgemm(CblasRowMajor, a_way, b_way, (int)rows, (int)cols, (int)g->k, 1,
                     g->a + i * g->a_row, ddp__cblas_stride(g->a_row, g->a_col, rows, g->k),

@@ -181,15 +181,10 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static long ddp__global_pool_plane(const ddp_op_call *call)
-{
-    return call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
-}
-
 static void ddp__global_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const long n = ddp__global_pool_plane(call);
+    const long n = call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
 
     for (long p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * n;
@@ -202,7 +197,7 @@ static void ddp__global_pool_planes(void *user, long first, long last)
 static void ddp__global_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const long n = ddp__global_pool_plane(call);
+    const long n = call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
 
     for (long p = first; p < last; p++) {
         const float d = ((const float *)call->grad_out)[p] / (float)n;

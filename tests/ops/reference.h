@@ -697,7 +697,7 @@ static void ref_avg_pool_backward(const ddp_op_call *call)
 
 static void ref_global_pool_forward(const ddp_op_call *call)
 {
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
+    const long planes = ddp_shape_count(&call->spec->out), n = ddp__pool_sizes(call->spec).h * ddp__pool_sizes(call->spec).w;
     const double *x = (const double *)call->in[0];
     double *y = (double *)call->out;
     long p, i;
@@ -710,7 +710,7 @@ static void ref_global_pool_forward(const ddp_op_call *call)
 
 static void ref_global_pool_backward(const ddp_op_call *call)
 {
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
+    const long planes = ddp_shape_count(&call->spec->out), n = ddp__pool_sizes(call->spec).h * ddp__pool_sizes(call->spec).w;
     const double *dy = (const double *)call->grad_out;
     double *dx = (double *)call->grad_in[0];
     long p, i;
