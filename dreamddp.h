@@ -10960,6 +10960,25 @@ DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp_
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
+/* run takes multiples of 8 values: those that are left go through it with zeros behind them. first and second are the
+ * arrays of the state, or NULL. */
+static void ddp__update_padded(void (*run)(const void *k, float *w, const float *g, float *m, float *v, size_t count),
+                               const void *k, const ddp_update *u, float *first, float *second)
+{
+    const size_t rest = u->count % 8, whole = u->count - rest;
+    float *const at[3] = {u->params, first, second};
+    float end[3][8] = {{0}, {0}, {0}}, g[8] = {0};
+
+    run(k, u->params, u->grads, first, second, whole);
+    if (!rest) return;
+    memcpy(g, u->grads + whole, rest * sizeof *g);
+    for (int i = 0; i < 3; i++)
+        if (at[i]) memcpy(end[i], at[i] + whole, rest * sizeof *g);
+    run(k, end[0], g, first ? end[1] : NULL, second ? end[2] : NULL, 8);
+    for (int i = 0; i < 3; i++)
+        if (at[i]) memcpy(at[i] + whole, end[i], rest * sizeof *g);
+}
+
 /* ---- SGD: hyper = momentum, weight decay, 1 = Nesterov's momentum ---- */
 
 typedef struct ddp__sgd_step {
@@ -10980,28 +10999,26 @@ static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, f
     ddp__f4_store(w, weight - ddp__f4_mul(k->lr, d));
 }
 
+static void ddp__sgd_some(const void *step, float *w, const float *g, float *m, float *unused, size_t count)
+{
+    const ddp__sgd_step *k = (const ddp__sgd_step *)step;
+
+    (void)unused;
+    if (m)
+        for (size_t i = 0; i < count; i += 4) ddp__sgd4(k, w + i, g + i, m + i);
+    else
+        for (size_t i = 0; i < count; i += 4) ddp__sgd4(k, w + i, g + i, NULL);
+}
+
 static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    size_t i, rest = u->count % 4, whole = u->count - rest;
-    float w[4] = {0, 0, 0, 0}, g[4] = {0, 0, 0, 0}, v[4] = {0, 0, 0, 0};
-    float *state = self->state_per_param ? u->state : NULL;
     ddp__sgd_step k;
 
     k.momentum = ddp__f4_all(self->hyper[0]);
     k.decay = ddp__f4_all(self->hyper[1]);
     k.lr = ddp__f4_all(u->lr);
     k.nesterov = self->hyper[2] > 0;
-    if (state)
-        for (i = 0; i < whole; i += 4) ddp__sgd4(&k, u->params + i, u->grads + i, state + i);
-    else
-        for (i = 0; i < whole; i += 4) ddp__sgd4(&k, u->params + i, u->grads + i, NULL);
-    if (!rest) return;
-    memcpy(w, u->params + whole, rest * sizeof *w);
-    memcpy(g, u->grads + whole, rest * sizeof *g);
-    if (state) memcpy(v, state + whole, rest * sizeof *v);
-    ddp__sgd4(&k, w, g, state ? v : NULL);
-    memcpy(u->params + whole, w, rest * sizeof *w);
-    if (state) memcpy(state + whole, v, rest * sizeof *v);
+    ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
@@ -11055,8 +11072,10 @@ DDP__ADAM_SET(base, 16, DDP__SQRT_BASE, )
 DDP__ADAM_SET(avx, 32, DDP__SQRT_AVX, __attribute__((target("avx"))))
 #endif
 
-static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, float *m, float *v, size_t count)
+static void ddp__adam_some(const void *step, float *w, const float *g, float *m, float *v, size_t count)
 {
+    const ddp__adam_step *k = (const ddp__adam_step *)step;
+
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx")) {
         ddp__adam_avx(k, w, g, m, v, count);
@@ -11064,24 +11083,6 @@ static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, fl
     }
 #endif
     ddp__adam_base(k, w, g, m, v, count);
-}
-
-static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *k)
-{
-    size_t rest = u->count % 8, whole = u->count - rest;
-    float w[8] = {0}, g[8] = {0}, m[8] = {0}, v[8] = {0};
-    float *mean = u->state, *square = u->state + u->count;
-
-    ddp__adam_some(k, u->params, u->grads, mean, square, whole);
-    if (!rest) return;
-    memcpy(w, u->params + whole, rest * sizeof *w);
-    memcpy(g, u->grads + whole, rest * sizeof *g);
-    memcpy(m, mean + whole, rest * sizeof *m);
-    memcpy(v, square + whole, rest * sizeof *v);
-    ddp__adam_some(k, w, g, m, v, 8);
-    memcpy(u->params + whole, w, rest * sizeof *w);
-    memcpy(mean + whole, m, rest * sizeof *m);
-    memcpy(square + whole, v, rest * sizeof *v);
 }
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u);
@@ -11110,7 +11111,7 @@ static void ddp__adam_update(const ddp_optimizer *self, const ddp_update *u)
     ddp__adam_step k;
 
     ddp__adam_factors(self, u, &k);
-    ddp__adam_run(u, &k);
+    ddp__update_padded(ddp__adam_some, &k, u, u->state, u->state + u->count);
 }
 
 static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
