@@ -11467,7 +11467,7 @@ ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_d
 #ifndef DDP_NO_MODELS
 
 /* ==== nn/models.c ==== [nn] */
-/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG. */
+/* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG; and bottlenecks. */
 
 /* ---- shared ---- */
 
@@ -11856,8 +11856,7 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
 }
 
-/* ==== nn/bottleneck.c ==== [nn] */
-/* A bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again. */
+/* ---- a bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again ---- */
 
 /* Over the last dimension, or the channels of images. */
 static long ddp__bottleneck_width(const ddp_node *x)
@@ -11870,7 +11869,8 @@ static long ddp__bottleneck_width(const ddp_node *x)
 static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float deviation)
 {
     if (!x) return NULL;
-    x = x->spec.out.dims == 4 ? ddp_conv2d(g, x, width, 1, 1, 0, 1, 0) : ddp_linear_no_bias(g, x, width);
+    if (x->spec.out.dims != 4) return ddp__llama2_linear(g, x, width, deviation);
+    x = ddp_conv2d(g, x, width, 1, 1, 0, 1, 0);
     ddp_init_normal(g, x, 0, deviation);
     return x;
 }

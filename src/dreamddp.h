@@ -146,7 +146,6 @@
 #include "nn/muon.c"
 #ifndef DDP_NO_MODELS
 #include "nn/models.c"
-#include "nn/bottleneck.c"
 #include "data/tokens.c"
 #include "data/images.c"
 #endif
