@@ -290,12 +290,14 @@ static void ddp__born_output(ddp__lives *v, int i, int again, ddp__layout *l)
                                     ddp__backward_ends(v, i) : ddp__when(v, again ? DDP__FORWARD_AGAIN : DDP__FORWARD, i));
 }
 
-static size_t ddp__born_gradient(ddp__lives *v, int i, int until, const ddp__layout *l)
+static void ddp__born_gradient(ddp__lives *v, int i, int until, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
 
-    if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d), until);
+    if (v->over[i]) l->gradient[i] = v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
+    else
+        l->gradient[i] = ddp__array_born(v, DDP__GRADIENT * v->n + i, (size_t)(1 + d->parts) * ddp__part_stride(d),
+                                         until);
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users
@@ -306,11 +308,11 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 
     if (!d->has_gradient) return;
     if (l->gradient[i] == DDP__NOWHERE && ddp_shape_count(&d->spec.out) == 1)
-        l->gradient[i] = ddp__born_gradient(v, i, ddp__backward_ends(v, i), l);
+        ddp__born_gradient(v, i, ddp__backward_ends(v, i), l);
     for (int k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
         if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE)
-            l->gradient[p] = ddp__born_gradient(v, p, ddp__backward_ends(v, p), l);
+            ddp__born_gradient(v, p, ddp__backward_ends(v, p), l);
     }
 }
 
@@ -329,7 +331,7 @@ static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
     const ddp_node *d = v->g->node[i];
 
     if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS)) ddp__born_output(v, i, 0, l);
-    if ((d->from >= 0 || d->to >= 0) && d->has_gradient) l->gradient[i] = ddp__born_gradient(v, i, -1, l);
+    if ((d->from >= 0 || d->to >= 0) && d->has_gradient) ddp__born_gradient(v, i, -1, l);
 }
 
 /* The node whose turn is next and that runs at the same time as node i; -1: none. */
@@ -367,13 +369,10 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
-        size_t bytes = ddp__round64(ddp__output_bytes(d));
         l->out[i] = top;
-        top += bytes;
+        top += ddp__part_stride(d);
         if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type != DDP_F32) continue;
-        l->gradient[i] = top;
-        top += bytes;
+        if (d->type == DDP_F32) l->gradient[i] = top, top += ddp__part_stride(d);
     }
     l->bytes[DDP__ARENA_OWN] = l->live_bytes = top;
 }

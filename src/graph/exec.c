@@ -45,7 +45,7 @@ static void ddp__node_one(const ddp_node *n, void *at)
 ddp_state *ddp_state_new(ddp_graph *g)
 {
     const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
-    const int own = g && g->host && g->host->backend; /* a device says itself what it has not */
+    const int own = g && ddp__graph_backend(g); /* a device says itself what it has not */
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
 
