@@ -13615,9 +13615,8 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        const int own = ddp__weights_of(n);
-        if (index >= own) {
-            index -= own;
+        if (index >= ddp__weights_of(n)) {
+            index -= ddp__weights_of(n);
             continue;
         }
         index += n->tied >= 0;
@@ -57712,8 +57711,7 @@ static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
-            if (o->peer >= 0 || o->state != DDP__PM_ACTIVE) continue;
-            if (!first || o->sequence < first->sequence) first = o;
+            if (o->peer < 0 && o->state == DDP__PM_ACTIVE && (!first || o->sequence < first->sequence)) first = o;
         }
     return first;
 }
@@ -57979,13 +57977,12 @@ static const char ddp__html_head[] =
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
-    const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
     char workers[16], seed[32];
+    const char *const value[] = {d->command, d->model, d->net, d->workers > 0 ? workers : NULL, seed, d->host,
+                                 d->version};
 
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
-    value[3] = d->workers > 0 ? workers : NULL;
-    value[4] = seed;
     ddp__add_page(t, "<h1>$</h1>\n<dl>\n", d->title ? d->title : "dreamddp report");
     for (int i = 0; i < 7; i++)
         if (value[i] && *value[i])

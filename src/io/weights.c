@@ -140,9 +140,8 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        const int own = ddp__weights_of(n);
-        if (index >= own) {
-            index -= own;
+        if (index >= ddp__weights_of(n)) {
+            index -= ddp__weights_of(n);
             continue;
         }
         index += n->tied >= 0;

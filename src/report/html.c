@@ -39,13 +39,12 @@ static const char ddp__html_head[] =
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
-    const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
     char workers[16], seed[32];
+    const char *const value[] = {d->command, d->model, d->net, d->workers > 0 ? workers : NULL, seed, d->host,
+                                 d->version};
 
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
-    value[3] = d->workers > 0 ? workers : NULL;
-    value[4] = seed;
     ddp__add_page(t, "<h1>$</h1>\n<dl>\n", d->title ? d->title : "dreamddp report");
     for (int i = 0; i < 7; i++)
         if (value[i] && *value[i])

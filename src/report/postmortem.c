@@ -210,8 +210,7 @@ static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
-            if (o->peer >= 0 || o->state != DDP__PM_ACTIVE) continue;
-            if (!first || o->sequence < first->sequence) first = o;
+            if (o->peer < 0 && o->state == DDP__PM_ACTIVE && (!first || o->sequence < first->sequence)) first = o;
         }
     return first;
 }
