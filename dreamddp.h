@@ -56500,7 +56500,7 @@ typedef struct ddp__lane_item {
     int      row;
 } ddp__lane_item;
 
-/* In rising order of begin_s. rows is at least 1. Freed by ddp__lane_free. */
+/* In rising order of begin_s. rows is at least 1. items are freed by DDP_FREE. */
 typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
 
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
@@ -56510,7 +56510,6 @@ typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
  * t->failed and an empty lane when memory is short. O(n log n + n x rows). */
 DDP_LIB void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end,
                             ddp__lane *out);
-DDP_LIB void ddp__lane_free(ddp__lane *lane);
 
 /* From a run's first to its last span (0, 0 if there is none); its window: what it says, or that. */
 DDP_LIB void ddp__run_all(const ddp_report_run *r, double *begin, double *end);
@@ -56882,12 +56881,6 @@ void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, do
     DDP_FREE(row_end);
 }
 
-void ddp__lane_free(ddp__lane *lane)
-{
-    if (lane->items) DDP_FREE(lane->items);
-    memset(lane, 0, sizeof *lane);
-}
-
 void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 {
     int any = 0;
@@ -56993,8 +56986,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
         ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8, top + 17, w);
         ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
         ddp__swim_lane(t, d, &m, &comm, top + DDP__SWIM_COMPUTE + 1, DDP__SWIM_COMM);
-        ddp__lane_free(&compute);
-        ddp__lane_free(&comm);
+        DDP_FREE(compute.items);
+        DDP_FREE(comm.items);
     }
     ddp__text_addf(t, "</svg>\n");
     if (workers < r->worker_count)
@@ -57519,7 +57512,7 @@ typedef struct ddp__pm_op {
 typedef struct ddp__pm_rank {
     int present;
     ddp__pm_op *op;  /* [ops] */
-    int ops, room;
+    int ops; /* room is for the next power of two */
     long begun, oldest; /* collectives submitted; the first that is not forgotten */
     long told;       /* what others heard of one without a dump: begun; -1 = nothing */
     char error[DDP_ERROR_TEXT];
@@ -57586,12 +57579,10 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
                *layer = ddp__pm_string(v, "layer", NULL);
     ddp__pm_op *o;
 
-    if (r->ops == r->room) {
-        int room = r->room ? 2 * r->room : 256;
-        o = (ddp__pm_op *)DDP_REALLOC(r->op, (size_t)room * sizeof *o);
-        if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", room);
+    if ((r->ops & (r->ops - 1)) == 0) {
+        o = (ddp__pm_op *)DDP_REALLOC(r->op, (r->ops ? 2 * (size_t)r->ops : 1) * sizeof *o);
+        if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", r->ops + 1);
         r->op = o;
-        r->room = room;
     }
     o = &r->op[r->ops++];
     memset(o, 0, sizeof *o);
@@ -57883,7 +57874,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     }
     for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
-    ddp__lane_free(&lane);
+    DDP_FREE(lane.items);
 }
 
 /* A step of a stage: what it received, computed and sent. */

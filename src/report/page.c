@@ -344,12 +344,6 @@ void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, do
     DDP_FREE(row_end);
 }
 
-void ddp__lane_free(ddp__lane *lane)
-{
-    if (lane->items) DDP_FREE(lane->items);
-    memset(lane, 0, sizeof *lane);
-}
-
 void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 {
     int any = 0;
@@ -455,8 +449,8 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
         ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8, top + 17, w);
         ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
         ddp__swim_lane(t, d, &m, &comm, top + DDP__SWIM_COMPUTE + 1, DDP__SWIM_COMM);
-        ddp__lane_free(&compute);
-        ddp__lane_free(&comm);
+        DDP_FREE(compute.items);
+        DDP_FREE(comm.items);
     }
     ddp__text_addf(t, "</svg>\n");
     if (workers < r->worker_count)

@@ -59,7 +59,7 @@ typedef struct ddp__lane_item {
     int      row;
 } ddp__lane_item;
 
-/* In rising order of begin_s. rows is at least 1. Freed by ddp__lane_free. */
+/* In rising order of begin_s. rows is at least 1. items are freed by DDP_FREE. */
 typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
 
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
@@ -69,7 +69,6 @@ typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
  * t->failed and an empty lane when memory is short. O(n log n + n x rows). */
 DDP_LIB void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end,
                             ddp__lane *out);
-DDP_LIB void ddp__lane_free(ddp__lane *lane);
 
 /* From a run's first to its last span (0, 0 if there is none); its window: what it says, or that. */
 DDP_LIB void ddp__run_all(const ddp_report_run *r, double *begin, double *end);

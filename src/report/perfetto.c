@@ -58,7 +58,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     }
     for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
-    ddp__lane_free(&lane);
+    DDP_FREE(lane.items);
 }
 
 /* A step of a stage: what it received, computed and sent. */

@@ -18,7 +18,7 @@ typedef struct ddp__pm_op {
 typedef struct ddp__pm_rank {
     int present;
     ddp__pm_op *op;  /* [ops] */
-    int ops, room;
+    int ops; /* room is for the next power of two */
     long begun, oldest; /* collectives submitted; the first that is not forgotten */
     long told;       /* what others heard of one without a dump: begun; -1 = nothing */
     char error[DDP_ERROR_TEXT];
@@ -85,12 +85,10 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
                *layer = ddp__pm_string(v, "layer", NULL);
     ddp__pm_op *o;
 
-    if (r->ops == r->room) {
-        int room = r->room ? 2 * r->room : 256;
-        o = (ddp__pm_op *)DDP_REALLOC(r->op, (size_t)room * sizeof *o);
-        if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", room);
+    if ((r->ops & (r->ops - 1)) == 0) {
+        o = (ddp__pm_op *)DDP_REALLOC(r->op, (r->ops ? 2 * (size_t)r->ops : 1) * sizeof *o);
+        if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", r->ops + 1);
         r->op = o;
-        r->room = room;
     }
     o = &r->op[r->ops++];
     memset(o, 0, sizeof *o);

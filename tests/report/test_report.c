@@ -360,7 +360,7 @@ static void lanes_are_cut_to_the_window_and_never_overlap(void **state)
         assert_true(fabs(lane.items[i].span.end_s - want_end[i]) <= 0);
         assert_int_equal(lane.items[i].row, want_row[i]);
     }
-    ddp__lane_free(&lane);
+    DDP_FREE(lane.items);
 }
 
 static void ticks_are_nice_numbers(void **state)
