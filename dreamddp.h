@@ -6986,13 +6986,6 @@ void ddp__node_places(ddp_graph *g)
     }
 }
 
-/* The stream of an array: its node would do, but its place in its whole layer, buffers behind the
- * parameters, survives an inserted dropout or another loss elsewhere in the model. */
-static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
-{
-    return ((uint64_t)(unsigned)n->layer << 40) + (uint64_t)position;
-}
-
 static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
 {
     const long count = p->init == DDP_INIT_ZERO ? 0 : ddp_shape_count(&p->shape); /* the block was allocated zeroed */
@@ -7009,8 +7002,9 @@ static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
     return offset < l->count ? l->params + offset : l->buffers + (offset - l->count);
 }
 
-/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may
- * be filled by several threads. */
+/* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled by several
+ * threads: its node would do, but its place in its whole layer, buffers behind the parameters, survives an inserted
+ * dropout or another loss elsewhere in the model. */
 static void ddp__build_fill(void *user, long first, long last)
 {
     ddp_graph *g = (ddp_graph *)user;
@@ -7027,7 +7021,8 @@ static void ddp__build_fill(void *user, long first, long last)
                                           : l->count + (size_t)(n->buffer[b] - l->buffers);
             const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
             if (b == 0) place = n->buffer_place;
-            ddp__param_fill(p, ddp_rng_seed(seed, ddp__param_stream(n, place)), ddp__build_first(l, position));
+            ddp__param_fill(p, ddp_rng_seed(seed, ((uint64_t)(unsigned)n->layer << 40) + place),
+                            ddp__build_first(l, position));
             place += (size_t)ddp_shape_count(&p->shape);
         }
     }
