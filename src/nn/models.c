@@ -408,15 +408,20 @@ static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float devia
     return x;
 }
 
-/* The low-rank path, which is all there is at first, and a hidden layer as wide as the wide side, whose way out starts
- * at zero. */
-static ddp_node *ddp__bottleneck_half(ddp_graph *g, ddp_node *x, ddp_node *normed, long hidden, long width)
+/* A layer: the low-rank path, which is all there is at first, and a hidden layer as wide as the wide side, whose way out
+ * starts at zero. */
+static ddp_node *ddp__bottleneck_half(ddp_graph *g, const char *name, const char *norm, ddp_node *x, long hidden, long width)
 {
     const float deviation = (float)(1 / sqrt((double)ddp__bottleneck_width(x)));
-    ddp_node *low = ddp__squeeze(g, x, width, deviation);
-    ddp_node *y = ddp_gelu(g, ddp__squeeze(g, normed, hidden, deviation));
+    ddp_node *y, *low;
 
-    return ddp_add(g, low, ddp__squeeze(g, y, width, 0));
+    ddp_layer_begin(g, name);
+    y = x->spec.out.dims == 4 ? x : ddp_apply(g, norm, 1, &x, 0, NULL, NULL);
+    low = ddp__squeeze(g, x, width, deviation);
+    y = ddp_gelu(g, ddp__squeeze(g, y, hidden, deviation));
+    x = ddp_add(g, low, ddp__squeeze(g, y, width, 0));
+    ddp_layer_end(g);
+    return x;
 }
 
 ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
@@ -428,19 +433,13 @@ ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
         ddp__fail(&g->error, DDP_ARG, "a bottleneck of width %ld in what is %ld wide: 1 to %ld are possible", width, wide, wide);
         return NULL;
     }
-    ddp_layer_begin(g, "bottleneck.down");
-    x = ddp__bottleneck_half(g, x, x->spec.out.dims == 4 ? x : ddp_layer_norm(g, x), wide, width);
-    ddp_layer_end(g);
-    return x;
+    return ddp__bottleneck_half(g, "bottleneck.down", "layer_norm", x, wide, width);
 }
 
 ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width)
 {
     if (!g || g->error.code || !x) return NULL;
-    ddp_layer_begin(g, "bottleneck.up");
-    x = ddp__bottleneck_half(g, x, x->spec.out.dims == 4 ? x : ddp_rms_norm(g, x, 0), width, width);
-    ddp_layer_end(g);
-    return x;
+    return ddp__bottleneck_half(g, "bottleneck.up", "rms_norm", x, width, width);
 }
 
 ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width)
