@@ -309,7 +309,7 @@
 #endif
 #include "strategy/local.c"
 #include "strategy/server.h"
-#include "strategy/server.c"
+#include "strategy/server_line.c"
 #include "strategy/server_desk.c"
 #include "strategy/server_rules.c"
 #include "strategy/outer.h"

@@ -68,10 +68,12 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
     return 0;
 }
 
-/* A strategy's scheme has its name. */
+DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - (int)DDP_SCHEME_MGWFBP,
+                  "schemes are in the strategies' order");
+
 static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_scheme scheme = DDP_SCHEME_SSGD;
+    const int scheme = (int)DDP_SCHEME_MGWFBP + (int)ddp_settings(d)->strategy - (int)DDP_MGWFBP;
     ddp_profile own;
     ddp_timeline t;
     ddp_error err;
@@ -81,9 +83,8 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     (void)self;
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
-    s = ddp_scheme_named(ddp_strategy_name(ddp_settings(d)->strategy), &scheme, &err);
-    if (s == DDP_OK) s = ddp__gradient_profile(d, p, &own, &err);
-    if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
+    s = ddp__gradient_profile(d, p, &own, &err);
+    if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
     ddp_timeline_free(&t);
     ddp_profile_free(&own);

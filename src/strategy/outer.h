@@ -1,5 +1,5 @@
 /* What the outer family shares: outer.c is the rule and its layers, outer_sparse.c how changes travel as their largest,
- * outer_late.c the ways in which they land later. */
+ * outer_late.c the ways in which they land later, and the table entry. */
 #ifndef DDP_STRATEGY_OUTER_H
 #define DDP_STRATEGY_OUTER_H
 
@@ -69,12 +69,10 @@ DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *sinc
 DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 
 /* The events of the way that waits, which the others are built on. */
-DDP_LIB int ddp__outer_start(ddp_ctx *d, void *self);
-DDP_LIB int ddp__outer_sync_all(ddp_ctx *d, void *self);
-
-/* outer_late.c: the ways in which what is sent lands later fill in their events. */
-DDP_LIB void ddp__outer_stream(ddp_strategy_ops *ops);
-DDP_LIB void ddp__outer_eager(ddp_strategy_ops *ops);
+DDP_LIB int  ddp__outer_start(ddp_ctx *d, void *self);
+DDP_LIB int  ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
+DDP_LIB int  ddp__outer_sync_all(ddp_ctx *d, void *self);
+DDP_LIB void ddp__outer_close(ddp_ctx *d, void *self);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS

@@ -238,7 +238,7 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
 
 static double ddp__streaming_exposed(const void *self) { return ((const ddp__outer *)self)->exposed_s; }
 
-void ddp__outer_stream(ddp_strategy_ops *ops)
+static void ddp__outer_stream(ddp_strategy_ops *ops)
 {
     ops->start = ddp__late_start;
     ops->forward_begin = ddp__streaming_forward_begin;
@@ -317,10 +317,54 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-void ddp__outer_eager(ddp_strategy_ops *ops)
+static void ddp__outer_eager(ddp_strategy_ops *ops)
 {
     ops->start = ddp__late_start;
     ops->step_end = ddp__eager_step_end;
     ops->wait = ddp__late_wait;
     ops->sync_all = ddp__eager_sync_all;
+}
+
+/* ---- diloco and sparseloco ---- */
+
+/* sparseloco is diloco with other defaults. */
+static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+{
+    const int sparse = !strcmp(ops->name, "sparseloco");
+    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
+    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
+
+    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
+        return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
+                         "or leave them out", ops->name);
+    if (c->landing && !c->fragments)
+        return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
+                         ops->name, c->landing);
+    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
+        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
+                         "or leave it 0", ops->name, c->compensation);
+    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
+    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
+    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
+    if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
+    return DDP_OK;
+}
+
+void ddp__strategy_diloco(ddp_strategy_ops *ops)
+{
+    ops->averages = DDP_AVERAGES_CHANGES;
+    ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
+#ifndef DDP_NO_PLANNERS
+    ops->traits |= DDP_WITH_TOPK;
+#endif
+    ops->self_bytes = sizeof(ddp__outer);
+    ops->settle = ddp__outer_settle;
+    ops->start = ddp__outer_start;
+    ops->backward_end = ddp__local_backward_end;
+    ops->step_end = ddp__outer_step_end;
+    ops->sync_all = ddp__outer_sync_all;
+    ops->close = ddp__outer_close;
+    ops->transfers = ddp__local_transfers;
 }

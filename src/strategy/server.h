@@ -112,7 +112,7 @@ typedef struct ddp__servers {
     long       stale_count;
 } ddp__servers;
 
-/* server.c: start declares everything (rule, ahead and so on are set before); the rest is what events are made of.
+/* server_line.c: start declares everything (rule, ahead and so on are set before); the rest is what events are made of.
  * set: a bit for each layer, NULL: all. */
 DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);

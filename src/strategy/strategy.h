@@ -61,7 +61,7 @@ DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 DDP_LIB void ddp__partial_close(ddp_ctx *d, void *self);
-/* outer.c: diloco and sparseloco */
+/* outer_late.c: diloco and sparseloco */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
 
 #endif /* DDP_STRATEGY_STRATEGY_H */
