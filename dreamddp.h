@@ -3104,7 +3104,7 @@ DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 /* Table 2 of FusionLLM (arXiv:2410.12707). */
 typedef enum ddp_job_type {
-    DDP_JOB_PLACEHOLDER, /* an input: inputs, labels. Of each node that reads it; never sent, has no gradient */
+    DDP_JOB_PLACEHOLDER, /* the paper's word for an input: of each node that reads it; never sent, no gradient */
     DDP_JOB_VARIABLE,    /* a parameter that is nobody's output */
     DDP_JOB_PARAMETRIC, DDP_JOB_NON_PARAMETRIC, DDP_JOB_LOSS
 } ddp_job_type;
@@ -3117,7 +3117,7 @@ typedef struct ddp_job_rule {
 
 typedef struct ddp_job_op {
     char         name[DDP_JOB_NAME];
-    char         op[DDP_JOB_NAME];    /* of its kernel, built in or registered on the node; "" of a placeholder */
+    char         op[DDP_JOB_NAME];    /* of its kernel, built in or registered on the node; "" of an input */
     char         layer[DDP_JOB_NAME]; /* "": outside layers */
     ddp_job_type type;
     int          args[DDP_OP_INPUTS], arg_count; /* whose outputs it takes, in order */
@@ -3165,7 +3165,7 @@ typedef struct ddp_op_data {
  * ddp_job_build - its operators, one node of the graph each, into g, which is empty but for registered operators; *loss as
  *   for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g does not know is
  *   an error where j->node runs it; elsewhere what the job says of it will do.
- * ddp_job_cut - operator i to node node_of[i], which for placeholders is not read.
+ * ddp_job_cut - operator i to node node_of[i], which for inputs is not read.
  * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
  * ddp_job_user - the first operator on `node` that takes the output of operator i; -1: none does.
@@ -48346,7 +48346,7 @@ DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 DDP_LIB void ddp__partial_close(ddp_ctx *d, void *self);
-/* outer.c: diloco and sparseloco */
+/* outer_late.c: diloco and sparseloco */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
 
 /* ==== strategy/layers.c ==== [strategy] */
@@ -48772,10 +48772,12 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
     return 0;
 }
 
-/* A strategy's scheme has its name. */
+DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - (int)DDP_SCHEME_MGWFBP,
+                  "schemes are in the strategies' order");
+
 static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_scheme scheme = DDP_SCHEME_SSGD;
+    const int scheme = (int)DDP_SCHEME_MGWFBP + (int)ddp_settings(d)->strategy - (int)DDP_MGWFBP;
     ddp_profile own;
     ddp_timeline t;
     ddp_error err;
@@ -48785,9 +48787,8 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     (void)self;
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
-    s = ddp_scheme_named(ddp_strategy_name(ddp_settings(d)->strategy), &scheme, &err);
-    if (s == DDP_OK) s = ddp__gradient_profile(d, p, &own, &err);
-    if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
+    s = ddp__gradient_profile(d, p, &own, &err);
+    if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
     ddp_timeline_free(&t);
     ddp_profile_free(&own);
@@ -50301,7 +50302,7 @@ typedef struct ddp__servers {
     long       stale_count;
 } ddp__servers;
 
-/* server.c: start declares everything (rule, ahead and so on are set before); the rest is what events are made of.
+/* server_line.c: start declares everything (rule, ahead and so on are set before); the rest is what events are made of.
  * set: a bit for each layer, NULL: all. */
 DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
@@ -50335,7 +50336,7 @@ static inline int ddp__in_set(const unsigned char *set, int layer)
     return !set || (set[layer / 8] >> layer % 8 & 1);
 }
 
-/* ==== strategy/server.c ==== [strategy] */
+/* ==== strategy/server_line.c ==== [strategy] */
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
 
 /* ---- who serves what ---- */
@@ -51282,7 +51283,7 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
 
 /* ==== strategy/outer.h ==== [strategy] */
 /* What the outer family shares: outer.c is the rule and its layers, outer_sparse.c how changes travel as their largest,
- * outer_late.c the ways in which they land later. */
+ * outer_late.c the ways in which they land later, and the table entry. */
 
 struct ddp__outer;
 
@@ -51345,12 +51346,10 @@ DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *sinc
 DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 
 /* The events of the way that waits, which the others are built on. */
-DDP_LIB int ddp__outer_start(ddp_ctx *d, void *self);
-DDP_LIB int ddp__outer_sync_all(ddp_ctx *d, void *self);
-
-/* outer_late.c: the ways in which what is sent lands later fill in their events. */
-DDP_LIB void ddp__outer_stream(ddp_strategy_ops *ops);
-DDP_LIB void ddp__outer_eager(ddp_strategy_ops *ops);
+DDP_LIB int  ddp__outer_start(ddp_ctx *d, void *self);
+DDP_LIB int  ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
+DDP_LIB int  ddp__outer_sync_all(ddp_ctx *d, void *self);
+DDP_LIB void ddp__outer_close(ddp_ctx *d, void *self);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS
@@ -51581,7 +51580,7 @@ int ddp__outer_start(ddp_ctx *d, void *self)
 }
 
 /* All layers change together, in the last step of a period. */
-static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
+int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
 
@@ -51614,7 +51613,7 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-static void ddp__outer_close(ddp_ctx *d, void *self)
+void ddp__outer_close(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
 
@@ -51624,48 +51623,6 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
     if (o->scratch) DDP_FREE(o->scratch);
     if (o->landing) DDP_FREE(o->landing);
     ddp__partial_close(d, self);
-}
-
-/* sparseloco is diloco with other defaults. */
-static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
-{
-    const int sparse = !strcmp(ops->name, "sparseloco");
-    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
-    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
-
-    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
-        return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
-                         "or leave them out", ops->name);
-    if (c->landing && !c->fragments)
-        return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
-                         ops->name, c->landing);
-    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
-        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
-                         "or leave it 0", ops->name, c->compensation);
-    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
-    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
-    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
-    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
-    if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
-    return DDP_OK;
-}
-
-void ddp__strategy_diloco(ddp_strategy_ops *ops)
-{
-    ops->averages = DDP_AVERAGES_CHANGES;
-    ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
-#ifndef DDP_NO_PLANNERS
-    ops->traits |= DDP_WITH_TOPK;
-#endif
-    ops->self_bytes = sizeof(ddp__outer);
-    ops->settle = ddp__outer_settle;
-    ops->start = ddp__outer_start;
-    ops->backward_end = ddp__local_backward_end;
-    ops->step_end = ddp__outer_step_end;
-    ops->sync_all = ddp__outer_sync_all;
-    ops->close = ddp__outer_close;
-    ops->transfers = ddp__local_transfers;
 }
 
 /* ==== strategy/outer_late.c ==== [strategy] */
@@ -51908,7 +51865,7 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
 
 static double ddp__streaming_exposed(const void *self) { return ((const ddp__outer *)self)->exposed_s; }
 
-void ddp__outer_stream(ddp_strategy_ops *ops)
+static void ddp__outer_stream(ddp_strategy_ops *ops)
 {
     ops->start = ddp__late_start;
     ops->forward_begin = ddp__streaming_forward_begin;
@@ -51987,12 +51944,56 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-void ddp__outer_eager(ddp_strategy_ops *ops)
+static void ddp__outer_eager(ddp_strategy_ops *ops)
 {
     ops->start = ddp__late_start;
     ops->step_end = ddp__eager_step_end;
     ops->wait = ddp__late_wait;
     ops->sync_all = ddp__eager_sync_all;
+}
+
+/* ---- diloco and sparseloco ---- */
+
+/* sparseloco is diloco with other defaults. */
+static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+{
+    const int sparse = !strcmp(ops->name, "sparseloco");
+    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
+    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
+
+    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
+        return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
+                         "or leave them out", ops->name);
+    if (c->landing && !c->fragments)
+        return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
+                         ops->name, c->landing);
+    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
+        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
+                         "or leave it 0", ops->name, c->compensation);
+    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
+    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
+    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
+    if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
+    return DDP_OK;
+}
+
+void ddp__strategy_diloco(ddp_strategy_ops *ops)
+{
+    ops->averages = DDP_AVERAGES_CHANGES;
+    ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
+#ifndef DDP_NO_PLANNERS
+    ops->traits |= DDP_WITH_TOPK;
+#endif
+    ops->self_bytes = sizeof(ddp__outer);
+    ops->settle = ddp__outer_settle;
+    ops->start = ddp__outer_start;
+    ops->backward_end = ddp__local_backward_end;
+    ops->step_end = ddp__outer_step_end;
+    ops->sync_all = ddp__outer_sync_all;
+    ops->close = ddp__outer_close;
+    ops->transfers = ddp__local_transfers;
 }
 
 #ifndef DDP_NO_PLANNERS
@@ -55503,7 +55504,7 @@ ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err
     for (int i = j->ops - 1; i >= 0; i--) {
         ddp_job_op *o = &j->op[i];
         if (o->type != DDP_JOB_PLACEHOLDER) o->node = node_of[i];
-        for (int k = 0; k < o->arg_count; k++) /* a placeholder is where its first user is */
+        for (int k = 0; k < o->arg_count; k++) /* an input is where its first user is */
             if (j->op[o->args[k]].type == DDP_JOB_PLACEHOLDER) j->op[o->args[k]].node = o->node;
     }
     return DDP_OK;
@@ -55891,7 +55892,7 @@ static ddp_status ddp__job_read_op(ddp__job_reader *r, const ddp__json *v, int i
     o->buffers = ddp__job_read_arrays(r, v, "buffers", o->buffer, DDP_OP_BUFFERS);
     ddp__job_read_rule(r, v, &o->rule);
     if (o->type == DDP_JOB_PLACEHOLDER && (o->op[0] || o->arg_count || o->shape.dims < 0))
-        return ddp__job_bad(r, v, "a placeholder needs a shape, and has no op and no args");
+        return ddp__job_bad(r, v, "an input needs a shape, and has no op and no args");
     if (o->type != DDP_JOB_PLACEHOLDER && !o->op[0])
         return ddp__job_bad(r, v, "an operator needs \"op\", the name of its kernel");
     return r->fault;

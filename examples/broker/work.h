@@ -13,7 +13,7 @@ typedef struct work {
     ddp_images      *images;
     ddp_image_range  train;
     ddp_image_norm   norm;
-    int              x, y;       /* the placeholders: images or tokens, labels */
+    int              x, y;       /* the inputs: images or tokens, labels */
     char            *at[2];      /* one micro-batch of them */
 } work;
 
@@ -99,7 +99,7 @@ static ddp_status read_job(work *w, ddp_error *err)
 
 static long work_count(const work *w, int op) { return ddp_shape_count(&w->j.op[op].shape); }
 
-/* Which placeholder is what, by its name; the data must fit. */
+/* Which input is what, by its name; the data must fit. */
 static ddp_status fit_data(work *w, ddp_error *err)
 {
     long sample;
@@ -110,16 +110,16 @@ static ddp_status fit_data(work *w, ddp_error *err)
         if (o->type != DDP_JOB_PLACEHOLDER) continue;
         if (!strcmp(o->name, "labels")) w->y = i;
         else if (!strcmp(o->name, w->tokens ? "tokens" : "inputs")) w->x = i;
-        else return refuse(err, DDP_ARG, "placeholder %s: the broker has data for inputs and labels (images) or tokens and labels "
+        else return refuse(err, DDP_ARG, "input %s: the broker has data for inputs and labels (images) or tokens and labels "
                            "(text) alone", o->name);
     }
-    if (w->x < 0 || w->y < 0) return refuse(err, DDP_ARG, "the job needs the placeholders %s and labels", w->tokens ? "tokens" : "inputs");
+    if (w->x < 0 || w->y < 0) return refuse(err, DDP_ARG, "the job needs the inputs %s and labels", w->tokens ? "tokens" : "inputs");
     w->batch = w->tokens ? w->j.op[w->x].shape.dim[0] : work_count(w, w->y);
     w->seq = w->tokens ? work_count(w, w->x) / w->batch : 1;
     sample = w->tokens ? w->seq : w->images->channels * w->images->height * w->images->width;
     if (work_count(w, w->x) != w->batch * sample || work_count(w, w->y) != w->batch * w->seq ||
         w->j.op[w->x].dtype != (w->tokens ? DDP_I32 : DDP_F32) || w->j.op[w->y].dtype != DDP_I32)
-        return refuse(err, DDP_ARG, "%s: its samples have %ld values, placeholder %s takes %ld for %ld samples", w->data, sample,
+        return refuse(err, DDP_ARG, "%s: its samples have %ld values, input %s takes %ld for %ld samples", w->data, sample,
                       w->j.op[w->x].name, work_count(w, w->x), w->batch);
     if (w->tokens) return ddp_tokens_split(w->tokens, 0, w->seq, &w->text, NULL, err);
     if (ddp_images_split(w->images, 0, &w->train, NULL, err)) return err->code;

@@ -216,7 +216,7 @@ ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err
     for (int i = j->ops - 1; i >= 0; i--) {
         ddp_job_op *o = &j->op[i];
         if (o->type != DDP_JOB_PLACEHOLDER) o->node = node_of[i];
-        for (int k = 0; k < o->arg_count; k++) /* a placeholder is where its first user is */
+        for (int k = 0; k < o->arg_count; k++) /* an input is where its first user is */
             if (j->op[o->args[k]].type == DDP_JOB_PLACEHOLDER) j->op[o->args[k]].node = o->node;
     }
     return DDP_OK;

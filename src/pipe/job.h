@@ -11,7 +11,7 @@
 
 /* Table 2 of FusionLLM (arXiv:2410.12707). */
 typedef enum ddp_job_type {
-    DDP_JOB_PLACEHOLDER, /* an input: inputs, labels. Of each node that reads it; never sent, has no gradient */
+    DDP_JOB_PLACEHOLDER, /* the paper's word for an input: of each node that reads it; never sent, no gradient */
     DDP_JOB_VARIABLE,    /* a parameter that is nobody's output */
     DDP_JOB_PARAMETRIC, DDP_JOB_NON_PARAMETRIC, DDP_JOB_LOSS
 } ddp_job_type;
@@ -24,7 +24,7 @@ typedef struct ddp_job_rule {
 
 typedef struct ddp_job_op {
     char         name[DDP_JOB_NAME];
-    char         op[DDP_JOB_NAME];    /* of its kernel, built in or registered on the node; "" of a placeholder */
+    char         op[DDP_JOB_NAME];    /* of its kernel, built in or registered on the node; "" of an input */
     char         layer[DDP_JOB_NAME]; /* "": outside layers */
     ddp_job_type type;
     int          args[DDP_OP_INPUTS], arg_count; /* whose outputs it takes, in order */
@@ -72,7 +72,7 @@ typedef struct ddp_op_data {
  * ddp_job_build - its operators, one node of the graph each, into g, which is empty but for registered operators; *loss as
  *   for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g does not know is
  *   an error where j->node runs it; elsewhere what the job says of it will do.
- * ddp_job_cut - operator i to node node_of[i], which for placeholders is not read.
+ * ddp_job_cut - operator i to node node_of[i], which for inputs is not read.
  * ddp_job_wire - how messages travel, as for ddp_edge_wire_parse; not bottleneck:R, which puts operators where the cut is.
  * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
  * ddp_job_user - the first operator on `node` that takes the output of operator i; -1: none does.

@@ -335,7 +335,7 @@ static ddp_status ddp__job_read_op(ddp__job_reader *r, const ddp__json *v, int i
     o->buffers = ddp__job_read_arrays(r, v, "buffers", o->buffer, DDP_OP_BUFFERS);
     ddp__job_read_rule(r, v, &o->rule);
     if (o->type == DDP_JOB_PLACEHOLDER && (o->op[0] || o->arg_count || o->shape.dims < 0))
-        return ddp__job_bad(r, v, "a placeholder needs a shape, and has no op and no args");
+        return ddp__job_bad(r, v, "an input needs a shape, and has no op and no args");
     if (o->type != DDP_JOB_PLACEHOLDER && !o->op[0])
         return ddp__job_bad(r, v, "an operator needs \"op\", the name of its kernel");
     return r->fault;

@@ -400,7 +400,7 @@ def bad_jobs_are_refused_in_a_sentence(job, folder):
     for text, says in ((good.replace('_job": 1', '_job": 2'), "of version 2"), (good.replace('"relu"', '"gelu"', 1), "changed or damaged"),
                        (good[:len(good) // 2], "job.json, line"), ("[]", "no job description"),
                        (json.dumps(other), "its samples have 30 values"),
-                       (json.dumps(skip_graph()).replace('"inputs"', '"pixels"'), "placeholder pixels"),
+                       (json.dumps(skip_graph()).replace('"inputs"', '"pixels"'), "input pixels"),
                        (json.dumps(skip_graph()).replace('"parameters": [], ', ""), "CustomReLU, which this program does not know")):
         write(folder, "job.json", text)
         b = job.start("broker", "--job", "job.json", "--data", "data")
