@@ -91,10 +91,10 @@ static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 static void ddp__schedule_lists(ddp__schedule *s, void *room)
 {
     s->room = room;
-    s->parts = (ddp__parcel *)room;
-    s->cut = (int32_t *)(void *)(s->parts + s->head.messages);
+    s->cut = (int32_t *)room;
     s->k = s->cut + s->head.layers;
     s->first = s->k + s->head.updates;
+    s->parts = (ddp__parcel *)(void *)(s->first + s->head.iterations + 1);
 }
 
 void ddp__schedule_free(ddp__schedule *s)
@@ -199,28 +199,22 @@ static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_pl
     return fmax(now - before - block * compute, 0) / block * p->period;
 }
 
-/* Room for as many lists' entries as the head says. */
-static int ddp__schedule_room(ddp_ctx *d, ddp__schedule *s)
+/* Lists in *out, of as many entries as the head says; it counts messages from 0 then. */
+static int ddp__schedule_begin(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
 {
     const size_t bytes = ddp__schedule_bytes(&s->head);
 
-    ddp__schedule_lists(s, ddp__calloc(bytes, 1));
-    return s->room ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    *out = ddp_blob_new(bytes);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    ddp__schedule_lists(s, out->bytes + sizeof s->head);
+    s->head.messages = 0;
+    return 0;
 }
 
-/* The messages are those that head.messages counts by now; frees s. */
-static int ddp__schedule_write(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
+static void ddp__schedule_end(const ddp__schedule *s, ddp_blob *out)
 {
-    const size_t parts = (size_t)s->head.messages * sizeof *s->parts, bytes = ddp__schedule_bytes(&s->head);
-
-    *out = ddp_blob_new(bytes);
-    if (out->bytes) {
-        memcpy(out->bytes, &s->head, sizeof s->head);
-        memcpy(out->bytes + sizeof s->head, s->parts, parts);
-        memcpy(out->bytes + sizeof s->head + parts, s->cut, bytes - sizeof s->head - parts);
-    }
-    ddp__schedule_free(s);
-    return out->bytes ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    memcpy(out->bytes, &s->head, sizeof s->head);
+    out->size = ddp__schedule_bytes(&s->head);
 }
 
 int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted, ddp_blob *out)
@@ -228,6 +222,7 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
     ddp__schedule s;
 
+    if (!range) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
     memset(&s, 0, sizeof s);
     s.head.layers = plan->buckets;
     s.head.warmup = plan->warmup;
@@ -237,21 +232,20 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     s.head.measured = 1;
     s.head.accepted = accepted;
     s.head.scale = plan->capacity_scale;
-    bad = range ? ddp__schedule_room(d, &s)
-                : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
-    s.head.messages = 0;
+    bad = ddp__schedule_begin(d, &s, out);
     for (int i = 0; !bad && i < s.head.iterations; i++)
         for (int stage = 0; stage < 3; stage++) {
             s.first[i] = stage ? s.first[i] : s.head.messages;
             ddp__schedule_stage(&s, plan, i, stage, w->swapped, range);
         }
-    if (range) DDP_FREE(range);
+    DDP_FREE(range);
     if (bad) return bad;
     s.first[s.head.iterations] = s.head.messages;
     for (int l = 0; l < plan->buckets; l++) s.cut[l] = plan->parts_of[l];
     for (int i = 0; i < plan->updates; i++) s.k[i] = plan->k[i];
     s.head.exposed_s = ddp__schedule_exposed(&s, plan, w);
-    return ddp__schedule_write(d, &s, out);
+    ddp__schedule_end(&s, out);
+    return 0;
 }
 
 /* Each gradient is sent in its own backward, whole, and applied at the end of it. */
@@ -266,8 +260,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     s.head.measured = measured;
     s.head.accepted = -1;
     s.head.scale = 1;
-    DDP__DO(ddp__schedule_room(d, &s));
-    s.head.messages = 0;
+    DDP__DO(ddp__schedule_begin(d, &s, out));
     for (int l = layers - 1; l >= 0; l--) {
         const ddp__parcel m = {l << 2 | 2, 0, 1};
         s.cut[l] = ddp__gradient_count(d, l) > 0;
@@ -275,7 +268,8 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     }
     s.k[0] = 1;
     s.first[1] = s.head.messages;
-    return ddp__schedule_write(d, &s, out);
+    ddp__schedule_end(&s, out);
+    return 0;
 }
 
 int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)

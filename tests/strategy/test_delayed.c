@@ -35,7 +35,7 @@ static int make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
     for (int i = 0; one_link && !bad && i < given->sends; i++) {
         memcpy(&s.head, out->bytes, sizeof s.head);
         if (i == s.head.messages) break;
-        ((ddp__parcel *)(void *)(out->bytes + sizeof s.head))[i].what &= ~1;
+        ((ddp__parcel *)(void *)(out->bytes + out->size))[-1 - i].what &= ~1;
     }
     return bad;
 }
