@@ -38,7 +38,6 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
     }
     b->first = first;
     b->last = last;
-    b->next_of_layer = -1;
     b->ticket = -1;
     return 0;
 }

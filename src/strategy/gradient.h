@@ -11,7 +11,6 @@
  * parts from..to-1. */
 typedef struct ddp__bucket {
     int        first, last, from, to, cut;
-    int        next_of_layer; /* the next bucket with parts of this one's only layer, or -1 */
     ddp_piece *piece;
     int        pieces;
     size_t     offset;        /* gradients of layer first before it */
@@ -19,7 +18,6 @@ typedef struct ddp__bucket {
 } ddp__bucket;
 
 typedef struct ddp__gradient_layer {
-    int bucket; /* its first one, or -1 */
     int ready;  /* its gradient is complete in this step */
     int late;   /* its update is to come */
 } ddp__gradient_layer;

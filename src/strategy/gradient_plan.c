@@ -154,12 +154,6 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     ddp__buckets_free(g);
     DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
-    for (int l = 0; l < ddp_layers(d); l++) g->of[l].bucket = -1;
-    for (int i = g->buckets - 1; i >= 0; i--) {
-        ddp__gradient_layer *of = &g->of[g->bucket[i].first];
-        g->bucket[i].next_of_layer = of->bucket;
-        of->bucket = i;
-    }
     g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
     return 0;
 }
@@ -181,8 +175,8 @@ static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 
     if (!g->of || !g->of[layer].late) return 0;
     g->of[layer].late = 0;
-    for (int i = g->of[layer].bucket; i >= 0; i = g->bucket[i].next_of_layer)
-        DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
+    for (int i = 0; i < g->buckets; i++)
+        if (g->bucket[i].last == layer) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, layer));
     return ddp_update_late(d, layer, NULL, g->rate);
 }
 
