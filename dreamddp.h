@@ -48425,7 +48425,6 @@ int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, 
  * parts from..to-1. */
 typedef struct ddp__bucket {
     int        first, last, from, to, cut;
-    int        next_of_layer; /* the next bucket with parts of this one's only layer, or -1 */
     ddp_piece *piece;
     int        pieces;
     size_t     offset;        /* gradients of layer first before it */
@@ -48433,7 +48432,6 @@ typedef struct ddp__bucket {
 } ddp__bucket;
 
 typedef struct ddp__gradient_layer {
-    int bucket; /* its first one, or -1 */
     int ready;  /* its gradient is complete in this step */
     int late;   /* its update is to come */
 } ddp__gradient_layer;
@@ -48500,7 +48498,6 @@ int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
     }
     b->first = first;
     b->last = last;
-    b->next_of_layer = -1;
     b->ticket = -1;
     return 0;
 }
@@ -48858,12 +48855,6 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     ddp__buckets_free(g);
     DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
-    for (int l = 0; l < ddp_layers(d); l++) g->of[l].bucket = -1;
-    for (int i = g->buckets - 1; i >= 0; i--) {
-        ddp__gradient_layer *of = &g->of[g->bucket[i].first];
-        g->bucket[i].next_of_layer = of->bucket;
-        of->bucket = i;
-    }
     g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
     return 0;
 }
@@ -48885,8 +48876,8 @@ static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 
     if (!g->of || !g->of[layer].late) return 0;
     g->of[layer].late = 0;
-    for (int i = g->of[layer].bucket; i >= 0; i = g->bucket[i].next_of_layer)
-        DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
+    for (int i = 0; i < g->buckets; i++)
+        if (g->bucket[i].last == layer) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, layer));
     return ddp_update_late(d, layer, NULL, g->rate);
 }
 
@@ -49114,10 +49105,10 @@ static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 static void ddp__schedule_lists(ddp__schedule *s, void *room)
 {
     s->room = room;
-    s->parts = (ddp__parcel *)room;
-    s->cut = (int32_t *)(void *)(s->parts + s->head.messages);
+    s->cut = (int32_t *)room;
     s->k = s->cut + s->head.layers;
     s->first = s->k + s->head.updates;
+    s->parts = (ddp__parcel *)(void *)(s->first + s->head.iterations + 1);
 }
 
 void ddp__schedule_free(ddp__schedule *s)
@@ -49222,28 +49213,22 @@ static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_pl
     return fmax(now - before - block * compute, 0) / block * p->period;
 }
 
-/* Room for as many lists' entries as the head says. */
-static int ddp__schedule_room(ddp_ctx *d, ddp__schedule *s)
+/* Lists in *out, of as many entries as the head says; it counts messages from 0 then. */
+static int ddp__schedule_begin(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
 {
     const size_t bytes = ddp__schedule_bytes(&s->head);
 
-    ddp__schedule_lists(s, ddp__calloc(bytes, 1));
-    return s->room ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    *out = ddp_blob_new(bytes);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    ddp__schedule_lists(s, out->bytes + sizeof s->head);
+    s->head.messages = 0;
+    return 0;
 }
 
-/* The messages are those that head.messages counts by now; frees s. */
-static int ddp__schedule_write(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
+static void ddp__schedule_end(const ddp__schedule *s, ddp_blob *out)
 {
-    const size_t parts = (size_t)s->head.messages * sizeof *s->parts, bytes = ddp__schedule_bytes(&s->head);
-
-    *out = ddp_blob_new(bytes);
-    if (out->bytes) {
-        memcpy(out->bytes, &s->head, sizeof s->head);
-        memcpy(out->bytes + sizeof s->head, s->parts, parts);
-        memcpy(out->bytes + sizeof s->head + parts, s->cut, bytes - sizeof s->head - parts);
-    }
-    ddp__schedule_free(s);
-    return out->bytes ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+    memcpy(out->bytes, &s->head, sizeof s->head);
+    out->size = ddp__schedule_bytes(&s->head);
 }
 
 int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted, ddp_blob *out)
@@ -49251,6 +49236,7 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
     ddp__schedule s;
 
+    if (!range) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
     memset(&s, 0, sizeof s);
     s.head.layers = plan->buckets;
     s.head.warmup = plan->warmup;
@@ -49260,21 +49246,20 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
     s.head.measured = 1;
     s.head.accepted = accepted;
     s.head.scale = plan->capacity_scale;
-    bad = range ? ddp__schedule_room(d, &s)
-                : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
-    s.head.messages = 0;
+    bad = ddp__schedule_begin(d, &s, out);
     for (int i = 0; !bad && i < s.head.iterations; i++)
         for (int stage = 0; stage < 3; stage++) {
             s.first[i] = stage ? s.first[i] : s.head.messages;
             ddp__schedule_stage(&s, plan, i, stage, w->swapped, range);
         }
-    if (range) DDP_FREE(range);
+    DDP_FREE(range);
     if (bad) return bad;
     s.first[s.head.iterations] = s.head.messages;
     for (int l = 0; l < plan->buckets; l++) s.cut[l] = plan->parts_of[l];
     for (int i = 0; i < plan->updates; i++) s.k[i] = plan->k[i];
     s.head.exposed_s = ddp__schedule_exposed(&s, plan, w);
-    return ddp__schedule_write(d, &s, out);
+    ddp__schedule_end(&s, out);
+    return 0;
 }
 
 /* Each gradient is sent in its own backward, whole, and applied at the end of it. */
@@ -49289,8 +49274,7 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     s.head.measured = measured;
     s.head.accepted = -1;
     s.head.scale = 1;
-    DDP__DO(ddp__schedule_room(d, &s));
-    s.head.messages = 0;
+    DDP__DO(ddp__schedule_begin(d, &s, out));
     for (int l = layers - 1; l >= 0; l--) {
         const ddp__parcel m = {l << 2 | 2, 0, 1};
         s.cut[l] = ddp__gradient_count(d, l) > 0;
@@ -49298,7 +49282,8 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     }
     s.k[0] = 1;
     s.first[1] = s.head.messages;
-    return ddp__schedule_write(d, &s, out);
+    ddp__schedule_end(&s, out);
+    return 0;
 }
 
 int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
@@ -50622,8 +50607,8 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
 {
-    if (s->own >= 0 && k == s->line + s->own) return ddp__atomic_load(&k->answered);
-    return k->pull_ticket < 0 || ddp_is_done(d, k->pull_ticket);
+    if (k->pull_ticket < 0) return 1;
+    return s->own >= 0 && k == s->line + s->own ? ddp__atomic_load(&k->answered) : ddp_is_done(d, k->pull_ticket);
 }
 
 /* ---- all of them ---- */
@@ -52025,7 +52010,6 @@ typedef struct ddp__late {
     float    *work, *state;    /* of the largest layer: parameters, optimizer state */
     double   *importance, *bytes; /* [layers] the first is kept */
     unsigned char *now, *late; /* a bit for each layer: sent at once (GIB); late and not yet corrected, which is kept */
-    unsigned char *in_flight;  /* late and on its way */
     ddp__osp *split;
     ddp__late_numbers *number;
     double    compute_s;       /* of this step */
@@ -52079,9 +52063,8 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
     x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
     x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
     x->now = (unsigned char *)ddp__calloc(words, 4);
-    x->in_flight = (unsigned char *)ddp__calloc(words, 4);
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->in_flight || !x->split)
+    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->split)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -52112,7 +52095,6 @@ static void ddp__late_close(ddp_ctx *d, void *self)
     if (x->past_of) DDP_FREE(x->past_of);
     if (x->bytes) DDP_FREE(x->bytes);
     if (x->now) DDP_FREE(x->now);
-    if (x->in_flight) DDP_FREE(x->in_flight);
     ddp__osp_close(x->split);
     ddp__servers_close(d, self);
 }
@@ -52167,10 +52149,9 @@ static void ddp__late_places(ddp_ctx *d, ddp__late *x)
 /* GIB of this step: all layers at once until importance is known. */
 static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 {
-    const size_t set = 4 * (size_t)x->servers.set_words;
     ddp_error err;
 
-    memset(x->now, 0xff, set);
+    memset(x->now, 0xff, 4 * (size_t)x->servers.set_words);
     if (x->number->begun != 0 &&
         ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->now, NULL,
                        &err))
@@ -52180,7 +52161,6 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
         if (ddp__in_set(x->late, l)) x->number->late += x->bytes[l];
     }
     ddp__late_places(d, x);
-    memcpy(x->in_flight, x->late, set);
     x->number->sent += (double)(x->servers.model * sizeof(float));
     return 0;
 }
@@ -52273,7 +52253,6 @@ static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
     if (k->pull_ticket < 0) return 0;
     DDP__DO(ddp__line_pulled(d, &x->servers, k));
     ddp__importance_note(x, k);
-    for (int i = 0; i < k->layers; i++) ddp__bit_set(x->in_flight, k->layer[i], 0);
     return 0;
 }
 
@@ -52372,10 +52351,8 @@ static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
     const ddp_config *c = ddp_settings(d);
 
     if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l)) return 0;
-    if (ddp__in_set(x->in_flight, l)) {
-        if (!ddp__line_is_here(d, &x->servers, k)) return 0;
-        DDP__DO(ddp__line_arrived(d, x, k));
-    }
+    if (!ddp__line_is_here(d, &x->servers, k)) return 0;
+    DDP__DO(ddp__line_arrived(d, x, k));
     return ddp__late_correct(d, x, l);
 }
 

@@ -288,8 +288,8 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
 {
-    if (s->own >= 0 && k == s->line + s->own) return ddp__atomic_load(&k->answered);
-    return k->pull_ticket < 0 || ddp_is_done(d, k->pull_ticket);
+    if (k->pull_ticket < 0) return 1;
+    return s->own >= 0 && k == s->line + s->own ? ddp__atomic_load(&k->answered) : ddp_is_done(d, k->pull_ticket);
 }
 
 /* ---- all of them ---- */

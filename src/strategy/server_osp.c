@@ -28,7 +28,6 @@ typedef struct ddp__late {
     float    *work, *state;    /* of the largest layer: parameters, optimizer state */
     double   *importance, *bytes; /* [layers] the first is kept */
     unsigned char *now, *late; /* a bit for each layer: sent at once (GIB); late and not yet corrected, which is kept */
-    unsigned char *in_flight;  /* late and on its way */
     ddp__osp *split;
     ddp__late_numbers *number;
     double    compute_s;       /* of this step */
@@ -82,9 +81,8 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
     x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
     x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
     x->now = (unsigned char *)ddp__calloc(words, 4);
-    x->in_flight = (unsigned char *)ddp__calloc(words, 4);
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->in_flight || !x->split)
+    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->split)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -115,7 +113,6 @@ static void ddp__late_close(ddp_ctx *d, void *self)
     if (x->past_of) DDP_FREE(x->past_of);
     if (x->bytes) DDP_FREE(x->bytes);
     if (x->now) DDP_FREE(x->now);
-    if (x->in_flight) DDP_FREE(x->in_flight);
     ddp__osp_close(x->split);
     ddp__servers_close(d, self);
 }
@@ -170,10 +167,9 @@ static void ddp__late_places(ddp_ctx *d, ddp__late *x)
 /* GIB of this step: all layers at once until importance is known. */
 static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 {
-    const size_t set = 4 * (size_t)x->servers.set_words;
     ddp_error err;
 
-    memset(x->now, 0xff, set);
+    memset(x->now, 0xff, 4 * (size_t)x->servers.set_words);
     if (x->number->begun != 0 &&
         ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->now, NULL,
                        &err))
@@ -183,7 +179,6 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
         if (ddp__in_set(x->late, l)) x->number->late += x->bytes[l];
     }
     ddp__late_places(d, x);
-    memcpy(x->in_flight, x->late, set);
     x->number->sent += (double)(x->servers.model * sizeof(float));
     return 0;
 }
@@ -276,7 +271,6 @@ static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
     if (k->pull_ticket < 0) return 0;
     DDP__DO(ddp__line_pulled(d, &x->servers, k));
     ddp__importance_note(x, k);
-    for (int i = 0; i < k->layers; i++) ddp__bit_set(x->in_flight, k->layer[i], 0);
     return 0;
 }
 
@@ -375,10 +369,8 @@ static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
     const ddp_config *c = ddp_settings(d);
 
     if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l)) return 0;
-    if (ddp__in_set(x->in_flight, l)) {
-        if (!ddp__line_is_here(d, &x->servers, k)) return 0;
-        DDP__DO(ddp__line_arrived(d, x, k));
-    }
+    if (!ddp__line_is_here(d, &x->servers, k)) return 0;
+    DDP__DO(ddp__line_arrived(d, x, k));
     return ddp__late_correct(d, x, l);
 }
 
