@@ -50210,11 +50210,11 @@ typedef struct ddp__line {
     size_t     count;              /* floats that it serves */
     float     *out, *in;           /* heads, with what follows them */
     ddp_piece *push, *pull;        /* the lists of the two messages, heads first, which are in this machine's memory */
-    float     *copy;               /* own share of a worker on a device: what goes to its server or comes from it; NULL */
     int        pushes, pulls;
     long       push_ticket, pull_ticket; /* -1: none */
     int        pushed, asked, leaves; /* own share: what the worker wants of the thread beside it; atomic, */
-    int        taken, answered;    /* and what that has done */
+    int        answered;           /* and what that has done, */
+    const float *answer;           /* which stays until the next push */
 } ddp__line;
 
 /* What a server knows of one worker. */
@@ -50295,10 +50295,9 @@ DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
- * into their parameters), and the ends of the two. */
+ * into their parameters), and its end. */
 DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late,
                             float *memory);
-DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
@@ -50433,10 +50432,6 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     }
     if (bad || ddp__buffers_list(d, s))
         return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
-    if (!apart && ddp_settings(d)->backend && s->line[rank].count) {
-        s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
-        if (!s->line[rank].copy) return DDP_MEMORY;
-    }
     DDP__DO(ddp__forecast_open(d, s));
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
@@ -50482,25 +50477,31 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
-/* A worker on a device hands its own share over in this machine's memory. */
-static int ddp__own_put(ddp_ctx *d, ddp__line *k)
+/* The own share is put where its server finds what was pushed, and taken from where that has its answer. */
+static int ddp__own_push(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    size_t at = 0;
+    float *to = s->store->client[s->own].in;
 
-    if (!k->copy) return 0;
-    for (int i = 1; i < k->pushes; at += k->push[i++].count)
-        DDP__DO(ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count));
-    if (k->pushes > 1) k->pushes = 2;
-    k->push[1].data = k->copy;
-    k->push[1].count = at;
+    memcpy(to, k->out, k->push[0].count * sizeof *to);
+    to += k->push[0].count;
+    for (int i = 1; i < k->pushes; to += k->push[i++].count)
+        DDP__DO(ddp_download(d, to, k->push[i].data, k->push[i].count));
+    ddp_server_set(d, &k->pushed, 1);
+    ddp_server_wake(d);
     return 0;
 }
 
-static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
+/* With one worker there is no thread beside it. */
+static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    const float *from = k->copy;
+    const float *from;
 
-    for (int i = 1; from && i < k->pulls; from += k->pull[i++].count)
+    while (s->workers == 1 && !ddp__atomic_load(&k->answered))
+        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
+    DDP__DO(ddp_server_await(d, &k->answered));
+    memcpy(k->in, s->store->client[s->own].head, k->pull[0].count * sizeof *k->in);
+    from = k->answer;
+    for (int i = 1; i < k->pulls; from += k->pull[i++].count)
         DDP__DO(ddp_upload(d, k->pull[i].data, from, k->pull[i].count));
     return 0;
 }
@@ -50561,27 +50562,8 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned cha
     if (set) memcpy(k->out + DDP__HEAD_WORDS, set, 4 * (size_t)s->set_words);
     else memset(k->out + DDP__HEAD_WORDS, 0xff, 4 * (size_t)s->set_words);
     k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
-    if (s->own < 0 || k != s->line + s->own)
-        return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
-    if (ddp__own_put(d, k)) return DDP_FAILED;
-    ddp_server_set(d, &k->taken, 0);
-    ddp_server_set(d, &k->pushed, 1);
-    ddp_server_wake(d);
-    return 0;
-}
-
-/* With one worker there is no thread beside it. */
-static int ddp__own_await(ddp_ctx *d, ddp__servers *s, const int *flag)
-{
-    while (s->workers == 1 && !ddp__atomic_load(flag))
-        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
-    return ddp_server_await(d, flag);
-}
-
-int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
-{
-    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ddp__hold_once(d, &k->push_ticket, DDP_NO_LAYER);
+    if (s->own >= 0 && k == s->line + s->own) return ddp__own_push(d, s, k);
+    return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
@@ -50601,8 +50583,7 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     if (s->own < 0 || k != s->line + s->own) return ddp__hold_once(d, &k->pull_ticket, DDP_NO_LAYER);
     if (k->pull_ticket < 0) return 0;
     k->pull_ticket = -1;
-    DDP__DO(ddp__own_await(d, s, &k->answered));
-    return ddp__own_take(d, k);
+    return ddp__own_pulled(d, s, k);
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
@@ -50620,7 +50601,7 @@ int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set,
         if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, 0, NULL));
         DDP__DO(ddp__line_pull(d, s, &s->line[k], set, NULL));
     }
-    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__hold_once(d, &s->line[k].push_ticket, DDP_NO_LAYER));
     for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
     return 0;
 }
@@ -50640,7 +50621,7 @@ int ddp__servers_wait(ddp_ctx *d, void *self)
     ddp__servers *s = (ddp__servers *)self;
 
     for (int k = 0; k < s->lines; k++) {
-        if (s->line[k].push_ticket >= 0) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+        DDP__DO(ddp__hold_once(d, &s->line[k].push_ticket, DDP_NO_LAYER));
         DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
     }
     return 0;
@@ -50663,7 +50644,7 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
         head.kind = leaves ? DDP__LEAVES : DDP__SAVES;
         memcpy(line->out, &head, sizeof head);
         DDP__DO(ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket));
-        DDP__DO(ddp__line_pushed(d, s, line));
+        DDP__DO(ddp__hold_once(d, &line->push_ticket, DDP_NO_LAYER));
     }
     return 0;
 }
@@ -50994,12 +50975,6 @@ static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, con
     return x->in;
 }
 
-static void ddp__list_scatter(const ddp_piece *list, int n, const float *values)
-{
-    for (int i = 0; i < n; values += list[i++].count)
-        if (list[i].count) memcpy(list[i].data, values, list[i].count * sizeof *values);
-}
-
 static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
     ddp__client *x = &t->client[w];
@@ -51021,9 +50996,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     list[1].count = n;
     if (w == s->own) {
         ddp__line *k = &s->line[s->own];
-        ddp__list_scatter(k->pull, 1, x->head);
-        if (!k->copy) ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
-        else if (n) memcpy(k->copy, values, n * sizeof *values);
+        k->answer = values;
         ddp__atomic_store(&k->asked, 0);
         x->state = DDP__CLIENT_FREE;
         ddp_server_set(d, &k->answered, 1);
@@ -51078,21 +51051,17 @@ static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *
 }
 
 /* The worker beside this thread. */
-static void ddp__own_hear(ddp_ctx *d, ddp__servers *s, ddp__client *x)
+static void ddp__own_hear(ddp__servers *s, ddp__client *x)
 {
     ddp__line *k = &s->line[s->own];
     const int asked = ddp__atomic_load(&k->asked); /* before `pushed`, which was set before it */
-    float *to = x->in;
 
     if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
-        for (int i = 0; i < k->pushes; to += k->push[i++].count)
-            if (k->push[i].count) memcpy(to, k->push[i].data, k->push[i].count * sizeof *to);
-        x->got.verb = DDP_PUSH;
-        x->got.count = (size_t)(to - x->in);
+        x->got.count = 0;
+        for (int i = 0; i < k->pushes; i++) x->got.count += k->push[i].count;
         x->owes = 1;
         x->state = DDP__CLIENT_PUSHED;
         ddp__atomic_store(&k->pushed, 0);
-        ddp_server_set(d, &k->taken, 1);
     } else if (asked) {
         x->state = DDP__CLIENT_ASKED;
     } else if (ddp__atomic_load(&k->leaves)) {
@@ -51115,7 +51084,7 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:
-        if (w == s->own) ddp__own_hear(d, s, x);
+        if (w == s->own) ddp__own_hear(s, x);
         else if (ddp_server_done(d, x->ticket))
             x->state = before == DDP__CLIENT_HEARS ? ddp__client_word(d, w, x, x->in, DDP__CLIENT_FREE)
                                                    : ddp__client_word(d, w, x, x->ask, DDP__CLIENT_DONE);
@@ -52249,7 +52218,7 @@ static void ddp__importance_note(ddp__late *x, const ddp__line *k)
 
 static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
 {
-    if (k->push_ticket >= 0) DDP__DO(ddp__line_pushed(d, &x->servers, k));
+    DDP__DO(ddp__hold_once(d, &k->push_ticket, DDP_NO_LAYER));
     if (k->pull_ticket < 0) return 0;
     DDP__DO(ddp__line_pulled(d, &x->servers, k));
     ddp__importance_note(x, k);

@@ -35,11 +35,11 @@ typedef struct ddp__line {
     size_t     count;              /* floats that it serves */
     float     *out, *in;           /* heads, with what follows them */
     ddp_piece *push, *pull;        /* the lists of the two messages, heads first, which are in this machine's memory */
-    float     *copy;               /* own share of a worker on a device: what goes to its server or comes from it; NULL */
     int        pushes, pulls;
     long       push_ticket, pull_ticket; /* -1: none */
     int        pushed, asked, leaves; /* own share: what the worker wants of the thread beside it; atomic, */
-    int        taken, answered;    /* and what that has done */
+    int        answered;           /* and what that has done, */
+    const float *answer;           /* which stays until the next push */
 } ddp__line;
 
 /* What a server knows of one worker. */
@@ -120,10 +120,9 @@ DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
- * into their parameters), and the ends of the two. */
+ * into their parameters), and its end. */
 DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late,
                             float *memory);
-DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */

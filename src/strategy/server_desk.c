@@ -290,12 +290,6 @@ static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, con
     return x->in;
 }
 
-static void ddp__list_scatter(const ddp_piece *list, int n, const float *values)
-{
-    for (int i = 0; i < n; values += list[i++].count)
-        if (list[i].count) memcpy(list[i].data, values, list[i].count * sizeof *values);
-}
-
 static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
     ddp__client *x = &t->client[w];
@@ -317,9 +311,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     list[1].count = n;
     if (w == s->own) {
         ddp__line *k = &s->line[s->own];
-        ddp__list_scatter(k->pull, 1, x->head);
-        if (!k->copy) ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
-        else if (n) memcpy(k->copy, values, n * sizeof *values);
+        k->answer = values;
         ddp__atomic_store(&k->asked, 0);
         x->state = DDP__CLIENT_FREE;
         ddp_server_set(d, &k->answered, 1);
@@ -374,21 +366,17 @@ static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *
 }
 
 /* The worker beside this thread. */
-static void ddp__own_hear(ddp_ctx *d, ddp__servers *s, ddp__client *x)
+static void ddp__own_hear(ddp__servers *s, ddp__client *x)
 {
     ddp__line *k = &s->line[s->own];
     const int asked = ddp__atomic_load(&k->asked); /* before `pushed`, which was set before it */
-    float *to = x->in;
 
     if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
-        for (int i = 0; i < k->pushes; to += k->push[i++].count)
-            if (k->push[i].count) memcpy(to, k->push[i].data, k->push[i].count * sizeof *to);
-        x->got.verb = DDP_PUSH;
-        x->got.count = (size_t)(to - x->in);
+        x->got.count = 0;
+        for (int i = 0; i < k->pushes; i++) x->got.count += k->push[i].count;
         x->owes = 1;
         x->state = DDP__CLIENT_PUSHED;
         ddp__atomic_store(&k->pushed, 0);
-        ddp_server_set(d, &k->taken, 1);
     } else if (asked) {
         x->state = DDP__CLIENT_ASKED;
     } else if (ddp__atomic_load(&k->leaves)) {
@@ -411,7 +399,7 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:
-        if (w == s->own) ddp__own_hear(d, s, x);
+        if (w == s->own) ddp__own_hear(s, x);
         else if (ddp_server_done(d, x->ticket))
             x->state = before == DDP__CLIENT_HEARS ? ddp__client_word(d, w, x, x->in, DDP__CLIENT_FREE)
                                                    : ddp__client_word(d, w, x, x->ask, DDP__CLIENT_DONE);

@@ -114,10 +114,6 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     }
     if (bad || ddp__buffers_list(d, s))
         return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
-    if (!apart && ddp_settings(d)->backend && s->line[rank].count) {
-        s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
-        if (!s->line[rank].copy) return DDP_MEMORY;
-    }
     DDP__DO(ddp__forecast_open(d, s));
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
@@ -163,25 +159,31 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
-/* A worker on a device hands its own share over in this machine's memory. */
-static int ddp__own_put(ddp_ctx *d, ddp__line *k)
+/* The own share is put where its server finds what was pushed, and taken from where that has its answer. */
+static int ddp__own_push(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    size_t at = 0;
+    float *to = s->store->client[s->own].in;
 
-    if (!k->copy) return 0;
-    for (int i = 1; i < k->pushes; at += k->push[i++].count)
-        DDP__DO(ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count));
-    if (k->pushes > 1) k->pushes = 2;
-    k->push[1].data = k->copy;
-    k->push[1].count = at;
+    memcpy(to, k->out, k->push[0].count * sizeof *to);
+    to += k->push[0].count;
+    for (int i = 1; i < k->pushes; to += k->push[i++].count)
+        DDP__DO(ddp_download(d, to, k->push[i].data, k->push[i].count));
+    ddp_server_set(d, &k->pushed, 1);
+    ddp_server_wake(d);
     return 0;
 }
 
-static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
+/* With one worker there is no thread beside it. */
+static int ddp__own_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 {
-    const float *from = k->copy;
+    const float *from;
 
-    for (int i = 1; from && i < k->pulls; from += k->pull[i++].count)
+    while (s->workers == 1 && !ddp__atomic_load(&k->answered))
+        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
+    DDP__DO(ddp_server_await(d, &k->answered));
+    memcpy(k->in, s->store->client[s->own].head, k->pull[0].count * sizeof *k->in);
+    from = k->answer;
+    for (int i = 1; i < k->pulls; from += k->pull[i++].count)
         DDP__DO(ddp_upload(d, k->pull[i].data, from, k->pull[i].count));
     return 0;
 }
@@ -242,27 +244,8 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned cha
     if (set) memcpy(k->out + DDP__HEAD_WORDS, set, 4 * (size_t)s->set_words);
     else memset(k->out + DDP__HEAD_WORDS, 0xff, 4 * (size_t)s->set_words);
     k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
-    if (s->own < 0 || k != s->line + s->own)
-        return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
-    if (ddp__own_put(d, k)) return DDP_FAILED;
-    ddp_server_set(d, &k->taken, 0);
-    ddp_server_set(d, &k->pushed, 1);
-    ddp_server_wake(d);
-    return 0;
-}
-
-/* With one worker there is no thread beside it. */
-static int ddp__own_await(ddp_ctx *d, ddp__servers *s, const int *flag)
-{
-    while (s->workers == 1 && !ddp__atomic_load(flag))
-        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
-    return ddp_server_await(d, flag);
-}
-
-int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
-{
-    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ddp__hold_once(d, &k->push_ticket, DDP_NO_LAYER);
+    if (s->own >= 0 && k == s->line + s->own) return ddp__own_push(d, s, k);
+    return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
@@ -282,8 +265,7 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     if (s->own < 0 || k != s->line + s->own) return ddp__hold_once(d, &k->pull_ticket, DDP_NO_LAYER);
     if (k->pull_ticket < 0) return 0;
     k->pull_ticket = -1;
-    DDP__DO(ddp__own_await(d, s, &k->answered));
-    return ddp__own_take(d, k);
+    return ddp__own_pulled(d, s, k);
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
@@ -301,7 +283,7 @@ int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set,
         if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, 0, NULL));
         DDP__DO(ddp__line_pull(d, s, &s->line[k], set, NULL));
     }
-    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+    for (int k = 0; k < s->lines; k++) DDP__DO(ddp__hold_once(d, &s->line[k].push_ticket, DDP_NO_LAYER));
     for (int k = 0; k < s->lines; k++) DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
     return 0;
 }
@@ -321,7 +303,7 @@ int ddp__servers_wait(ddp_ctx *d, void *self)
     ddp__servers *s = (ddp__servers *)self;
 
     for (int k = 0; k < s->lines; k++) {
-        if (s->line[k].push_ticket >= 0) DDP__DO(ddp__line_pushed(d, s, &s->line[k]));
+        DDP__DO(ddp__hold_once(d, &s->line[k].push_ticket, DDP_NO_LAYER));
         DDP__DO(ddp__line_pulled(d, s, &s->line[k]));
     }
     return 0;
@@ -344,7 +326,7 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
         head.kind = leaves ? DDP__LEAVES : DDP__SAVES;
         memcpy(line->out, &head, sizeof head);
         DDP__DO(ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket));
-        DDP__DO(ddp__line_pushed(d, s, line));
+        DDP__DO(ddp__hold_once(d, &line->push_ticket, DDP_NO_LAYER));
     }
     return 0;
 }

@@ -267,7 +267,7 @@ static void ddp__importance_note(ddp__late *x, const ddp__line *k)
 
 static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
 {
-    if (k->push_ticket >= 0) DDP__DO(ddp__line_pushed(d, &x->servers, k));
+    DDP__DO(ddp__hold_once(d, &k->push_ticket, DDP_NO_LAYER));
     if (k->pull_ticket < 0) return 0;
     DDP__DO(ddp__line_pulled(d, &x->servers, k));
     ddp__importance_note(x, k);
