@@ -228,9 +228,9 @@ static int ddp__play_open(ddp__played *x)
         x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
     for (size_t w = 0; good && w < ways; w++) {
-        x->way[w].first_byte = (double *)ddp__calloc(M, sizeof(double));
-        x->way[w].arrives = (double *)ddp__calloc(M, sizeof(double));
-        good = x->way[w].first_byte && x->way[w].arrives;
+        x->way[w].first_byte = (double *)ddp__calloc(2 * M, sizeof(double));
+        good = x->way[w].first_byte != NULL;
+        x->way[w].arrives = good ? x->way[w].first_byte + M : NULL;
     }
     return good;
 }
@@ -241,10 +241,8 @@ static void ddp__play_close(ddp__played *x)
         if (x->stage[s].task) DDP_FREE(x->stage[s].task);
         if (x->stage[s].send) DDP_FREE(x->stage[s].send);
     }
-    for (int w = 0; x->way && w < 2 * x->c->boundaries; w++) {
+    for (int w = 0; x->way && w < 2 * x->c->boundaries; w++)
         if (x->way[w].first_byte) DDP_FREE(x->way[w].first_byte);
-        if (x->way[w].arrives) DDP_FREE(x->way[w].arrives);
-    }
     if (x->stage) DDP_FREE(x->stage);
     if (x->way) DDP_FREE(x->way);
 }
