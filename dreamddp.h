@@ -48294,8 +48294,6 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
-/* The name of the one that reports measure the others against. */
-DDP_LIB const char *ddp__strategy_reference(void);
 
 /* layers.c: floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
  * posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing to wait for); lists into an array
@@ -52619,8 +52617,6 @@ ddp_strategy ddp_strategy_number(int i)
     while (t->name && i-- != 0) t++;
     return t->id;
 }
-
-const char *ddp__strategy_reference(void) { return ddp_strategy_name(DDP_SSGD); }
 
 const ddp__strategies *ddp__built_in(void)
 {
@@ -57097,7 +57093,7 @@ void ddp_progress_end(ddp_progress *p)
 /* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
-    const char *reference = ddp__strategy_reference();
+    const char *reference = ddp_strategy_name(DDP_SSGD);
 
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
@@ -57112,7 +57108,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     double ratio;
 
     if (!r) {
-        ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
+        ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp_strategy_name(DDP_SSGD) : "");
         return;
     }
     switch (column) {

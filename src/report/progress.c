@@ -1,6 +1,6 @@
 /* The progress line and the closing table of a program. */
 #include "report/page.h"
-#include "strategy/strategy.h"
+#include "run/config.h"
 
 #define DDP__PROGRESS_LINE 256
 
@@ -73,7 +73,7 @@ void ddp_progress_end(ddp_progress *p)
 /* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
-    const char *reference = ddp__strategy_reference();
+    const char *reference = ddp_strategy_name(DDP_SSGD);
 
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
@@ -88,7 +88,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     double ratio;
 
     if (!r) {
-        ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
+        ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp_strategy_name(DDP_SSGD) : "");
         return;
     }
     switch (column) {

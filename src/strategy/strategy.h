@@ -9,8 +9,6 @@
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
-/* The name of the one that reports measure the others against. */
-DDP_LIB const char *ddp__strategy_reference(void);
 
 /* layers.c: floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
  * posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing to wait for); lists into an array

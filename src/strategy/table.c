@@ -84,8 +84,6 @@ ddp_strategy ddp_strategy_number(int i)
     return t->id;
 }
 
-const char *ddp__strategy_reference(void) { return ddp_strategy_name(DDP_SSGD); }
-
 const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
