@@ -4,7 +4,8 @@
 # The first line of a test says its class:
 #   [pure]     pure functions: no threads, nothing for TSan to see, no times that another test would change
 #   [calm]     threads, or programs, and no times: what runs beside them changes nothing
-#   [patient]  waits by the clock with time to spare, as the sanitizers show, under which two run at a time
+#   [patient]  waits by the clock with time to spare: TSan runs JOBS of them at a time, whose workers take many times
+#              as long, so that twice as many run at a time without it
 #   [strict]   strict about times: nothing else runs beside it in plain builds
 #   [timed]    a script whose workers wait for one another, some of them by the clock: as strict
 class     = $(basename $(shell awk 'FNR > 2 { nextfile } /\[$(1)\]/ { print substr(FILENAME, 7) }' $(wildcard tests/*/test_*.$(2))))
@@ -15,6 +16,7 @@ CALM     := $(call class,calm,c)
 STRICT   := $(call class,strict,c)
 PATIENT   = $(filter-out $(PURE) $(CALM) $(STRICT),$(TESTS))
 ALONE     = $(PATIENT) $(STRICT)
+WAITING   = $(shell expr 2 \* $(JOBS))
 # These see what a user sees: the generated header, and the shared library (under a sanitizer, the archive).
 API_TESTS := $(filter api/%,$(TESTS))
 TIMED    := $(shell awk 'FNR > 2 { nextfile } /\[timed\]/ { print FILENAME }' $(SCRIPTS))
@@ -70,13 +72,14 @@ test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) lib $(EXAMPLES) build/bench_allreduce tests-cuda tests-plain
 	@tools/run_tests.py --timeout 300 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
 	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' house='tools/house.py --check' cuda-programs='$(CUDA_CHECK)' $(addprefix build/plain/,$(PURE) $(CALM)) \
-	    $(addprefix build/cuda/,$(CUDA_TESTS)) $(filter-out $(TIMED),$(SCRIPTS)) $(addprefix build/plain/,$(PATIENT)) \
+	    $(addprefix build/cuda/,$(CUDA_TESTS)) $(filter-out $(TIMED),$(SCRIPTS)) --jobs $(WAITING) $(addprefix build/plain/,$(PATIENT)) \
 	    --jobs 1 $(addprefix build/plain/,$(STRICT)) $(TIMED)
 
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 300 \
-	    --jobs $(JOBS) $(addprefix build/asan/,$(PURE) $(CALM) $(ALONE)) $(addprefix build/tsan/,$(CALM) $(ALONE))
+	    --jobs $(JOBS) $(addprefix build/asan/,$(PURE) $(CALM)) --jobs $(WAITING) $(addprefix build/asan/,$(PATIENT)) \
+	    --jobs $(JOBS) $(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(CALM) $(ALONE))
 
 # Random kills, stalls, drops and joins for MINUTES=10, or until there were EVENTS; FLAVOUR=asan or tsan.
 SOAK_IN = build/$(or $(FLAVOUR),plain)
