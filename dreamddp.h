@@ -3902,7 +3902,9 @@ struct ddp_backend {
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -3917,6 +3919,12 @@ struct ddp_backend {
 #ifndef CLOCK_MONOTONIC
 #error                                                                                             \
     "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
+#endif
+
+/* GNU's part of POSIX, which a libc header before this one hides under gcc's default -std=gnu17. */
+#ifdef __linux__
+DDP__C char **environ;
+DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask);
 #endif
 
 /* Memory for bookkeeping; tensors and staging buffers come from ddp_config.allocator. */
@@ -23184,7 +23192,7 @@ static int ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op
     if (ddp__control_frame(e, peer, f)) return 1;
     if (e->fault.code != DDP_OK) return 0;
     if (e->membership && e->membership->frame(e, peer, 0, f)) return 1;
-    for (int i = 0; i < DDP__WINDOW + DDP__LANES; i++) {
+    for (int i = 0; i < (int)DDP__WINDOW + (int)DDP__LANES; i++) {
         ddp__op *o = i < DDP__WINDOW ? e->window[i] : p->paired[2 * (i - DDP__WINDOW)];
         if (!o || o->state != DDP__OP_ACTIVE) continue;
         if (best && (o->m.priority > best->m.priority ||
@@ -38605,7 +38613,7 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[DDP__TOPK_RUN / DDP__ANY_BLOCK];
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK];
     size_t at, blocks, b;
 
     for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {

@@ -12,7 +12,9 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,12 @@
 #ifndef CLOCK_MONOTONIC
 #error                                                                                             \
     "dreamddp: a libc header was included before dreamddp.h with POSIX hidden; include dreamddp.h first in the file that defines DREAMDDP_IMPLEMENTATION, or compile with -D_GNU_SOURCE"
+#endif
+
+/* GNU's part of POSIX, which a libc header before this one hides under gcc's default -std=gnu17. */
+#ifdef __linux__
+DDP__C char **environ;
+DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask);
 #endif
 
 /* Memory for bookkeeping; tensors and staging buffers come from ddp_config.allocator. */

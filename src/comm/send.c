@@ -62,7 +62,7 @@ static int ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op
     if (ddp__control_frame(e, peer, f)) return 1;
     if (e->fault.code != DDP_OK) return 0;
     if (e->membership && e->membership->frame(e, peer, 0, f)) return 1;
-    for (int i = 0; i < DDP__WINDOW + DDP__LANES; i++) {
+    for (int i = 0; i < (int)DDP__WINDOW + (int)DDP__LANES; i++) {
         ddp__op *o = i < DDP__WINDOW ? e->window[i] : p->paired[2 * (i - DDP__WINDOW)];
         if (!o || o->state != DDP__OP_ACTIVE) continue;
         if (best && (o->m.priority > best->m.priority ||

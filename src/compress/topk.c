@@ -139,7 +139,7 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[DDP__TOPK_RUN / DDP__ANY_BLOCK];
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK];
     size_t at, blocks, b;
 
     for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {

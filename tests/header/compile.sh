@@ -79,6 +79,9 @@ echo '#include <cblas.h>' | ${CC:-cc} -fsyntax-only -x c - 2>/dev/null &&
 
 check "a libc header first under -std=c11 is refused in a sentence" \
     "! ${CC:-cc} -std=c11 $flags -I. -fsyntax-only $h/libc_first.c 2>@/err && grep -q 'include dreamddp.h first' @/err"
+check "a libc header first under the compiler's own default" \
+    "${CC:-cc} $warn $flags -I. -fsyntax-only $h/libc_first.c && g++ -std=c++20 -x c++ $warn $flags -I. -fsyntax-only $h/libc_first.c"
+check "-Ofast -march=native" "${CC:-cc} -std=c11 $warn $flags -I. -Ofast -march=native -c $h/impl.c -o @/o"
 cross=aarch64-linux-gnu # its products must be fused vectors
 if command -v $cross-gcc >/dev/null; then
     check "$cross: one file, -O2" \

@@ -1,4 +1,4 @@
-/* Must not compile under -std=c11, and must say why. */
+/* Compiles by default, and under -std=c11 says why it cannot. */
 #include <stdio.h>
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
