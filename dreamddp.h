@@ -34885,7 +34885,8 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h;
-    memset(c->locked, 0, (size_t)p->N);
+
+    for (int v = 0; v < p->N; v++) c->locked[v] = 0;
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
         ddp__place_fastest(p, label, c->locked, c->end, c->link);
@@ -42372,6 +42373,9 @@ static ddp_status ddp__env_check_names(ddp_error *err)
             least = d;
             nearest = i;
         }
+        if (least > 3)
+            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: a field of ddp_config without a "
+                             "variable is set in the program; docs/own-loop.md lists them", n > 60 ? 60 : (int)n, name);
         if (least)
             return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
                              n > 60 ? 60 : (int)n, name, ddp__env_known[nearest].name);
@@ -45660,6 +45664,7 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
 
 enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
+static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for itself */
 
 static int ddp__pace_order(const void *a, const void *b)
 {
@@ -45697,7 +45702,7 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
     int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
-    if (ratio < ddp__pace_slow) {
+    if (ratio < ddp__pace_slow || (double)d->pace[slowest] - median_s < ddp__pace_floor) {
         d->pace_told = 0;
         if (!(told > 0)) return;
         ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, (double)d->pace[d->pace_place]);

@@ -17,7 +17,8 @@ import tempfile
 
 OURS = re.compile(r"(ddp_|DDP_|DREAMDDP_)")
 # Macros that are set for a system header; by their nature they carry its name.
-FOREIGN = {"_GNU_SOURCE", "STB_DS_IMPLEMENTATION", "STBDS_NO_SHORT_NAMES", "OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX"}
+FOREIGN = {"_GNU_SOURCE", "STB_DS_IMPLEMENTATION", "STBDS_NO_SHORT_NAMES", "OMPI_SKIP_MPICXX", "MPICH_SKIP_MPICXX",
+           "environ", "ppoll"}  # which libc declares for some
 KEYWORDS = set("""const volatile static extern inline void char short int long float double signed
     unsigned struct union enum typedef template __global__ __device__ __host__ __forceinline__ __constant__ __attribute__ __declspec __extension__ sizeof""".split())
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\S")

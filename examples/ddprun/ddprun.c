@@ -4,7 +4,9 @@
  *   ./ddprun -n 4 --net 100mbit,20ms --strategy dreamddp ./program its arguments
  *
  * Needs no header: what it says to the workers are the DREAMDDP_ variables of docs/own-loop.md. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -144,7 +144,8 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h;
-    memset(c->locked, 0, (size_t)p->N);
+
+    for (int v = 0; v < p->N; v++) c->locked[v] = 0;
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
         ddp__place_fastest(p, label, c->locked, c->end, c->link);

@@ -115,6 +115,9 @@ static ddp_status ddp__env_check_names(ddp_error *err)
             least = d;
             nearest = i;
         }
+        if (least > 3)
+            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: a field of ddp_config without a "
+                             "variable is set in the program; docs/own-loop.md lists them", n > 60 ? 60 : (int)n, name);
         if (least)
             return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
                              n > 60 ? 60 : (int)n, name, ddp__env_known[nearest].name);

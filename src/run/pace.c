@@ -69,6 +69,7 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
 
 enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
+static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for itself */
 
 static int ddp__pace_order(const void *a, const void *b)
 {
@@ -106,7 +107,7 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
     int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
-    if (ratio < ddp__pace_slow) {
+    if (ratio < ddp__pace_slow || (double)d->pace[slowest] - median_s < ddp__pace_floor) {
         d->pace_told = 0;
         if (!(told > 0)) return;
         ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, (double)d->pace[d->pace_place]);

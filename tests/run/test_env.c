@@ -48,6 +48,7 @@ static int forget(void **state)
         "DREAMDDP_RANKS",
         "DREAMDDP_",
         "DREAMDDP_NEET",
+        "DREAMDDP_CLIP_NORM",
         "DREAMDDP_JOINT",
     };
     char name[64];
@@ -223,6 +224,7 @@ static void mistakes_are_named(void **state)
          "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
         {{"DREAMDDP_JOINT=1"}, "did you mean DREAMDDP_JOIN?"},
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
+        {{"DREAMDDP_CLIP_NORM=1"}, "a field of ddp_config without a variable"},
         {{"DREAMDDP_=1"}, "unknown environment variable DREAMDDP_:"},
     };
     size_t i;
