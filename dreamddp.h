@@ -25668,15 +25668,21 @@ static void ddp__admit_late(ddp__engine *e, double now)
                now - e->member_data->admit_at, who);
 }
 
-/* Without those who have given in since; who may go on here names those whom only others have noticed yet. */
+/* Without those who have given in since; who may go on here names those whom only others have noticed yet: of two who
+ * have lost each other the one who says nothing of it, not the one who has given in for it. */
 static uint64_t ddp__lost_then(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
-    uint64_t lost = el->own.edge[e->rank] | el->own.left;
+    const uint64_t left = el->own.left;
+    uint64_t lost = el->own.edge[e->rank] | left, silent = 0;
 
     if (!(el->set_then >> e->rank & 1)) return lost;
     lost &= ~el->set_then;
-    return lost ? lost : el->own.base.live & ~el->set_then;
+    if (lost & ~left) return lost;
+    for (int r = 0; r < e->world; r++)
+        if ((el->own.base.live & ~left) >> r & 1 && el->own.edge[r] && !el->peer[r].word.edge[r] && r != e->rank)
+            silent |= ddp__bit(r);
+    return silent ? silent : lost ? lost : el->own.base.live & ~el->set_then;
 }
 
 static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
