@@ -23,7 +23,7 @@
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
  *     run/session.h     the calls of a training loop: open, layers, hooks, close
  *     run/config.h      settings and their defaults
- *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
+ *     graph/layer.h     what a layer is; nn/optimizer.h  when and how it is updated
  *     run/stats.h       what was measured; run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
  *     [pipe]            pipelines: orders of micro-batches and their time
@@ -15720,10 +15720,7 @@ static int ddp__tls_bio_read(BIO *b, char *bytes, int n)
         if (did <= 0) return -1;
         s->from = 0;
         s->to = (size_t)did;
-        while (s->seen < sizeof s->first && s->seen < s->to) {
-            s->first[s->seen] = s->in[s->seen];
-            s->seen++;
-        }
+        for (size_t i = 0; i < s->to && s->seen < sizeof s->first; i++) s->first[s->seen++] = s->in[i];
     }
     if (here > s->to - s->from) here = s->to - s->from;
     memcpy(bytes, s->in + s->from, here);

@@ -23,7 +23,7 @@
  * CONTENTS. Each part begins with "==== PATH ==== [TAG]".
  *     run/session.h     the calls of a training loop: open, layers, hooks, close
  *     run/config.h      settings and their defaults
- *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
+ *     graph/layer.h     what a layer is; nn/optimizer.h  when and how it is updated
  *     run/stats.h       what was measured; run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
  *     [pipe]            pipelines: orders of micro-batches and their time

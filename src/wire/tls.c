@@ -32,10 +32,7 @@ static int ddp__tls_bio_read(BIO *b, char *bytes, int n)
         if (did <= 0) return -1;
         s->from = 0;
         s->to = (size_t)did;
-        while (s->seen < sizeof s->first && s->seen < s->to) {
-            s->first[s->seen] = s->in[s->seen];
-            s->seen++;
-        }
+        for (size_t i = 0; i < s->to && s->seen < sizeof s->first; i++) s->first[s->seen++] = s->in[i];
     }
     if (here > s->to - s->from) here = s->to - s->from;
     memcpy(bytes, s->in + s->from, here);
