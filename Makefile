@@ -3,12 +3,13 @@
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
-# make header        dreamddp.h from src/;  make check-header: is it fresh, are its names right
+# make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
 # make house         lines, files, functions, upward calls and circles of src/ by room
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so
 # make install       the header and the libraries; PREFIX=/usr/local DESTDIR=
+# pip install python/   after `make lib`: the Python package (docs/python.md)
 # Each installs what it needs itself. The pieces: tools/tests.mk, tools/cuda.mk, tools/install.mk.
 CC      ?= cc
 CFLAGS  ?= -O2
@@ -91,7 +92,8 @@ bench: deps-test all
 # ---- the header ----
 header: | deps-header
 	@tools/amalgamate.py
-CHECK_HEADER := tools/amalgamate.py --check && tools/check_names.py
+	@tools/python_binding.py
+CHECK_HEADER := tools/amalgamate.py --check && tools/check_names.py && tools/python_binding.py --check
 check-header: | deps deps-header
 	@$(CHECK_HEADER)
 check-separate: | deps

@@ -1,6 +1,7 @@
 # The GPU companion: on any machine beside a stand-in for CUDA, with nvcc, and on a GPU.
 #   make tests-cuda    make cuda    make gpu-check
-.PHONY: cuda cuda-programs gpu-check
+#   make lib-cuda      build/lib/libdreamddp_cuda.so: the library and its companion, for Python
+.PHONY: cuda cuda-programs gpu-check lib-cuda
 
 # On any machine: the text of its kernels compiled as C++17 against the stand-in of tests/cuda_on_cpu.
 CUDA_TESTS   := $(if $(shell command -v $(firstword $(CXX))),$(patsubst tests/%.cu,%,$(wildcard tests/cuda/test_cuda_*.cu)))
@@ -55,6 +56,11 @@ $(NVCC_DIR)/%: bench/%.cu $(NVCC_DIR)/kernels.o
 $(addprefix $(NVCC_DIR)/,$(CUDA_TESTS)): $(NVCC_DIR)/%: tests/%.cu build/plain/dreamddp.a build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh | deps-test
 	@mkdir -p $(@D)
 	$(NVCC_COMPILE) $(NVCC_TEST) -DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc -Itests $< build/plain/dreamddp.a -o $@ $(NVCC_LIBS) $(LIBS) $(TLS_LIBS) -lcmocka
+build/lib/libdreamddp_cuda.so: dreamddp_cuda.cuh dreamddp.h | deps
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 --threads 2 $(STB) $(NVCC_ARCHS) $(NVCC_HOST) -DDREAMDDP_IMPLEMENTATION -Xcompiler -fPIC,-fvisibility=hidden \
+	    '-DDDP_API=extern "C" __attribute__((visibility("default")))' -shared -x cu $< -o $@ $(NVCC_LIBS)
+lib-cuda: build/lib/libdreamddp_cuda.so
 # With a GPU: GPU_CHECK="--small --sanitize --no-bench" or any of them. Without one it says so.
 gpu-check:
 	-@tools/deps.sh build

@@ -3,7 +3,7 @@
 #   tools/deps.sh build   a C compiler and stb_ds.h
 #   tools/deps.sh header  python3
 #   tools/deps.sh test    those, cmocka and, where they can be had, g++, clang, spin, PyTorch, igraph,
-#                         Open MPI and OpenSSL
+#                         pycparser, Python's venv and pip, Open MPI and OpenSSL
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -78,6 +78,8 @@ if [ "$1" = test ] && [ ! -e build/.deps-test ]; then
     { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || apt_install python3-torch || true
     have spin || apt_install spin || true
     { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || apt_install python3-igraph || true
+    { python3 -c 'import pycparser' || /usr/bin/python3 -c 'import pycparser'; } 2>/dev/null || apt_install python3-pycparser || true
+    /usr/bin/python3 -c 'import venv, ensurepip, setuptools, wheel' 2>/dev/null || apt_install python3-venv python3-pip python3-setuptools python3-wheel || true
     have mpicc && have mpirun || { apt_install libopenmpi-dev openmpi-bin && rm -f build/mpi.flags; } || true
     have_header openssl/ssl.h || apt_install libssl-dev || true
     have openssl || apt_install openssl || true

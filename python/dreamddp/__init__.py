@@ -1,0 +1,203 @@
+"""dreamddp: train PyTorch models over slow links.
+
+    import dreamddp
+    dreamddp.init(strategy="dreamddp", period=10)   # rank and world from ddprun, torchrun, mpirun, srun
+    model, opt = dreamddp.wrap(model, opt)          # and the training loop stays as it is
+
+Settings are those of ddp_config by name; what init is not given, DREAMDDP_ variables say. docs/python.md.
+"""
+import atexit
+
+from . import _plan
+from ._binding import DDP_VERSION_STRING as __version__
+from ._context import Context
+from ._library import (Aborted, Error, FileError, FormatError, InvalidArgument, Mismatch, NetworkError, NotFinite,
+                       OutOfMemory, PeerLost, PeerTimeout, Unsupported, UsageError)
+from ._plan import Plan, Profile
+
+_context = None
+_wrapped = None
+
+
+def init(**settings):
+    """Joins the world and waits until all ranks are there. device="cuda" where layers are CUDA tensors."""
+    global _context
+    if _context is not None:
+        raise UsageError("init was called before: close() first")
+    _context = Context(**settings)
+    return _context
+
+
+def context():
+    """The context of init, whose calls these functions are."""
+    if _context is None:
+        raise UsageError("call dreamddp.init() first")
+    return _context
+
+
+def close():
+    """Leaves the world; also done when the program ends."""
+    global _context, _wrapped
+    left, _context, _wrapped = _context, None, None
+    if left is not None:
+        left.close()
+
+
+atexit.register(close)
+
+
+def wrap(model, optimizer):
+    """Gives the model's parameters and the optimizer's step to the library; returns both. Every rank starts from rank
+    0's parameters. Collective."""
+    global _wrapped
+    d = context()
+    try:
+        from . import _torch
+    except ImportError as e:
+        raise Unsupported("wrap needs PyTorch (%s): install torch, or give numpy arrays to add_layer" % e) from None
+    if _wrapped is not None:
+        raise UsageError("wrap was called before: one model in a context; close() and init() begin another")
+    _wrapped = _torch.Wrapped(d, model, optimizer)
+    return model, optimizer
+
+
+def no_sync():
+    """Backward passes inside `with dreamddp.no_sync():` only accumulate gradients."""
+    if _wrapped is None:
+        raise UsageError("no_sync: call dreamddp.wrap(model, opt) first")
+    return _wrapped.no_sync()
+
+
+def rank():
+    return context().rank
+
+
+def world():
+    return context().world
+
+
+def step():
+    return context().step
+
+
+def stats():
+    return context().stats()
+
+
+def wait():
+    """Finishes what is in flight and averages nothing more."""
+    context().wait()
+
+
+def sync_all():
+    """Finishes and averages: every rank leaves with equal parameters. Collective."""
+    context().sync_all()
+
+
+def report(loss=0.0, samples=0, epoch=0.0, lr=0.0):
+    context().report(loss, samples, epoch, lr)
+
+
+def abort(why):
+    context().abort(why)
+
+
+def add_layer(name, params, grads=None, buffers=()):
+    context().add_layer(name, params, grads, buffers)
+
+
+def set_optimizer(rule="own", **hyper):
+    context().set_optimizer(rule, **hyper)
+
+
+def forward_begin(layer):
+    context().forward_begin(layer)
+
+
+def backward_begin(layer):
+    context().backward_begin(layer)
+
+
+def backward_end(layer):
+    context().backward_end(layer)
+
+
+def skip(layer):
+    context().skip(layer)
+
+
+def step_end():
+    context().step_end()
+
+
+def set_lr(lr):
+    context().set_lr(lr)
+
+
+def all_reduce(array, scale=1.0):
+    return context().all_reduce(array, scale)
+
+
+def all_mean(array):
+    return context().all_mean(array)
+
+
+def broadcast(array, root=0):
+    return context().broadcast(array, root)
+
+
+def all_gather(array):
+    return context().all_gather(array)
+
+
+def barrier():
+    context().barrier()
+
+
+def state_dict():
+    """The library's own state on this rank: parameters, what its strategy keeps, the plan, the step. Collective."""
+    return context().state_dict()
+
+
+def load_state_dict(state):
+    """Between wrap and the first step. Collective."""
+    context().load_state_dict(state)
+
+
+def save(folder, keep=0):
+    context().save(folder, keep)
+
+
+def load(folder):
+    return context().load(folder)
+
+
+def profile(path=None, net=None, workers=None):
+    """What was measured in this run (None before); or a profile from a CSV file."""
+    if path is not None:
+        return _plan.read_profile(path, net, workers)
+    found = context().lib.ddp_profile_get(context().ptr)
+    return Profile.of_c(found.contents) if found else None
+
+
+def plan(profile=None, **options):
+    """The plan in force (None where there is none); or one for a profile: period, solver, cost, fill."""
+    if profile is not None:
+        return _plan.make_plan(profile, **options)
+    if options:
+        raise InvalidArgument("plan: %s need a profile" % ", ".join(options))
+    found = context().lib.ddp_plan_get(context().ptr)
+    return Plan(found.contents, context().lib) if found else None
+
+
+def choose(profile=None, net=None, workers=None, utilisation=90, period=None):
+    """Which strategy, by the planners: (the choice, all predictions). Without arguments for this run as measured."""
+    if profile is None:
+        profile = globals()["profile"]()
+        if profile is None:
+            raise UsageError("choose: nothing was measured yet: give a profile, or ask after the first steps")
+    if workers is None:
+        workers = world()
+    if net is None:
+        net = _plan.net_of(stats(), workers)
+    return _plan.choose(profile, net, workers, utilisation, period)

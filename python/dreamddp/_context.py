@@ -1,0 +1,274 @@
+"""A context of the library: the calls of a training loop, on any float32 arrays."""
+import ctypes
+import os
+import shutil
+import sys
+import tempfile
+
+from . import _binding as c
+from ._library import InvalidArgument, UsageError, config_of, failure, load
+
+RULES = {  # the maker's arguments and their defaults
+    "sgd": ("ddp_sgd_decay", {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
+    "nesterov": ("ddp_nesterov", {"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}),
+    "adam": ("ddp_adam", {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}),
+    "adamw": ("ddp_adamw", {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}),
+    "own": ("ddp_own_update", {}),
+}
+
+
+def address_of(array, what, device="cpu"):
+    """(address, values) of a contiguous float32 array: numpy's, torch's, or anything with a writable buffer."""
+    if hasattr(array, "data_ptr"):
+        if str(array.dtype) != "torch.float32":
+            raise InvalidArgument("%s is %s: dreamddp takes torch.float32" % (what, array.dtype))
+        if array.device.type != device:
+            raise InvalidArgument("%s is on %s, the context on %s: init(device=%r)" % (
+                what, array.device, device, array.device.type))
+        if not array.is_contiguous():
+            raise InvalidArgument("%s is not contiguous (shape %s, strides %s): make it so by .contiguous() before it "
+                                  "is given" % (what, tuple(array.shape), array.stride()))
+        return array.data_ptr(), array.numel()
+    try:
+        view = memoryview(array)
+    except TypeError:
+        raise InvalidArgument("%s is a %s, not an array of float32" % (what, type(array).__name__)) from None
+    if view.format not in ("f", "<f"):
+        raise InvalidArgument("%s holds values of format '%s': dreamddp takes float32" % (what, view.format))
+    if not view.c_contiguous:
+        raise InvalidArgument("%s is not contiguous (shape %s, strides %s): copy it into one that is" % (
+            what, view.shape, view.strides))
+    if view.readonly:
+        raise InvalidArgument("%s cannot be written to" % what)
+    if view.nbytes == 0:
+        return 0, 0
+    return ctypes.addressof(ctypes.c_char.from_buffer(array)), view.nbytes // 4
+
+
+def _cuda(config, stream):
+    """Fills in the backend; what has to outlive the context."""
+    lib = load("libdreamddp_cuda.so")
+    lib.ddp_cuda.restype, lib.ddp_cuda.argtypes = c.ddp_backend, [ctypes.c_int, ctypes.c_int]
+    if stream is None:
+        try:
+            import torch
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count()))
+            stream = torch.cuda.current_stream().cuda_stream
+        except ImportError:
+            stream = 0
+    backend = lib.ddp_cuda(0, -1)
+    config.backend = ctypes.pointer(backend)
+    config.cuda_stream = stream or 1  # 0 would be a stream of the library's own; 1 is cudaStreamLegacy
+    return lib, backend
+
+
+class Context:
+    """One rank of a world. device "cuda" takes the library that nvcc built; stream: a cudaStream_t, torch's current one."""
+
+    def __init__(self, device="cpu", stream=None, **settings):
+        err = c.ddp_error()
+        self.device = device
+        if device not in ("cpu", "cuda"):
+            raise InvalidArgument("init: device=%r is neither 'cpu' nor 'cuda'" % (device,))
+        self.lib = load("libdreamddp_cuda.so" if device == "cuda" else "libdreamddp.so")
+        config = config_of(self.lib, settings)
+        self._kept = [_cuda(config, stream)] if device == "cuda" else []  # borrowed by the library until close
+        self.micro_batches = config.micro_batches or 1
+        self.ptr = self.lib.ddp_open(config, err)
+        if not self.ptr:
+            raise failure(err)
+        self.started = False
+        self.on_close = []
+
+    def _alive(self):
+        if not self.ptr:
+            raise UsageError("this context was closed")
+        return self.ptr
+
+    def check(self, status):
+        """Raises the context's error where a call returned a status."""
+        if status:
+            raise failure(self.lib.ddp_last_error(self.ptr).contents)
+
+    def _call(self, function, *arguments):
+        self.check(getattr(self.lib, function)(self._alive(), *arguments))
+
+    def close(self):
+        if not self.ptr:
+            return
+        for undo in self.on_close:
+            undo()
+        ptr, self.ptr = self.ptr, None
+        if getattr(sys, "last_type", None) and sys.last_type is not SystemExit:  # the program ends by an exception
+            why = "rank %d ended by %s: %s" % (self.lib.ddp_rank(ptr), sys.last_type.__name__, sys.last_value)
+            self.lib.ddp_abort(ptr, why.encode()[:300])
+        self.lib.ddp_close(ptr)
+        self._kept = []
+
+    # ---- who is there ----
+
+    @property
+    def rank(self):
+        return self.lib.ddp_rank(self._alive())
+
+    @property
+    def world(self):
+        return self.lib.ddp_world(self._alive())
+
+    @property
+    def step(self):
+        return self.lib.ddp_step(self._alive())
+
+    def strategy(self):
+        return self.stats()["strategy"]
+
+    def stats(self):
+        """ddp_stats as a dict; its link as (alpha_s, beta_s)."""
+        s = c.ddp_stats()
+        self.lib.ddp_get_stats(self._alive(), s)
+        out = {name: getattr(s, name) for name, _ in s._fields_}
+        out.update(strategy=s.strategy.decode(), bytes_as=list(s.bytes_as), link=(s.link.alpha_s, s.link.beta_s))
+        return out
+
+    # ---- layers ----
+
+    def add_layer(self, name, params, grads=None, buffers=()):
+        """Registers the next layer, in forward order: lists of arrays; grads None, or None in the list: frozen."""
+        params = params if isinstance(params, (list, tuple)) else [params]
+        grads = grads if isinstance(grads, (list, tuple)) else [grads] * len(params)
+        if len(grads) != len(params):
+            raise InvalidArgument("layer %s: %d arrays of parameters, %d of gradients" % (name, len(params), len(grads)))
+        blocks = []
+        for i, (p, g) in enumerate(zip(params, grads)):
+            at, count = address_of(p, "array %d of layer %s" % (i, name), self.device)
+            to, same = address_of(g, "gradient %d of layer %s" % (i, name), self.device) if g is not None else (None, count)
+            if same != count:
+                raise InvalidArgument("layer %s: array %d has %d values, its gradient %d" % (name, i, count, same))
+            blocks.append(c.ddp_block(at, to, count, c.DDP_PARAMS))
+        for i, b in enumerate(buffers):
+            at, count = address_of(b, "buffer %d of layer %s" % (i, name), self.device)
+            blocks.append(c.ddp_block(at, None, count, c.DDP_BUFFERS))
+        self._kept += [params, grads, buffers]
+        array = (c.ddp_block * len(blocks))(*blocks)
+        self._call("ddp_add_layer", c.ddp_layer(name=name.encode(), blocks=array, block_count=len(blocks)))
+
+    def set_optimizer(self, rule="own", **hyper):
+        """sgd, nesterov, adam, adamw: the library updates; own: it averages, and the program updates after step_end."""
+        if rule not in RULES:
+            raise InvalidArgument("set_optimizer: '%s' is none of %s" % (rule, ", ".join(RULES)))
+        maker, values = RULES[rule]
+        for name in hyper:
+            if name not in values:
+                raise InvalidArgument("set_optimizer: %s has no '%s'; it has %s" % (rule, name, ", ".join(values) or "nothing"))
+        self._call("ddp_set_optimizer", getattr(self.lib, maker)(*dict(values, **hyper).values()))
+        self.started = True
+
+    # ---- hooks ----
+
+    def forward_begin(self, layer):
+        self._call("ddp_forward_begin", layer)
+
+    def backward_begin(self, layer):
+        self._call("ddp_backward_begin", layer)
+
+    def backward_end(self, layer):
+        self._call("ddp_backward_end", layer)
+
+    def skip(self, layer):
+        self._call("ddp_skip", layer)
+
+    def report(self, loss=0.0, samples=0, epoch=0.0, lr=0.0):
+        self._call("ddp_report", c.ddp_step_info(loss, samples, epoch, lr))
+
+    def step_end(self):
+        self._call("ddp_step_end")
+
+    def wait(self):
+        self._call("ddp_wait")
+
+    def sync_all(self):
+        self._call("ddp_sync_all")
+
+    def abort(self, why):
+        self.lib.ddp_abort(self._alive(), why.encode()[:300])
+
+    def set_lr(self, lr):
+        self.lib.ddp_set_lr(self._alive(), lr)
+
+    # ---- plain collectives, in place ----
+
+    def _collective(self, function, array, *arguments):
+        self._call(function, *address_of(array, function[4:], self.device), *arguments)
+        return array
+
+    def all_reduce(self, array, scale=1.0):
+        return self._collective("ddp_all_reduce", array, scale)
+
+    def all_mean(self, array):
+        return self._collective("ddp_all_mean", array)
+
+    def broadcast(self, array, root=0):
+        return self._collective("ddp_broadcast", array, root)
+
+    def all_gather(self, array):
+        at, count = address_of(array, "all_gather", self.device)
+        if count % self.world:
+            raise InvalidArgument("all_gather: an array of %d values has no equal blocks for %d ranks" % (count, self.world))
+        self._call("ddp_all_gather", at, count // self.world)
+        return array
+
+    def barrier(self):
+        self._call("ddp_barrier")
+
+    # ---- checkpoints ----
+
+    def save(self, folder, keep=0):
+        self._call("ddp_checkpoint_save", os.fspath(folder).encode(), keep)
+
+    def load(self, folder):
+        """Between wrap, or set_optimizer, and the first step. Of how many ranks the checkpoint is."""
+        world = ctypes.c_int()
+        self._call("ddp_checkpoint_load", os.fspath(folder).encode(), world)
+        return world.value
+
+    def _same_folder(self):
+        """A name that all ranks know: rank 0's, sent as one float for each byte."""
+        text = tempfile.mkdtemp(prefix="dreamddp-").encode() if self.rank == 0 else b""
+        name = (ctypes.c_float * 256)(*text.ljust(256, b"\0"))
+        self._call("ddp_broadcast", ctypes.addressof(name), 256, 0)
+        return bytes(int(x) for x in name).rstrip(b"\0").decode()
+
+    def state_dict(self):
+        """What this rank's library holds: its file of a checkpoint and the manifest, as bytes. Collective."""
+        folder = self._same_folder()
+        out = {"rank": self.rank, "world": self.world, "files": {}}
+        try:
+            self.save(folder)
+            step = os.path.join(folder, sorted(os.listdir(folder))[-1])
+            for name in ("manifest.json", "rank-%04d.safetensors" % self.rank):
+                with open(os.path.join(step, name), "rb") as f:
+                    out["files"][os.path.basename(step) + "/" + name] = f.read()
+            self.barrier()  # nobody removes what another still reads
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return out
+
+    def load_state_dict(self, state):
+        """Collective, before the first step; each rank gives what its own state_dict returned."""
+        if not isinstance(state, dict) or state.get("rank") != self.rank or state.get("world") != self.world:
+            raise InvalidArgument("load_state_dict: rank %d of %d needs what rank %d of %d saved" % (
+                self.rank, self.world, self.rank, self.world))
+        folder = self._same_folder()
+        try:
+            for name, content in state["files"].items():
+                path = os.path.join(folder, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                own = path + ".%d" % self.rank  # every rank brings the manifest
+                with open(own, "wb") as f:
+                    f.write(content)
+                os.replace(own, path)
+            self.barrier()
+            self.load(folder)
+            self.barrier()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

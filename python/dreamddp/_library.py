@@ -1,0 +1,126 @@
+"""The shared library: found and loaded, its failures as exceptions, ddp_config from keywords."""
+import ctypes
+import difflib
+import os
+
+from . import _binding as c
+
+
+class Error(RuntimeError):
+    """A failure of the library. status: its ddp_status by name, such as "peer_lost"."""
+    status = "failed"
+
+
+def _kind(name, status, text, *also):
+    return type(name, (Error,) + also, {"status": status, "__doc__": text, "__module__": "dreamddp"})
+
+
+InvalidArgument = _kind("InvalidArgument", "arg", "An argument or setting that cannot be.", ValueError)
+UsageError = _kind("UsageError", "usage", "A call out of order.")
+OutOfMemory = _kind("OutOfMemory", "memory", "Memory was short.", MemoryError)
+FileError = _kind("FileError", "io", "A file could not be read or written.", OSError)
+FormatError = _kind("FormatError", "format", "A file or text that is malformed.", ValueError)
+NetworkError = _kind("NetworkError", "net", "The network failed.", ConnectionError)
+PeerLost = _kind("PeerLost", "peer_lost", "A peer was lost.", ConnectionError)
+PeerTimeout = _kind("PeerTimeout", "timeout", "A peer did not answer in time.", TimeoutError)
+Mismatch = _kind("Mismatch", "mismatch", "The ranks disagree: other models, settings or versions.")
+Unsupported = _kind("Unsupported", "unsupported", "Not supported in this combination.")
+Aborted = _kind("Aborted", "aborted", "Another rank, or abort(), ended the run.")
+NotFinite = _kind("NotFinite", "numeric", "A number that is not finite.", ArithmeticError)
+
+BY_STATUS = {
+    c.DDP_ARG: InvalidArgument, c.DDP_USAGE: UsageError, c.DDP_MEMORY: OutOfMemory, c.DDP_IO: FileError,
+    c.DDP_FORMAT: FormatError, c.DDP_NET: NetworkError, c.DDP_PEER_LOST: PeerLost, c.DDP_TIMEOUT: PeerTimeout,
+    c.DDP_MISMATCH: Mismatch, c.DDP_UNSUPPORTED: Unsupported, c.DDP_ABORTED: Aborted, c.DDP_NUMERIC: NotFinite,
+}
+
+
+def failure(err):
+    """The exception of a ddp_error."""
+    return BY_STATUS.get(err.code, Error)(err.msg.decode("utf-8", "replace"))
+
+
+def check(status, err):
+    if status:
+        raise failure(err)
+
+
+# ---- the file ----
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLACES = (HERE, os.path.join(HERE, "..", "..", "build", "lib"))  # in a wheel; in the source tree
+_loaded = {}
+
+
+def load(name="libdreamddp.so"):
+    """The library with its functions declared; once per process."""
+    if name in _loaded:
+        return _loaded[name]
+    path = next((os.path.join(p, name) for p in PLACES if os.path.exists(os.path.join(p, name))), None)
+    if path is None:
+        how = "make lib-cuda" if "cuda" in name else "make lib"
+        raise ImportError("dreamddp: there is no %s: run `%s`, then install python/ again" % (name, how))
+    lib = ctypes.CDLL(path)
+    try:
+        for function, (result, arguments) in c.FUNCTIONS.items():
+            f = getattr(lib, function)
+            f.restype = result
+            f.argtypes = arguments
+    except AttributeError as e:
+        raise ImportError("dreamddp: %s is of another version than this package (%s): run `make lib`, then install "
+                          "python/ again" % (path, e)) from None
+    _loaded[name] = lib
+    return lib
+
+
+# ---- ddp_config ----
+
+FIELDS = dict(c.ddp_config._fields_)
+IN_C = ("own_strategy", "cancel", "backend", "nccl", "cuda_stream", "allocator", "logger")
+
+
+def _of_name(lib, field, text):
+    """A field whose values have names: the library's own function knows them. None: no such name."""
+    if field in ("strategy", "transport"):
+        return getattr(lib, "ddp_%s_named" % field)(text) or None
+    if field in ("solver", "cost", "fill"):
+        out, err = ctypes.c_int(), c.ddp_error()
+        check(getattr(lib, "ddp_%s_named" % field)(text, out, err), err)
+        return out.value
+    if field in ("algorithm", "overlap", "servers", "lgp", "correct", "split", "defer"):
+        out = (ctypes.c_double if field == "defer" else ctypes.c_int)()
+        return out.value if getattr(lib, "ddp_%s_named" % field)(text, out) else None
+    return None
+
+
+def _value(lib, config, field, value):
+    kind = FIELDS[field]
+    if field == "wire":
+        return config.wire if lib.ddp_wire_set(config, str(value).encode()) else None
+    if kind is ctypes.c_char_p:
+        return os.fspath(value).encode()
+    if isinstance(value, str):
+        return _of_name(lib, field, value.encode())
+    if isinstance(value, float) and kind not in (ctypes.c_float, ctypes.c_double):
+        return None
+    return kind(*value) if isinstance(value, (tuple, list)) else value
+
+
+def config_of(lib, settings):
+    """ddp_config of keywords that are named like its fields; None leaves a field at its default."""
+    config = c.ddp_config()
+    for field, value in settings.items():
+        if value is None:
+            continue
+        if field not in FIELDS or field in IN_C:
+            near = difflib.get_close_matches(field, [f for f in FIELDS if f not in IN_C], 1)
+            raise InvalidArgument("init has no setting '%s'%s" % (
+                field, "; did you mean %s?" % near[0] if near else ": docs/own-loop.md lists them"))
+        try:
+            found = _value(lib, config, field, value)
+            if found is None:
+                raise TypeError
+            setattr(config, field, found)
+        except TypeError:
+            raise InvalidArgument("init: %s=%r is not a value that it can have" % (field, value)) from None
+    return config

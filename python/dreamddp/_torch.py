@@ -1,0 +1,296 @@
+"""PyTorch: hooks on modules and gradients, and the optimizer's step.
+
+A module that owns parameters, or running statistics, is a layer. Its gradients are collected in arrays that stay where
+they are; when all of them are there, the layer's backward is over. Layers are told to the library from the last to the
+first, as all ranks have to agree on one order; one that is ready early waits for its turn.
+"""
+import contextlib
+import functools
+import types
+
+import torch
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import UninitializedParameter
+
+from . import _binding as c
+from ._context import address_of
+from ._library import InvalidArgument, Unsupported, UsageError
+
+AVERAGES_PARAMETERS = ("localsgd", "enp", "dreamddp", "diloco", "sparseloco")
+
+
+class _Param:
+    """A parameter that is trained, and where its gradient lies for the library."""
+
+    def __init__(self, name, tensor, layer):
+        self.name, self.tensor, self.layer = name, tensor, layer
+        self.memory = tensor.detach()  # keeps it alive whatever becomes of tensor.data
+        self.grad = torch.zeros_like(self.memory, memory_format=torch.contiguous_format)
+        self.fires = 0        # gradients of this step
+        self.touched = False  # there is one, perhaps of no_sync
+        self.version = 0      # of grad, when the layer was given away
+
+    def take(self):
+        """Brings the gradient to where the library finds it."""
+        g = self.tensor.grad
+        if g is self.grad:
+            return
+        if g is None:
+            self.grad.zero_()
+            return
+        if g.layout is not torch.strided or g.shape != self.grad.shape or g.dtype != torch.float32:
+            raise Unsupported("the gradient of %s is %s %s: dense float32 is needed (Embedding: sparse=False)" % (
+                self.name, g.layout, g.dtype))
+        with torch.no_grad():
+            self.grad.copy_(g)
+        self.tensor.grad = self.grad
+
+
+class _Layer:
+    def __init__(self, index, name):
+        self.index, self.name = index, name
+        self.params = []  # those that are trained
+        self.passes = 0   # backward passes of this step that are complete
+        self.given = False
+
+
+class _Begin:
+    """A forward pre-hook. A copy of the model, or one read from a file, has none that does anything."""
+
+    def __init__(self, wrapped, index):
+        self.wrapped, self.index = wrapped, index
+
+    def __call__(self, module, args):
+        if self.wrapped is not None:
+            self.wrapped.forward(self.index)
+
+    def __deepcopy__(self, memo):
+        return _Begin(None, 0)
+
+    def __reduce__(self):
+        return _Begin, (None, 0)
+
+
+class Wrapped:
+    def __init__(self, context, model, optimizer):
+        self.context, self.lib, self.ptr = context, context.lib, context.ptr
+        self.micro = context.micro_batches
+        self.alone = context.world == 1
+        self.strategy = context.strategy()
+        self.gradients = self.strategy not in AVERAGES_PARAMETERS
+        self.forward_needed = bool(self.lib.ddp_strategy_traits(self.lib.ddp_strategy_named(self.strategy.encode()))
+                                   & c.DDP_NEEDS_FORWARD)
+        self.local = 0  # > 0: inside no_sync
+        self.layers, self.hooks, self.nodes = [], [], []
+        self.check_arguments(model, optimizer)
+        self.register(model)
+        self.optimizer, self.count = optimizer, self.optimizer_params(optimizer)
+        context.set_optimizer("own")
+        self.hook(model)
+        self.reset()
+        self.take_step(optimizer)
+        context.on_close.append(self.undo)
+
+    # ---- what is trained ----
+
+    @staticmethod
+    def optimizer_params(optimizer):
+        return sum(len(g["params"]) for g in optimizer.param_groups)
+
+    def check_arguments(self, model, optimizer):
+        if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidArgument("wrap(model, optimizer) takes a torch.nn.Module and a torch.optim.Optimizer, not %s and %s" % (
+                type(model).__name__, type(optimizer).__name__))
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise Unsupported("wrap: LBFGS computes several gradients in a step, and dreamddp averages one")
+        if self.context.started:
+            raise UsageError("wrap comes too late: layers were registered by hand")
+        known = {id(p) for p in model.parameters()}
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if id(p) not in known:
+                    raise InvalidArgument("the optimizer updates a parameter of shape %s that is not the model's: make the "
+                                          "optimizer from model.parameters()" % (tuple(p.shape),))
+
+    def register(self, model):
+        seen = set()
+        for name, module in model.named_modules():
+            own = [(n, p) for n, p in module.named_parameters(recurse=False) if id(p) not in seen]
+            seen.update(id(p) for _, p in own)
+            for n, p in own:
+                if isinstance(p, UninitializedParameter):
+                    raise InvalidArgument("parameter %s.%s has no shape yet: run the model once before wrap" % (name, n))
+            own = [(n, p) for n, p in own if p.numel()]
+            statistics = [b for b in module.buffers(recurse=False) if b.dtype == torch.float32 and b.numel()] \
+                if isinstance(module, _NormBase) else []
+            if own or statistics:
+                self.add(name, module, own, statistics)
+        if not any(l.params for l in self.layers):
+            raise InvalidArgument("wrap: no parameter of the model requires a gradient")
+
+    def add(self, name, module, own, statistics):
+        layer = _Layer(len(self.layers), name or type(module).__name__)
+        grads = []
+        for n, p in own:
+            full = "parameter " + (name + "." if name else "") + n
+            address_of(p, full, self.context.device)
+            grads.append(None)
+            if p.requires_grad:
+                layer.params.append(_Param(full, p, layer))
+                grads[-1] = layer.params[-1].grad
+        layer.module = module
+        layer.frozen = [(n, p) for n, p in own if not p.requires_grad]
+        self.layers.append(layer)
+        self.context.add_layer(layer.name, [p.detach() for _, p in own], grads, statistics)
+
+    def hook(self, model):
+        for layer in self.layers:
+            self.hooks.append(layer.module.register_forward_pre_hook(_Begin(self, layer.index)))
+            for p in layer.params:
+                if p.tensor.grad is not None:
+                    p.take()
+                fired = functools.partial(self.fired, p)
+                if hasattr(p.tensor, "register_post_accumulate_grad_hook"):  # from 2.1 on
+                    self.hooks.append(p.tensor.register_post_accumulate_grad_hook(fired))
+                else:
+                    with torch.enable_grad():
+                        node = p.tensor.expand_as(p.tensor).grad_fn.next_functions[0][0]
+                    self.nodes.append(node)  # its hooks live as long as it
+                    self.hooks.append(node.register_hook(fired))
+
+    def undo(self):
+        for h in self.hooks:
+            h.remove()
+        self.nodes.clear()
+        self.optimizer.step = self.inner
+
+    # ---- a step ----
+
+    def reset(self):
+        self.done = False  # the library's step is over, the optimizer's to come
+        self.next = len(self.layers) - 1
+        self.begun = set()
+        for layer in self.layers:
+            layer.passes, layer.given = 0, False
+            for p in layer.params:
+                p.fires, p.touched = 0, False
+
+    def check(self, status):
+        if status:
+            self.context.check(status)
+
+    def forward(self, index):
+        if self.done:
+            return  # an evaluation between backward and step, or a gradient that is thrown away
+        self.begun.add(index)
+        self.check(self.lib.ddp_forward_begin(self.ptr, index))
+
+    def fired(self, p, *_):
+        """The gradient of p is complete, in this backward pass."""
+        p.touched = True
+        if self.local:
+            return
+        if self.done:
+            self.reset()
+            p.touched = True
+        layer = p.layer
+        if layer.given:
+            raise UsageError("%s had a second gradient in one step while that of others is missing: put backward passes "
+                             "that only accumulate into `with dreamddp.no_sync():`, or init(micro_batches=...)" % p.name)
+        p.take()
+        p.fires += 1
+        if p.fires > layer.passes and all(q.fires > layer.passes or not q.tensor.requires_grad for q in layer.params):
+            layer.passes += 1
+            if layer.passes < self.micro:
+                self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
+            else:
+                self.advance()
+
+    def advance(self):
+        """Tells the library of layers whose backward is over, in the order of all ranks."""
+        while self.next >= 0:
+            layer = self.layers[self.next]
+            if layer.params and layer.passes < self.micro:
+                return
+            self.give(layer)
+        self.end()
+
+    def give(self, layer):
+        self.next -= 1
+        layer.given = True
+        for p in layer.params:
+            p.version = p.grad._version
+        if not layer.passes:
+            self.check(self.lib.ddp_skip(self.ptr, layer.index))
+            return
+        self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
+
+    def end(self):
+        if self.forward_needed:
+            for layer in self.layers:
+                if layer.index not in self.begun:
+                    self.check(self.lib.ddp_forward_begin(self.ptr, layer.index))
+        self.check(self.lib.ddp_step_end(self.ptr))
+        self.done = True
+
+    def rest(self):
+        """The layers that had no gradient in this step, or only some of theirs."""
+        given = [p for layer in self.layers if layer.given for p in layer.params]
+        if self.gradients and not self.alone:
+            for p in given:
+                if p.grad._version != p.version:
+                    raise UsageError("the gradient of %s was changed between backward() and step() while it was being averaged, "
+                                     "as other layers had no gradient: clip by init(clip_norm=...)" % p.name)
+        while self.next >= 0:
+            layer = self.layers[self.next]
+            if any(p.touched or (p.tensor.grad is not None and p.tensor.grad is not p.grad) for p in layer.params):
+                for p in layer.params:
+                    p.take()
+                for _ in range(layer.passes, self.micro - 1):
+                    self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
+                layer.passes = self.micro
+            self.give(layer)
+        self.end()
+        if self.gradients and not self.alone:
+            for layer in self.layers:
+                for p in layer.params:
+                    p.tensor.grad = p.grad
+
+    def check_memory(self):
+        for layer in self.layers:
+            for p in layer.params:
+                if p.tensor.data_ptr() != p.memory.data_ptr():
+                    raise UsageError("%s was moved to other memory since wrap (.data = ..., model.to(...)): copy values into it "
+                                     "(p.data.copy_(...)), or move the model before wrap" % p.name)
+            for n, p in layer.frozen:
+                if p.requires_grad:
+                    raise UsageError("parameter %s of layer %s was frozen when wrap was called and is trained now: let it "
+                                     "require a gradient before wrap" % (n, layer.name))
+        if self.optimizer_params(self.optimizer) != self.count:
+            raise UsageError("the optimizer was given parameters after wrap: give them before")
+
+    def take_step(self, optimizer):
+        self.inner = optimizer.step
+
+        @functools.wraps(self.inner)
+        def step(opt, closure=None, **more):
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self.check_memory()
+            if not self.done:
+                self.rest()
+            self.reset()
+            result = self.inner(**more)
+            return result if closure is None else loss
+
+        optimizer.step = types.MethodType(step, optimizer)  # a bound method, as schedulers expect
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.local += 1
+        try:
+            yield
+        finally:
+            self.local -= 1
