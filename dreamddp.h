@@ -188,7 +188,7 @@ typedef struct ddp_layer     ddp_layer;     /* graph/layer.h */
 typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 
 /* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
- * there. NULL on failure, then *err (may be NULL) says why. One context belongs to one thread;
+ * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
  * several contexts in one process are independent. ddp_close frees it (NULL is fine). */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
@@ -783,7 +783,9 @@ enum { /* ddp_message.layer */
     DDP_NO_LAYER = -1,
     DDP_ALL_LAYERS = -2,
     DDP__BARRIER = -3,
-    DDP__OWN_WORD = -4 /* the library's own: profiles, plans, comparisons */
+    DDP__OWN_WORD = -4, /* the library's own: profiles, plans, comparisons */
+    DDP__ALL_VALUES = -5, /* parameters and buffers that the library shares or averages beside a strategy */
+    DDP__MICRO_BATCH = -6 /* what crosses from stage to stage */
 };
 
 /* ==== run/strategy.h ==== [run] */
@@ -3993,6 +3995,8 @@ DDP_LIB double ddp__memory_total(void);
 /* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
+/* For "%s%s": a layer without a name of its own is called "layer 5" already. */
+#define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
 
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
@@ -19878,7 +19882,8 @@ struct ddp__engine {
 };
 
 /* ---- operation.c ---- */
-/* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
+/* "layer h.0.mlp", "all layers", "a barrier", "a plain buffer" ...; "all-reduce of layer h.0.mlp (step 12)". */
+DDP_LIB const char *ddp__no_layer_text(int layer);
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
@@ -19941,6 +19946,8 @@ DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
+/* 0 after a failure: the program has freed what an operation under way reads or writes there. */
+DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
 /* Values from offset at on of a list, in a row; or back. */
@@ -20245,14 +20252,20 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 /* ==== comm/operation.c ==== [comm] */
 /* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an engine. */
 
+const char *ddp__no_layer_text(int layer)
+{
+    static const char *const text[] = {"a plain buffer", "all layers", "a barrier", "the library's own data",
+                                       "parameters and buffers", "a micro-batch"};
+    return text[DDP_NO_LAYER - layer];
+}
+
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
-    if (name && name[0]) snprintf(buf, room, "layer %s", name);
+    if (name && name[0]) snprintf(buf, room, "%s%s", DDP__LAYER(name));
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
-                             : layer == DDP__OWN_WORD ? "the library's own data" : "a plain buffer");
+    else snprintf(buf, room, "%s", ddp__no_layer_text(layer));
     return buf;
 }
 
@@ -20591,6 +20604,7 @@ void ddp__check_left(ddp__engine *e, int peer)
 /* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the detection of
  * foreign writes to it: every chunk is hashed when the message is submitted and compared before it leaves, before it is
  * summed and before a result overwrites it. */
+#include <sys/mman.h>
 
 /* ---- arithmetic ---- */
 
@@ -20704,6 +20718,30 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
     *here = s->start + s->count - offset;
     if (*here > count) *here = count;
     return s->data + (offset - s->start) * op->unit;
+}
+
+int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    const ddp__strips *const in[] = {&op->from, &op->to};
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t before = 0;
+    char text[160];
+
+    for (int i = 0; i < 2; i++) {
+        const ddp__strip *last = in[i]->strip + in[i]->count - 1;
+        unsigned char core[1];
+        size_t here;
+        uintptr_t p;
+        if (in[i]->count == 0 || at >= last->start + last->count) continue;
+        p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here);
+        if (p == before || mincore((void *)(p - p % page), 1, core) == 0 || errno != ENOMEM) {
+            before = p;
+            continue;
+        }
+        return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
+                          "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+    }
+    return 1;
 }
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }
@@ -22647,6 +22685,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
         if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
         return;
     }
+    if (op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, f.offset)) return;
     ddp__op_seen(e, op, s->peer);
     op->way->arrived(e, op, s->peer, slot, &f, now);
 }
@@ -22727,6 +22766,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
+    if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
     if (p->in.type == DDP__FRAME_SUMMED || ddp__goes_straight(e, op, &p->in)) {
         if (solicited && !ddp__guard_check(e, op, p->in.offset, ddp__frame_values(&p->in))) return 0;
         p->in_op = op;
@@ -22888,6 +22928,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             continue;
         }
         errno = 0;
+        if (p->in_state == DDP__IN_PAYLOAD && p->in_op && !ddp__memory_there(e, p->in_op, p->in.offset)) return 1;
         if (p->in_state == DDP__IN_PAYLOAD) to = ddp__payload_at(e, peer, p->in_got, &room);
         got = e->wire->table->recv(e->wire, peer, to, room);
         if (got < 0) {
@@ -23293,6 +23334,7 @@ static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
     if (op) {
+        if (f->length && !ddp__memory_there(e, op, f->offset)) return 0;
         p->out_slot = op->way->leaves(e, op, peer, f);
         if (f->coding && f->coding != (int)DDP__AS_BYTES && !ddp__code_frame(e, peer, op, f)) return 0;
     }
@@ -23333,8 +23375,14 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        int n = ddp__frame_iov(e, p, p->out_sent, iov);
-        long took = e->wire->table->send(e->wire, peer, iov, n);
+        int n;
+        long took;
+        if (p->out_op && p->out_slot < 0 && p->out.length && !ddp__memory_there(e, p->out_op, p->out.offset)) {
+            p->out_op = NULL; /* the frame must end before the error can follow */
+            p->out_text = (const char *)e->sink;
+        }
+        n = ddp__frame_iov(e, p, p->out_sent, iov);
+        took = e->wire->table->send(e->wire, peer, iov, n);
         if (took < 0) {
             p->send_dead = 1;
             p->out_state = DDP__OUT_IDLE;
@@ -40124,6 +40172,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, ",\"layer\":");
     if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
     else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
+    if (s->layer < DDP__BARRIER) ddp__text_addf(t, ",\"values\":\"%s\"", ddp__no_layer_text(s->layer));
     ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step,
                    (long long)s->size, (long long)s->bytes, (long long)r->left);
     ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));
@@ -44225,8 +44274,8 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
     if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
-    return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
-                     "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+    return ddp__fail(err, why.code, "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
+                     "learning rate, warm it up or clip gradients", d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding),
                      why.msg);
 }
 
@@ -44398,24 +44447,25 @@ static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
     const ddp__posted *p = d->posted;
+    const char *layer;
     int i = 0;
 
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
+    layer = p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "no layer";
     return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
-                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
-                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
-                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name,
+                     DDP__LAYER(layer), p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
     for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
-                             d->unit[layer].name, d->step, d->posted[i].step);
+                             DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -44591,8 +44641,8 @@ static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsi
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return ddp_complain(d, DDP_USAGE, "%s of layer %s, whose last average is still on its way: hold it "
-                            "first with ddp_average_hold", name, d->unit[layer].name);
+        return ddp_complain(d, DDP_USAGE, "%s of %s%s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", name, DDP__LAYER(d->unit[layer].name));
     return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
 }
 
@@ -46483,7 +46533,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
     u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
-    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
@@ -46510,7 +46560,7 @@ static ddp_status ddp__unit_moved(const ddp_ctx *d, ddp__unit *u, ddp_error *err
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__calloc(most, sizeof *u->moved);
-    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
@@ -46518,7 +46568,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (u->state_count) {
         u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
-            return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+            return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
                              u->state_count * sizeof(float));
         if (d->cfg.average_state) {
             const ddp_piece state = {{u->state}, u->state_count};
@@ -46760,22 +46810,45 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     return DDP_OK;
 }
 
-/* Same number of layers, other contents: the first rank's hashes tell which layer differs. */
+/* What a rank tells of a layer when models differ. */
+typedef struct ddp__shape_word {
+    uint64_t hash, count;
+    int32_t  blocks;
+    char     name[48];
+} ddp__shape_word;
+
+static ddp__shape_word ddp__shape_of(const ddp__unit *u)
+{
+    ddp__shape_word w;
+
+    memset(&w, 0, sizeof w);
+    w.hash = ddp__unit_hash(u);
+    w.count = u->count;
+    w.blocks = u->blocks;
+    snprintf(w.name, sizeof w.name, "%s", u->name);
+    return w;
+}
+
+/* Same number of layers, other contents: the first rank's tell which layer differs. */
 static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 {
-    const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
-    uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
+    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
+    ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
     ddp_status s;
 
-    if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
-    s = ddp__tell(d, d->team, hash, bytes, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++)
-        if (hash[l] != ddp__unit_hash(&d->unit[l]))
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
-                          "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
-                          d->unit[l].count, d->unit[l].blocks, d->team_root, d->team ? " of a group" : "");
-    DDP_FREE(hash);
+    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
+    s = ddp__tell(d, d->team, first, bytes, err);
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
+        const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
+        if (own.hash == f->hash) continue;
+        s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
+                      "in %d%s: every rank%s must register the same model", l, d->rank, own.name, (size_t)own.count,
+                      (int)own.blocks, d->team_root, f->name, (size_t)f->count, (int)f->blocks, alike ?
+                      ", of other lengths or kinds" : "", d->team ? " of a group" : "");
+    }
+    DDP_FREE(first);
     return s;
 }
 
@@ -46844,7 +46917,7 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
             ddp_piece p;
             ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
             m.bytes = 0;
-            m.layer = DDP_NO_LAYER;
+            m.layer = DDP__ALL_VALUES;
             DDP__TRY(ddp__run(d, &m, 1, err));
         }
     return DDP_OK;
@@ -47680,13 +47753,13 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
 
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
-                         u->passes, u->name, d->cfg.micro_batches);
+                         u->passes, DDP__LAYER(u->name), d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s was used while its average of the step before "
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s was used while its average of the step before "
                          "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
-                         "in every step or in none", d->step, u->name, layer);
+                         "in every step or in none", d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     ddp__mean_gradients(d, layer);
@@ -47757,9 +47830,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
-            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
-                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?", d->step, d->unit[l].name, d->unit[l].passes,
-                             d->cfg.micro_batches, d->rank);
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s had %d of %d ddp_backward_end calls on "
+                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
+                             d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
@@ -47829,7 +47902,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
     for (int b = 0; b < u->blocks; b++) {
         const ddp_piece p = {{u->block[b].params}, u->block[b].count};
-        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
         m.group = u->group ? u->group : d->computing;
@@ -47864,6 +47937,10 @@ int ddp_sync_all(ddp_ctx *d)
 
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
+    for (int l = 0; l < d->layers && s == DDP_OK; l++)
+        if (d->unit[l].passes)
+            s = ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_sync_all comes in the middle of a step: %s%s has had its "
+                          "ddp_backward_end, and ddp_step_end is missing", d->step, DDP__LAYER(d->unit[l].name));
     if (s == DDP_OK) s = ddp__sync_everything(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
@@ -52522,7 +52599,8 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
     ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
     for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
     if (ddp__sparse_pack(y, &err))
-        return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
+        return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
+                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
     m.verb = DDP_ALL_GATHER;
@@ -52543,7 +52621,8 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     for (int i = 0; i < 2; i++) DDP__DO(ddp__hold_once(d, &y->before[i], y->layer));
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
-    return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
+    return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
+                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
 }
 
 #endif
@@ -53301,7 +53380,7 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
 {
     ddp__flow *l = &e->flow[gradients];
     const int pieces = l->wire ? 1 : ddp__hop_list(p, e, m, gradients);
-    ddp_message x = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
+    ddp_message x = ddp__message(p->d, verb, p->piece, pieces, DDP__MICRO_BATCH);
 
     x.priority = -1;
     if (l->wire) {
@@ -53371,7 +53450,7 @@ static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
     const int here = gradient && u->arrived;
-    ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
+    ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP__MICRO_BATCH);
 
     p->piece[0].data = here ? u->arrived : gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
     p->piece[0].count = ddp__guest_floats(p, u);
@@ -57527,7 +57606,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
 static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__json *v)
 {
     const char *state = ddp__pm_string(v, "state", "done"), *verb = ddp__pm_string(v, "verb", "?"),
-               *layer = ddp__pm_string(v, "layer", NULL);
+               *layer = ddp__pm_string(v, "layer", NULL), *values = ddp__pm_string(v, "values", "a plain buffer");
     ddp__pm_op *o;
 
     if ((r->ops & (r->ops - 1)) == 0) {
@@ -57546,8 +57625,8 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     o->state = !strcmp(state, "done") ? DDP__PM_DONE : !strcmp(state, "active") ? DDP__PM_ACTIVE : DDP__PM_QUEUED;
     if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
     else
-        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer ? "layer " : "",
-                 layer ? layer : "a plain buffer");
+        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
+                 layer ? layer : values);
     if (o->peer >= 0) return DDP_OK;
     if (o->sequence >= r->begun) r->begun = o->sequence + 1;
     if (r->oldest < 0 || o->sequence < r->oldest) r->oldest = o->sequence;

@@ -2,6 +2,7 @@
  * foreign writes to it: every chunk is hashed when the message is submitted and compared before it leaves, before it is
  * summed and before a result overwrites it. */
 #include "comm/state.h"
+#include <sys/mman.h>
 
 /* ---- arithmetic ---- */
 
@@ -115,6 +116,30 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
     *here = s->start + s->count - offset;
     if (*here > count) *here = count;
     return s->data + (offset - s->start) * op->unit;
+}
+
+int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    const ddp__strips *const in[] = {&op->from, &op->to};
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t before = 0;
+    char text[160];
+
+    for (int i = 0; i < 2; i++) {
+        const ddp__strip *last = in[i]->strip + in[i]->count - 1;
+        unsigned char core[1];
+        size_t here;
+        uintptr_t p;
+        if (in[i]->count == 0 || at >= last->start + last->count) continue;
+        p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here);
+        if (p == before || mincore((void *)(p - p % page), 1, core) == 0 || errno != ENOMEM) {
+            before = p;
+            continue;
+        }
+        return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
+                          "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+    }
+    return 1;
 }
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }

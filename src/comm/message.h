@@ -115,7 +115,9 @@ enum { /* ddp_message.layer */
     DDP_NO_LAYER = -1,
     DDP_ALL_LAYERS = -2,
     DDP__BARRIER = -3,
-    DDP__OWN_WORD = -4 /* the library's own: profiles, plans, comparisons */
+    DDP__OWN_WORD = -4, /* the library's own: profiles, plans, comparisons */
+    DDP__ALL_VALUES = -5, /* parameters and buffers that the library shares or averages beside a strategy */
+    DDP__MICRO_BATCH = -6 /* what crosses from stage to stage */
 };
 
 #endif /* DDP_COMM_MESSAGE_H */

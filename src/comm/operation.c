@@ -1,14 +1,20 @@
 /* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an engine. */
 #include "comm/state.h"
 
+const char *ddp__no_layer_text(int layer)
+{
+    static const char *const text[] = {"a plain buffer", "all layers", "a barrier", "the library's own data",
+                                       "parameters and buffers", "a micro-batch"};
+    return text[DDP_NO_LAYER - layer];
+}
+
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
 
-    if (name && name[0]) snprintf(buf, room, "layer %s", name);
+    if (name && name[0]) snprintf(buf, room, "%s%s", DDP__LAYER(name));
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
-                             : layer == DDP__OWN_WORD ? "the library's own data" : "a plain buffer");
+    else snprintf(buf, room, "%s", ddp__no_layer_text(layer));
     return buf;
 }
 

@@ -139,6 +139,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
         if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
         return;
     }
+    if (op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, f.offset)) return;
     ddp__op_seen(e, op, s->peer);
     op->way->arrived(e, op, s->peer, slot, &f, now);
 }
@@ -219,6 +220,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
+    if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
     if (p->in.type == DDP__FRAME_SUMMED || ddp__goes_straight(e, op, &p->in)) {
         if (solicited && !ddp__guard_check(e, op, p->in.offset, ddp__frame_values(&p->in))) return 0;
         p->in_op = op;
@@ -380,6 +382,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             continue;
         }
         errno = 0;
+        if (p->in_state == DDP__IN_PAYLOAD && p->in_op && !ddp__memory_there(e, p->in_op, p->in.offset)) return 1;
         if (p->in_state == DDP__IN_PAYLOAD) to = ddp__payload_at(e, peer, p->in_got, &room);
         got = e->wire->table->recv(e->wire, peer, to, room);
         if (got < 0) {

@@ -166,6 +166,7 @@ static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__
     p->out_sent = 0;
     p->out_total = DDP__FRAME_BYTES + f->length;
     if (op) {
+        if (f->length && !ddp__memory_there(e, op, f->offset)) return 0;
         p->out_slot = op->way->leaves(e, op, peer, f);
         if (f->coding && f->coding != (int)DDP__AS_BYTES && !ddp__code_frame(e, peer, op, f)) return 0;
     }
@@ -206,8 +207,14 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        int n = ddp__frame_iov(e, p, p->out_sent, iov);
-        long took = e->wire->table->send(e->wire, peer, iov, n);
+        int n;
+        long took;
+        if (p->out_op && p->out_slot < 0 && p->out.length && !ddp__memory_there(e, p->out_op, p->out.offset)) {
+            p->out_op = NULL; /* the frame must end before the error can follow */
+            p->out_text = (const char *)e->sink;
+        }
+        n = ddp__frame_iov(e, p, p->out_sent, iov);
+        took = e->wire->table->send(e->wire, peer, iov, n);
         if (took < 0) {
             p->send_dead = 1;
             p->out_state = DDP__OUT_IDLE;

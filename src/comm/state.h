@@ -337,7 +337,8 @@ struct ddp__engine {
 };
 
 /* ---- operation.c ---- */
-/* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
+/* "layer h.0.mlp", "all layers", "a barrier", "a plain buffer" ...; "all-reduce of layer h.0.mlp (step 12)". */
+DDP_LIB const char *ddp__no_layer_text(int layer);
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
 /* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
@@ -400,6 +401,8 @@ DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
+/* 0 after a failure: the program has freed what an operation under way reads or writes there. */
+DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
 /* Values from offset at on of a list, in a row; or back. */

@@ -81,7 +81,7 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
 {
     ddp__flow *l = &e->flow[gradients];
     const int pieces = l->wire ? 1 : ddp__hop_list(p, e, m, gradients);
-    ddp_message x = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
+    ddp_message x = ddp__message(p->d, verb, p->piece, pieces, DDP__MICRO_BATCH);
 
     x.priority = -1;
     if (l->wire) {

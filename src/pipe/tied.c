@@ -13,7 +13,7 @@ static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, ddp__guest *u, int
 {
     const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
     const int here = gradient && u->arrived;
-    ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
+    ddp_message m = ddp__message(p->d, verb, p->piece, 1, DDP__MICRO_BATCH);
 
     p->piece[0].data = here ? u->arrived : gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
     p->piece[0].count = ddp__guest_floats(p, u);

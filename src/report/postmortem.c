@@ -82,7 +82,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
 static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__json *v)
 {
     const char *state = ddp__pm_string(v, "state", "done"), *verb = ddp__pm_string(v, "verb", "?"),
-               *layer = ddp__pm_string(v, "layer", NULL);
+               *layer = ddp__pm_string(v, "layer", NULL), *values = ddp__pm_string(v, "values", "a plain buffer");
     ddp__pm_op *o;
 
     if ((r->ops & (r->ops - 1)) == 0) {
@@ -101,8 +101,8 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     o->state = !strcmp(state, "done") ? DDP__PM_DONE : !strcmp(state, "active") ? DDP__PM_ACTIVE : DDP__PM_QUEUED;
     if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
     else
-        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer ? "layer " : "",
-                 layer ? layer : "a plain buffer");
+        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
+                 layer ? layer : values);
     if (o->peer >= 0) return DDP_OK;
     if (o->sequence >= r->begun) r->begun = o->sequence + 1;
     if (r->oldest < 0 || o->sequence < r->oldest) r->oldest = o->sequence;

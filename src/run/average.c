@@ -162,8 +162,8 @@ static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
     if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
-    return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
-                     "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+    return ddp__fail(err, why.code, "step %ld: what %s%s changed by cannot travel as %s: %.200s; lower the "
+                     "learning rate, warm it up or clip gradients", d->step, DDP__LAYER(u->name), ddp__coding_name((int)coding),
                      why.msg);
 }
 

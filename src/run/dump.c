@@ -71,6 +71,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, ",\"layer\":");
     if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
     else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
+    if (s->layer < DDP__BARRIER) ddp__text_addf(t, ",\"values\":\"%s\"", ddp__no_layer_text(s->layer));
     ddp__text_addf(t, ",\"step\":%ld,\"bytes\":%lld,\"sent\":%lld,\"left\":%lld", s->step,
                    (long long)s->size, (long long)s->bytes, (long long)r->left);
     ddp__text_addf(t, ",\"algorithm\":\"%s\"", ddp__algorithm_name(s->algorithm));

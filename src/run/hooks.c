@@ -57,13 +57,13 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
 
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for %s%s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
-                         u->passes, u->name, d->cfg.micro_batches);
+                         u->passes, DDP__LAYER(u->name), d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s was used while its average of the step before "
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s was used while its average of the step before "
                          "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
-                         "in every step or in none", d->step, u->name, layer);
+                         "in every step or in none", d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     ddp__mean_gradients(d, layer);
@@ -134,9 +134,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
-            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
-                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?", d->step, d->unit[l].name, d->unit[l].passes,
-                             d->cfg.micro_batches, d->rank);
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s had %d of %d ddp_backward_end calls on "
+                             "rank %d when ddp_step_end came: is a call missing, or had it no gradient (ddp_skip)?",
+                             d->step, DDP__LAYER(d->unit[l].name), d->unit[l].passes, d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     if (!forward && (d->ops.traits & DDP_NEEDS_FORWARD))
@@ -206,7 +206,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
     for (int b = 0; b < u->blocks; b++) {
         const ddp_piece p = {{u->block[b].params}, u->block[b].count};
-        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
         m.group = u->group ? u->group : d->computing;
@@ -241,6 +241,10 @@ int ddp_sync_all(ddp_ctx *d)
 
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
+    for (int l = 0; l < d->layers && s == DDP_OK; l++)
+        if (d->unit[l].passes)
+            s = ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_sync_all comes in the middle of a step: %s%s has had its "
+                          "ddp_backward_end, and ddp_step_end is missing", d->step, DDP__LAYER(d->unit[l].name));
     if (s == DDP_OK) s = ddp__sync_everything(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }

@@ -11,7 +11,7 @@ typedef struct ddp_layer     ddp_layer;     /* graph/layer.h */
 typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 
 /* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
- * there. NULL on failure, then *err (may be NULL) says why. One context belongs to one thread;
+ * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
  * several contexts in one process are independent. ddp_close frees it (NULL is fine). */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);

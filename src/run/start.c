@@ -41,7 +41,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
     u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
-    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
@@ -68,7 +68,7 @@ static ddp_status ddp__unit_moved(const ddp_ctx *d, ddp__unit *u, ddp_error *err
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
     u->moved = (ddp_piece *)ddp__calloc(most, sizeof *u->moved);
-    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
@@ -76,7 +76,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (u->state_count) {
         u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
-            return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+            return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
                              u->state_count * sizeof(float));
         if (d->cfg.average_state) {
             const ddp_piece state = {{u->state}, u->state_count};
@@ -318,22 +318,45 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     return DDP_OK;
 }
 
-/* Same number of layers, other contents: the first rank's hashes tell which layer differs. */
+/* What a rank tells of a layer when models differ. */
+typedef struct ddp__shape_word {
+    uint64_t hash, count;
+    int32_t  blocks;
+    char     name[48];
+} ddp__shape_word;
+
+static ddp__shape_word ddp__shape_of(const ddp__unit *u)
+{
+    ddp__shape_word w;
+
+    memset(&w, 0, sizeof w);
+    w.hash = ddp__unit_hash(u);
+    w.count = u->count;
+    w.blocks = u->blocks;
+    snprintf(w.name, sizeof w.name, "%s", u->name);
+    return w;
+}
+
+/* Same number of layers, other contents: the first rank's tell which layer differs. */
 static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 {
-    const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
-    uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
+    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
+    ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
     ddp_status s;
 
-    if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
-    s = ddp__tell(d, d->team, hash, bytes, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++)
-        if (hash[l] != ddp__unit_hash(&d->unit[l]))
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
-                          "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
-                          d->unit[l].count, d->unit[l].blocks, d->team_root, d->team ? " of a group" : "");
-    DDP_FREE(hash);
+    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
+    s = ddp__tell(d, d->team, first, bytes, err);
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
+        const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
+        if (own.hash == f->hash) continue;
+        s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
+                      "in %d%s: every rank%s must register the same model", l, d->rank, own.name, (size_t)own.count,
+                      (int)own.blocks, d->team_root, f->name, (size_t)f->count, (int)f->blocks, alike ?
+                      ", of other lengths or kinds" : "", d->team ? " of a group" : "");
+    }
+    DDP_FREE(first);
     return s;
 }
 
@@ -402,7 +425,7 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
             ddp_piece p;
             ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
             m.bytes = 0;
-            m.layer = DDP_NO_LAYER;
+            m.layer = DDP__ALL_VALUES;
             DDP__TRY(ddp__run(d, &m, 1, err));
         }
     return DDP_OK;

@@ -60,24 +60,25 @@ static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
     const ddp__posted *p = d->posted;
+    const char *layer;
     int i = 0;
 
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
+    layer = p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "no layer";
     return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
-                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
-                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
-                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name,
+                     DDP__LAYER(layer), p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
     for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: %s%s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
-                             d->unit[layer].name, d->step, d->posted[i].step);
+                             DDP__LAYER(d->unit[layer].name), d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -253,8 +254,8 @@ static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsi
     DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return ddp_complain(d, DDP_USAGE, "%s of layer %s, whose last average is still on its way: hold it "
-                            "first with ddp_average_hold", name, d->unit[layer].name);
+        return ddp_complain(d, DDP_USAGE, "%s of %s%s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", name, DDP__LAYER(d->unit[layer].name));
     return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
 }
 

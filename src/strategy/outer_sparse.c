@@ -159,7 +159,8 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
     ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
     for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
     if (ddp__sparse_pack(y, &err))
-        return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
+        return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
+                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
     m.verb = DDP_ALL_GATHER;
@@ -180,5 +181,6 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
     for (int i = 0; i < 2; i++) DDP__DO(ddp__hold_once(d, &y->before[i], y->layer));
     if (y->all->sites) return 0;
     if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
-    return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
+    return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
+                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
 }
