@@ -14287,12 +14287,12 @@ DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF
 #endif /* DDP_USE_OPENSSL */
 
 /* ==== wire/tcp.h ==== [wire] */
-/* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
- * then a stream goes on over a new connection at the very byte where the old one left it. */
+/* The wire between processes: one TCP connection per pair of ranks, which may break and come back: then a stream goes
+ * on over a new connection at the very byte where the old one left it. */
 
 typedef struct ddp__relay ddp__relay;
 
-/* What both are made of; the arrays are borrowed for the call. */
+/* What it is made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;            /* [world] connections, the wire's from success on; -1: own, not there */
@@ -14301,7 +14301,7 @@ typedef struct ddp__tcp_config {
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
     double peer_timeout_s;     /* after which a silent connection (0 = system's) and a broken link end (0 = never) */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
-    /* links that come back */
+    int once;                  /* 1: connections that end for good: bytes travel as they are, nothing below is used */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where ranks listen: lower are dialled, higher probed; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
@@ -14309,26 +14309,19 @@ typedef struct ddp__tcp_config {
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
-/* ---- tcp.c: connections that end for good ---- */
+/* ---- reconnect.c ---- */
 
-/* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
-/* Tunes a connected socket for that, and names its peer in name[DDP__WIRE_NAME]. Errors: DDP_NET. */
-DDP_LIB ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err);
-/* For tests and counters of the kernel: the socket to a peer. */
-DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
-
-/* ---- reconnect.c: links that come back ---- */
-
-/* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
+/* ddp__wire_tcp - the wire of those connections. Both ends of each link must agree on `once`.
  *
  * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are unacknowledged, is
  * replaced: the higher rank dials the lower one's listening address again, both say how many bytes of the stream they
  * have, and the rest is sent again from memory. Meanwhile send takes nothing and recv has nothing. recv and send return
  * -1 when the peer said that it closes, when its listening port has refused connections for 0.3 s (its process is
  * gone), or when the link stayed broken for peer_timeout_s.
- * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
+ * Takes over fds and listen_fd on success. Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
+DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
+/* For tests and counters of the kernel: the socket to a peer. */
+DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
 
 /* ---- newcomers ---- */
 
@@ -14336,11 +14329,11 @@ DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out,
  * tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
 /* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
-DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
+DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
 /* Where any rank listens; 0 if it is not known. Before the engine has the wire, or in a ddp__attach_fn. */
-DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
+DDP_LIB int  ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
-DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
 /* ---- relay.c: connections of two other ranks, joined at rank 0 because they cannot reach each other ---- */
 
@@ -14451,14 +14444,15 @@ DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one th
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
 
-/* ==== wire/reconnect.h ==== [wire] */
-/* What reconnect.c (streams) and reconnect_link.c (connections) share. One thread uses it.
+/* ==== wire/replay.h ==== [wire] */
+/* What replay.c (a link), reconnect_link.c (its connections) and reconnect.c (streams) share. One thread uses it.
  *
  * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
  * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
  * from there to the socket, so a record never promises a byte that could get lost. */
 
 #define DDP__RECORD_BYTES 8
+#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
 
 /* The bytes of a stream that are not yet acknowledged, to be sent again: [first, end), of which `first` is data[at]. */
 typedef struct ddp__replay {
@@ -14541,7 +14535,7 @@ typedef struct ddp__resume_wire {
     int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 
-/* reconnect.c */
+/* replay.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
 DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free bytes */
 /* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
@@ -14551,17 +14545,18 @@ DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, str
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the socket what it takes */
+DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without a word */
+/* The connection is of no use any more: another one is needed. */
+DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 
 /* reconnect_link.c */
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-/* The connection is of no use any more: another one is needed. */
-DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
-DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
-/* ==== wire/meeting.h ==== [wire] */
+/* ==== wire/mesh.h ==== [wire] */
 /* What the files of the meeting share, in the order of the wire:
  *   worker -> rank 0   hello (who I am, where I listen)   rank 0 answers with its own, or refuses
  *   rank 0 -> workers  table of addresses, once all are there
@@ -14623,6 +14618,13 @@ typedef struct ddp__meeting {
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
+/* mesh.c: pairs without rank 0 */
+DDP_LIB ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err); /* begins to dial all lower ranks of the table */
+/* Something happened on a leg. */
+DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
+/* The leg to a peer goes by way of rank 0 from now on. */
+DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
+
 /* meeting.c */
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 /* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
@@ -14640,16 +14642,6 @@ DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const ch
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-
-/* mesh.c: pairs without rank 0 */
-/* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
-DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
-/* Rank 0: waits until all are ready and all relays are joined. */
-DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
-/* Something happened on a leg. */
-DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
-/* The leg to a peer goes by way of rank 0 from now on. */
-DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* A file that says where rank 0 listens, for ranks that share a folder but know no address: "host:port run-id\n" */
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
@@ -16394,127 +16386,6 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
 
 void ddp__tls_free(ddp__tls *t) { if (t) t->table->free(t); }
 
-/* ==== wire/tcp.c ==== [wire] */
-/* Streams over connections that end for good. */
-
-typedef struct ddp__tcp_peer {
-    int fd;   /* -1: own rank */
-    int told; /* bit 0: recv has reported the end, bit 1: send has */
-} ddp__tcp_peer;
-
-typedef struct ddp__tcp_wire {
-    ddp__wire base;
-    ddp__tcp_peer *peers; /* [world] */
-    ddp__tls *tls;        /* NULL = plain */
-    struct pollfd *polls; /* [world + 1], the last for the bell */
-    ddp__waker bell;      /* wake() rings, wait() hears */
-    ddp__relay *relay;    /* of other ranks' connections, or NULL */
-} ddp__tcp_wire;
-
-static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    ddp__tcp_peer *p = &t->peers[peer];
-    long n = ddp__stream_send(t->tls, p->fd, iov, count);
-
-    if (n < 0) p->told |= 2;
-    return n;
-}
-
-static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    long n = ddp__stream_recv(t->tls, t->peers[peer].fd, buf, bytes);
-
-    if (n < 0) t->peers[peer].told |= 1;
-    return n;
-}
-
-static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i, ready = 0;
-
-    for (i = 0; i < w->world; i++) {
-        int events = 0, told = t->peers[i].told;
-        if ((!want_recv || want_recv[i]) && !(told & 1)) events |= POLLIN;
-        if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
-        if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
-        if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
-        ddp__poll_set(&t->polls[i], events ? t->peers[i].fd : -1, events); /* else a hang-up would keep us awake */
-    }
-    if (ready) until = 0;
-    t->polls[w->world].revents = 0;
-    (void)ddp__poll_until(t->polls, w->world + 1, until);
-    if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
-}
-
-static void ddp__tcp_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__tcp_wire *)(void *)w)->bell); }
-
-static void ddp__tcp_free(ddp__tcp_wire *t)
-{
-    ddp__waker_close(&t->bell);
-    DDP_FREE(t->polls);
-    DDP_FREE(t->peers);
-    DDP_FREE(t->base.names);
-    DDP_FREE(t);
-}
-
-static void ddp__tcp_close(ddp__wire *w)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-
-    for (int i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
-    ddp__relay_close(t->relay);
-    ddp__tcp_free(t);
-}
-
-static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR); }
-
-static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send, ddp__tcp_recv,  ddp__tcp_wait,
-                                               ddp__tcp_wake, ddp__tcp_close, ddp__tcp_cut};
-
-ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err)
-{
-    char at[DDP__ADDR_TEXT];
-    ddp__addr a;
-
-    if (ddp__addr_peer(fd, &a) < 0)
-        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
-    snprintf(name, DDP__WIRE_NAME, "%s%.71s", relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
-    return ddp__tcp_tune(fd, c->peer_timeout_s, c->congestion, err);
-}
-
-ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)ddp__calloc(1, sizeof *t);
-    ddp_status bad = DDP_OK;
-
-    if (t) {
-        t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
-        t->polls = (struct pollfd *)ddp__calloc((size_t)c->world + 1, sizeof *t->polls);
-    }
-    if (!t || !t->peers || !t->polls || !ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world))
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
-    if (!bad) bad = ddp__waker_open(&t->bell, err);
-    for (int i = 0; i < c->world && !bad; i++) {
-        t->peers[i].fd = i == c->rank ? -1 : c->fds[i];
-        if (i != c->rank)
-            bad = ddp__tcp_adopt(c, i, c->fds[i], c->relayed && c->relayed[i], t->base.names[i], err);
-    }
-    if (bad) {
-        if (t) ddp__tcp_free(t);
-        return bad;
-    }
-    t->tls = c->tls;
-    t->relay = c->relay;
-    ddp__poll_set(&t->polls[c->world], t->bell.fd[0], POLLIN);
-    *out = &t->base;
-    return DDP_OK;
-}
-
-int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
-
 /* ==== wire/door.c ==== [wire] */
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
 
@@ -16787,16 +16658,12 @@ void ddp__door_serve(ddp__door *d, double now)
     while (!ddp__door_shut(d, now) && ddp__door_accept(d, now)) {}
 }
 
-/* ==== wire/reconnect.c ==== [wire] */
-/* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
+/* ==== wire/replay.c ==== [wire] */
+/* A link and the bytes of its stream that can be sent again; how they leave, and how a connection ends. */
 
-#define DDP__REPLAY_BYTES ((size_t)4 << 20)
-#define DDP__REPLAY_LEAST ((size_t)256 << 10)
-#define DDP__REPLAY_ALL ((size_t)32 << 20)
-#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
-/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
-#define DDP__DRY 8
-#define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
+#include <netinet/tcp.h>
+
+static const double ddp__dial_first = 0.02; /* seconds between the first attempts */
 
 /* ---- what can be sent again ---- */
 
@@ -16833,6 +16700,46 @@ int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec
     iov[1].iov_base = r->data;
     iov[1].iov_len = n - run;
     return 2;
+}
+
+/* ---- breaking and ending ---- */
+
+void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
+{
+    if (p->fd >= 0 && p->state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->fd);
+    if (p->fd >= 0) close(p->fd);
+    p->fd = -1;
+}
+
+void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
+{
+    double now = ddp_now();
+
+#if defined(__linux__) && defined(TCP_INFO)
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
+#endif
+    ddp__way_close(t, p);
+    p->state = DDP__LINK_DOWN;
+    p->why = why;
+    t->away++;
+    p->down_at = now;
+    p->pause = ddp__dial_first;
+    /* the lower rank only asks whether the other lives, and leaves it the first word */
+    p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
+    p->refused_since = -1;
+    t->ticked = 0;
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
+             p->peer, t->base.names[p->peer], strerror(why));
+}
+
+void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
+{
+    ddp__way_close(t, p);
+    if (p->state != DDP__LINK_LIVE && p->state != DDP__LINK_ENDED) t->away--;
+    p->state = DDP__LINK_ENDED;
+    p->why = why;
 }
 
 /* ---- sending ---- */
@@ -16894,382 +16801,6 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
     }
 }
 
-static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ddp__way *p = &t->way[peer];
-    size_t room, waiting, took = 0;
-
-    if (p->state == DDP__LINK_ENDED) {
-        errno = p->why;
-        return -1;
-    }
-    if (p->state != DDP__LINK_LIVE) return 0;
-    waiting = (size_t)(p->ring.end - p->next);
-    if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
-        ddp__way_flush(t, p);
-        waiting = (size_t)(p->ring.end - p->next);
-        if (p->state != DDP__LINK_LIVE || waiting >= DDP__RECORD_MOST) return 0;
-    }
-    room = ddp__replay_free(&p->ring);
-    if (room > DDP__RECORD_MOST - waiting) room = DDP__RECORD_MOST - waiting;
-    if (!room) return 0;
-    if (p->ring.end == p->ring.first) p->unheard_since = ddp_now();
-    for (int i = 0; i < count && took < room; i++) {
-        size_t n = iov[i].iov_len < room - took ? iov[i].iov_len : room - took;
-        ddp__replay_put(&p->ring, iov[i].iov_base, n);
-        took += n;
-    }
-    ddp__way_flush(t, p);
-    return (long)took;
-}
-
-/* ---- receiving ---- */
-
-/* One record's head: 0, or the errno with which it ends the link. */
-static int ddp__way_record_read(ddp__way *p)
-{
-    const unsigned char *b = p->stage + p->stage_from;
-    uint32_t value = (uint32_t)ddp__hello_get(b + 4, 4);
-    uint64_t upto;
-
-    p->stage_from += DDP__RECORD_BYTES;
-    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return EPROTO;
-    switch (b[0]) {
-    case DDP__RECORD_HI:
-        if (!value || (p->peer_number && p->peer_number != value)) return EPROTO;
-        p->peer_number = value;
-        return 0;
-    case DDP__RECORD_DATA:
-        p->in_left = value;
-        return value ? 0 : EPROTO;
-    case DDP__RECORD_ACK:
-        upto = p->ring.first + (uint32_t)(value - (uint32_t)p->ring.first);
-        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return EPROTO;
-        p->unheard_since = p->heard;
-        return 0;
-    case DDP__RECORD_BYE:
-        return ECONNRESET;
-    default:
-        return EPROTO;
-    }
-}
-
-/* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
-static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
-{
-    long n;
-
-    if (p->dry > 0 && p->dry--) return 0;
-    n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
-    if (n < (long)bytes && !t->cfg.tls) p->dry = DDP__DRY;
-    if (n > 0) p->heard = ddp_now();
-    if (n < 0) ddp__way_break(t, p, errno);
-    return n;
-}
-
-/* Reads record heads until bytes of the stream are next: 1; 0 = there are none now. */
-static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
-{
-    while (!p->in_left) {
-        size_t have = p->stage_to - p->stage_from;
-        long n;
-        if (have >= DDP__RECORD_BYTES) {
-            int why = ddp__way_record_read(p);
-            if (!why) continue;
-            ddp__way_end(t, p, why);
-            return 0;
-        }
-        memmove(p->stage, p->stage + p->stage_from, have);
-        p->stage_from = 0;
-        p->stage_to = have;
-        n = ddp__way_read(t, p, p->stage + have, sizeof p->stage - have);
-        if (n <= 0) return 0;
-        p->stage_to += (size_t)n;
-    }
-    return 1;
-}
-
-static void ddp__way_received(ddp__resume_wire *t, ddp__way *p, size_t n)
-{
-    p->in_left -= n;
-    p->received += n;
-    if (p->received - p->acked >= t->ack_bytes) {
-        p->ack_due = 0; /* now */
-        ddp__way_flush(t, p);
-    } else if (p->ack_due < 0) {
-        p->ack_due = p->heard + DDP__ACK_LATER;
-    }
-}
-
-static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ddp__way *p = &t->way[peer];
-    size_t n;
-    long got = 0;
-
-    if (!bytes) return 0;
-    if (t->away) { /* an engine that is busy with others does not come to wait */
-        double now = ddp_now();
-        if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
-    }
-    if (p->state == DDP__LINK_LIVE) {
-        if (p->next != p->ring.end) ddp__way_flush(t, p);
-        if (p->state == DDP__LINK_LIVE && ddp__way_to_data(t, p)) {
-            size_t most = bytes < p->in_left ? bytes : p->in_left;
-            n = p->stage_to - p->stage_from < most ? p->stage_to - p->stage_from : most;
-            memcpy(buf, p->stage + p->stage_from, n);
-            p->stage_from += n;
-            if (n < most) got = ddp__way_read(t, p, (unsigned char *)buf + n, most - n);
-            if (got > 0) n += (size_t)got;
-            if (n) {
-                ddp__way_received(t, p, n);
-                return (long)n;
-            }
-        }
-    }
-    if (p->state != DDP__LINK_ENDED) return 0;
-    p->told = 1;
-    errno = p->why;
-    return -1;
-}
-
-/* ---- sleeping ---- */
-
-/* Whether the engine, which wants to receive or to send as told, has to look at a link. */
-static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
-{
-    if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
-    if (p->state != DDP__LINK_LIVE) return 0;
-    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST) return 1;
-    if (!want_recv) return 0;
-    if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
-    if (p->in_left && p->stage_to > p->stage_from) return 1;
-    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
-}
-
-/* What to sleep for on a link. */
-static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, double *next)
-{
-    int events = 0;
-
-    if (p->state == DDP__LINK_DIALLING) return POLLOUT;
-    if (p->state == DDP__LINK_SHAKING || p->state == DDP__LINK_ASKING) return POLLIN;
-    if (p->state != DDP__LINK_LIVE) return 0;
-    if (want_recv) {
-        events |= POLLIN;
-    } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
-        double soon = ddp_now() + 0.001;
-        if (soon < *next) *next = soon;
-    }
-    if (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0) events |= POLLOUT;
-    return events;
-}
-
-/* Takes notice of what a link has; 1 if there is something for the engine. */
-static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
-{
-    if (revents) p->dry = 0;
-    if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
-    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
-    return ddp__way_calls(t, p, want_send, want_recv);
-}
-
-static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    int i, called = 0, first = w->world + 1, count;
-
-    while (!called) {
-        double next = ddp__resume_tick(t, ddp_now());
-        for (i = 0; i < w->world; i++)
-            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i]);
-        if (called) return;
-        if (until >= 0 && until < next) next = until;
-        for (i = 0; i < w->world; i++) {
-            ddp__way *p = &t->way[i];
-            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
-            if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
-            ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
-        }
-        t->polls[w->world].revents = 0;
-        count = first + ddp__door_polls(&t->door, t->polls + first, &next);
-        (void)ddp__poll_until(t->polls, count, next);
-        if (t->polls[w->world].revents) {
-            ddp__waker_drain(&t->bell);
-            called = 1;
-        }
-        for (i = 0; i < w->world; i++)
-            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
-                                      t->polls[i].revents);
-        for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
-        if (until >= 0 && ddp_now() >= until) called = 1;
-    }
-}
-
-static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire *)(void *)w)->bell); }
-
-/* ---- opening and closing ---- */
-
-static void ddp__resume_free(ddp__resume_wire *t)
-{
-    ddp__waker_close(&t->bell);
-    ddp__door_close(&t->door);
-    ddp__pairs_close(&t->pairs);
-    DDP_FREE(t->polls);
-    DDP_FREE(t->rings);
-    DDP_FREE(t->way);
-    DDP_FREE(t->base.names);
-    DDP_FREE(t);
-}
-
-static void ddp__resume_close(ddp__wire *w)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    double until = ddp_now() + 0.5;
-
-    for (int i = 0; i < w->world; i++) {
-        ddp__way *p = &t->way[i];
-        int said = 0;
-        ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-        while (p->state == DDP__LINK_LIVE) { /* our last words and the farewell */
-            ddp__way_flush(t, p);
-            if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
-                if (said) break;
-                said = 1;
-                ddp__way_record(p, DDP__RECORD_BYE, 0);
-            } else if (p->state == DDP__LINK_LIVE &&
-                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT), until)) {
-                break;
-            }
-        }
-        if (p->state == DDP__LINK_DIALLING) close(p->fd);
-        else ddp__stream_close(t->cfg.tls, p->fd);
-    }
-    ddp__relay_close(t->cfg.relay);
-    ddp__resume_free(t);
-}
-
-/* The connection goes; the link comes back by another one. */
-static void ddp__resume_cut(ddp__wire *w, int peer)
-{
-    ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
-
-    if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
-}
-
-static const ddp__wire_table ddp__resume_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
-                                                  ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
-
-/* A link to nobody, whose ring is empty. */
-static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
-{
-    ddp__way *p = &t->way[peer];
-    size_t room = t->cfg.replay_bytes;
-
-    memset(p, 0, sizeof *p);
-    p->peer = peer;
-    p->fd = p->newcomer_fd = -1;
-    p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
-    p->why = ECONNRESET;
-    p->ack_due = -1;
-    p->ring.data = t->rings + (size_t)(peer - (peer > t->base.rank)) * room;
-    p->ring.room = room;
-    if (where) p->where = *where;
-}
-
-/* Makes a connected socket the stream to a peer, from its first byte on. */
-static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
-{
-    char why[DDP__STREAM_TEXT];
-    int id;
-
-    DDP__TRY(ddp__tcp_adopt(&t->cfg, p->peer, fd, p->relayed, t->base.names[p->peer], err));
-    (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
-    p->fd = fd;
-    p->state = DDP__LINK_LIVE;
-    p->heard = p->unheard_since = ddp_now();
-    ddp__way_record(p, DDP__RECORD_HI, t->number);
-    return DDP_OK;
-}
-
-void ddp__wire_resume_attach(ddp__wire *w, int id)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ddp__way *p = &t->way[id];
-    ddp__addr where = p->newcomer_where;
-    ddp_error err;
-    int fd = p->newcomer_fd;
-
-    ddp__way_end(t, p, ECONNRESET);
-    ddp__way_reset(t, id, &where);
-    if (fd < 0) return;
-    if (ddp__way_open(t, p, fd, &err)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
-        ddp__stream_close(t->cfg.tls, fd);
-        return;
-    }
-    ddp__way_flush(t, p);
-}
-
-/* How much each ring may hold. */
-static size_t ddp__replay_room(const ddp__tcp_config *c)
-{
-    size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
-
-    if (c->replay_bytes) return c->replay_bytes;
-    if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
-    return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
-}
-
-static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
-{
-    ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = c->replay_bytes = ddp__replay_room(c);
-    double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
-
-    t->quiet_s = 1.5 * beat;
-    t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    t->number = (uint32_t)ddp__fresh_number();
-    t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
-    if (!ddp__wire_init(&t->base, &ddp__resume_table, c->rank, c->world) ||
-        !ddp__door_open(&t->door, c, ddp__knock, t))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
-    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
-    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
-    if (!t->way || !t->polls || !t->rings)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
-                         c->rank, (unsigned long)((world - 1) * room));
-    snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
-    c->congestion = t->congestion;
-    t->pairs.c = c;
-    DDP__TRY(ddp__waker_open(&t->bell, err));
-    ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
-    for (int i = 0; i < c->world; i++) {
-        ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
-        t->way[i].relayed = c->relayed && c->relayed[i];
-        snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
-        if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
-    ddp_status bad;
-
-    if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
-    t->cfg = *cfg;
-    t->door.listen_fd = cfg->listen_fd;
-    bad = ddp__resume_fill(t, err);
-    if (bad) t->door.listen_fd = -1; /* still the caller's */
-    if (bad) ddp__resume_free(t);
-    else *out = &t->base;
-    return bad;
-}
-
 /* ==== wire/reconnect_link.c ==== [wire] */
 /* Connections of the wire that comes back: who notices that one is broken, who dials, what both
  * say, and when a link is given up.
@@ -17279,12 +16810,10 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
  *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
  * The lower rank answers with its own. */
 
-#include <netinet/tcp.h>
-
-static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
-static const double ddp__refused_limit = 0.3;                     /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;                      /* from our hello to its answer */
-static const double ddp__rejoin_limit = 3;                        /* that the other end of a relayed pair may take */
+static const double ddp__dial_most = 0.3;      /* pause between attempts */
+static const double ddp__refused_limit = 0.3;  /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
+static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
 
 /* What a RESUME hello says besides. */
 typedef struct ddp__resume_hello {
@@ -17326,45 +16855,7 @@ static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, cha
     return p->guest[0] && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && !strcmp(name, p->guest);
 }
 
-/* ---- breaking and ending ---- */
-
-static void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
-{
-    if (p->fd >= 0 && p->state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->fd);
-    if (p->fd >= 0) close(p->fd);
-    p->fd = -1;
-}
-
-void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
-{
-    double now = ddp_now();
-
-#if defined(__linux__) && defined(TCP_INFO)
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
-#endif
-    ddp__way_close(t, p);
-    p->state = DDP__LINK_DOWN;
-    p->why = why;
-    t->away++;
-    p->down_at = now;
-    p->pause = ddp__dial_first;
-    /* the lower rank only asks whether the other lives, and leaves it the first word */
-    p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
-    p->refused_since = -1;
-    t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
-             p->peer, t->base.names[p->peer], strerror(why));
-}
-
-void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
-{
-    ddp__way_close(t, p);
-    if (p->state != DDP__LINK_LIVE && p->state != DDP__LINK_ENDED) t->away--;
-    p->state = DDP__LINK_ENDED;
-    p->why = why;
-}
+/* ---- a link that is back ---- */
 
 /* A connection on which both know what the other has. */
 static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
@@ -17427,7 +16918,7 @@ static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, c
     return DDP__WELCOME;
 }
 
-void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
+void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
 
@@ -17435,7 +16926,7 @@ void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
     t->visit_user = user;
 }
 
-int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
+int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
 
@@ -17676,6 +17167,411 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
     return next;
 }
 
+/* ==== wire/reconnect.c ==== [wire] */
+/* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's memory. */
+
+#define DDP__REPLAY_BYTES ((size_t)4 << 20)
+#define DDP__REPLAY_LEAST ((size_t)256 << 10)
+#define DDP__REPLAY_ALL ((size_t)32 << 20)
+/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+#define DDP__DRY 8
+#define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
+
+/* ---- sending ---- */
+
+static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[peer];
+    size_t room, waiting, took = 0;
+
+    if (p->state == DDP__LINK_ENDED) {
+        errno = p->why;
+        return -1;
+    }
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (t->cfg.once) return ddp__stream_send(t->cfg.tls, p->fd, iov, count); /* reading tells of the end */
+    waiting = (size_t)(p->ring.end - p->next);
+    if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
+        ddp__way_flush(t, p);
+        waiting = (size_t)(p->ring.end - p->next);
+        if (p->state != DDP__LINK_LIVE || waiting >= DDP__RECORD_MOST) return 0;
+    }
+    room = ddp__replay_free(&p->ring);
+    if (room > DDP__RECORD_MOST - waiting) room = DDP__RECORD_MOST - waiting;
+    if (!room) return 0;
+    if (p->ring.end == p->ring.first) p->unheard_since = ddp_now();
+    for (int i = 0; i < count && took < room; i++) {
+        size_t n = iov[i].iov_len < room - took ? iov[i].iov_len : room - took;
+        ddp__replay_put(&p->ring, iov[i].iov_base, n);
+        took += n;
+    }
+    ddp__way_flush(t, p);
+    return (long)took;
+}
+
+/* ---- receiving ---- */
+
+/* One record's head: 0, or the errno with which it ends the link. */
+static int ddp__way_record_read(ddp__way *p)
+{
+    const unsigned char *b = p->stage + p->stage_from;
+    uint32_t value = (uint32_t)ddp__hello_get(b + 4, 4);
+    uint64_t upto;
+
+    p->stage_from += DDP__RECORD_BYTES;
+    if (b[1] != 'd' || b[2] != 'd' || b[3] != 'p') return EPROTO;
+    switch (b[0]) {
+    case DDP__RECORD_HI:
+        if (!value || (p->peer_number && p->peer_number != value)) return EPROTO;
+        p->peer_number = value;
+        return 0;
+    case DDP__RECORD_DATA:
+        p->in_left = value;
+        return value ? 0 : EPROTO;
+    case DDP__RECORD_ACK:
+        upto = p->ring.first + (uint32_t)(value - (uint32_t)p->ring.first);
+        if (upto > p->next || !ddp__replay_forget(&p->ring, upto)) return EPROTO;
+        p->unheard_since = p->heard;
+        return 0;
+    case DDP__RECORD_BYE:
+        return ECONNRESET;
+    default:
+        return EPROTO;
+    }
+}
+
+/* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
+static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
+{
+    long n;
+
+    if (p->dry > 0 && p->dry--) return 0;
+    n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+    if (n < (long)bytes && !t->cfg.tls) p->dry = DDP__DRY;
+    if (n > 0) p->heard = ddp_now();
+    if (n < 0) ddp__way_break(t, p, errno);
+    return n;
+}
+
+/* Reads record heads until bytes of the stream are next: 1; 0 = there are none now. */
+static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
+{
+    while (!p->in_left) {
+        size_t have = p->stage_to - p->stage_from;
+        long n;
+        if (have >= DDP__RECORD_BYTES) {
+            int why = ddp__way_record_read(p);
+            if (!why) continue;
+            ddp__way_end(t, p, why);
+            return 0;
+        }
+        memmove(p->stage, p->stage + p->stage_from, have);
+        p->stage_from = 0;
+        p->stage_to = have;
+        n = ddp__way_read(t, p, p->stage + have, sizeof p->stage - have);
+        if (n <= 0) return 0;
+        p->stage_to += (size_t)n;
+    }
+    return 1;
+}
+
+static void ddp__way_received(ddp__resume_wire *t, ddp__way *p, size_t n)
+{
+    p->in_left -= n;
+    p->received += n;
+    if (p->received - p->acked >= t->ack_bytes) {
+        p->ack_due = 0; /* now */
+        ddp__way_flush(t, p);
+    } else if (p->ack_due < 0) {
+        p->ack_due = p->heard + DDP__ACK_LATER;
+    }
+}
+
+static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[peer];
+    size_t n;
+    long got = 0;
+
+    if (!bytes) return 0;
+    if (t->away) { /* an engine that is busy with others does not come to wait */
+        double now = ddp_now();
+        if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
+    }
+    if (p->state == DDP__LINK_LIVE && t->cfg.once) {
+        got = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+        if (got >= 0) return got;
+        p->state = DDP__LINK_ENDED; /* its socket stays as long as the wire */
+        p->why = errno;
+    } else if (p->state == DDP__LINK_LIVE) {
+        if (p->next != p->ring.end) ddp__way_flush(t, p);
+        if (p->state == DDP__LINK_LIVE && ddp__way_to_data(t, p)) {
+            size_t most = bytes < p->in_left ? bytes : p->in_left;
+            n = p->stage_to - p->stage_from < most ? p->stage_to - p->stage_from : most;
+            memcpy(buf, p->stage + p->stage_from, n);
+            p->stage_from += n;
+            if (n < most) got = ddp__way_read(t, p, (unsigned char *)buf + n, most - n);
+            if (got > 0) n += (size_t)got;
+            if (n) {
+                ddp__way_received(t, p, n);
+                return (long)n;
+            }
+        }
+    }
+    if (p->state != DDP__LINK_ENDED) return 0;
+    p->told = 1;
+    errno = p->why;
+    return -1;
+}
+
+/* ---- sleeping ---- */
+
+/* Whether the engine, which wants to receive or to send as told, has to look at a link. */
+static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
+{
+    if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (t->cfg.once) return want_recv && ddp__stream_ready(t->cfg.tls, p->fd);
+    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST) return 1;
+    if (!want_recv) return 0;
+    if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
+    if (p->in_left && p->stage_to > p->stage_from) return 1;
+    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
+}
+
+/* What to sleep for on a link. */
+static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int want_send, int want_recv, double *next)
+{
+    int events = 0;
+
+    if (p->state == DDP__LINK_DIALLING) return POLLOUT;
+    if (p->state == DDP__LINK_SHAKING || p->state == DDP__LINK_ASKING) return POLLIN;
+    if (p->state != DDP__LINK_LIVE) return 0;
+    if (t->cfg.once) return (want_recv ? POLLIN : 0) | (want_send ? POLLOUT : 0);
+    if (want_recv) {
+        events |= POLLIN;
+    } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
+        double soon = ddp_now() + 0.001;
+        if (soon < *next) *next = soon;
+    }
+    if (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0) events |= POLLOUT;
+    return events;
+}
+
+/* Takes notice of what a link has; 1 if there is something for the engine. */
+static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
+{
+    if (revents && t->cfg.once) return 1;
+    if (revents) p->dry = 0;
+    if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
+    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
+    return ddp__way_calls(t, p, want_send, want_recv);
+}
+
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    int i, called = 0, first = w->world + 1, count;
+
+    while (!called) {
+        double next = ddp__resume_tick(t, ddp_now());
+        for (i = 0; i < w->world; i++)
+            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i]);
+        if (called) return;
+        if (until >= 0 && until < next) next = until;
+        for (i = 0; i < w->world; i++) {
+            ddp__way *p = &t->way[i];
+            int events = ddp__way_wishes(t, p, want_send && want_send[i], !want_recv || want_recv[i], &next);
+            if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
+        }
+        t->polls[w->world].revents = 0;
+        count = first + ddp__door_polls(&t->door, t->polls + first, &next);
+        (void)ddp__poll_until(t->polls, count, next);
+        if (t->polls[w->world].revents) {
+            ddp__waker_drain(&t->bell);
+            called = 1;
+        }
+        for (i = 0; i < w->world; i++)
+            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
+                                      t->polls[i].revents);
+        for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
+        if (until >= 0 && ddp_now() >= until) called = 1;
+    }
+}
+
+static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire *)(void *)w)->bell); }
+
+/* ---- opening and closing ---- */
+
+static void ddp__resume_free(ddp__resume_wire *t)
+{
+    ddp__waker_close(&t->bell);
+    ddp__door_close(&t->door);
+    ddp__pairs_close(&t->pairs);
+    DDP_FREE(t->polls);
+    DDP_FREE(t->rings);
+    DDP_FREE(t->way);
+    DDP_FREE(t->base.names);
+    DDP_FREE(t);
+}
+
+static void ddp__resume_close(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    double until = ddp_now() + 0.5;
+
+    for (int i = 0; i < w->world; i++) {
+        ddp__way *p = &t->way[i];
+        int said = 0;
+        ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+        while (p->state == DDP__LINK_LIVE && !t->cfg.once) { /* our last words and the farewell */
+            ddp__way_flush(t, p);
+            if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
+                if (said) break;
+                said = 1;
+                ddp__way_record(p, DDP__RECORD_BYE, 0);
+            } else if (p->state == DDP__LINK_LIVE &&
+                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT), until)) {
+                break;
+            }
+        }
+        if (p->state == DDP__LINK_DIALLING) close(p->fd);
+        else ddp__stream_close(t->cfg.tls, p->fd);
+    }
+    ddp__relay_close(t->cfg.relay);
+    ddp__resume_free(t);
+}
+
+/* The connection goes; the link comes back by another one. */
+static void ddp__resume_cut(ddp__wire *w, int peer)
+{
+    ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[peer];
+
+    if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
+}
+
+static const ddp__wire_table ddp__tcp_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
+                                                  ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
+
+/* A link to nobody, whose ring is empty. */
+static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
+{
+    ddp__way *p = &t->way[peer];
+    size_t room = t->cfg.replay_bytes;
+
+    memset(p, 0, sizeof *p);
+    p->peer = peer;
+    p->fd = p->newcomer_fd = -1;
+    p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
+    p->why = ECONNRESET;
+    p->ack_due = -1;
+    p->ring.data = t->rings + (size_t)(peer - (peer > t->base.rank)) * room;
+    p->ring.room = room;
+    if (where) p->where = *where;
+}
+
+/* Makes a connected socket the stream to a peer, from its first byte on. */
+static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
+{
+    char why[DDP__STREAM_TEXT], at[DDP__ADDR_TEXT];
+    ddp__addr a;
+    int id;
+
+    if (ddp__addr_peer(fd, &a) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
+    snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "%s%.71s", p->relayed ? "via rank 0 at " : "",
+             ddp__addr_text(&a, at));
+    DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
+    (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
+    p->fd = fd;
+    p->state = DDP__LINK_LIVE;
+    p->heard = p->unheard_since = ddp_now();
+    if (!t->cfg.once) ddp__way_record(p, DDP__RECORD_HI, t->number);
+    return DDP_OK;
+}
+
+void ddp__wire_tcp_attach(ddp__wire *w, int id)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[id];
+    ddp__addr where = p->newcomer_where;
+    ddp_error err;
+    int fd = p->newcomer_fd;
+
+    ddp__way_end(t, p, ECONNRESET);
+    ddp__way_reset(t, id, &where);
+    if (fd < 0) return;
+    if (ddp__way_open(t, p, fd, &err)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
+        ddp__stream_close(t->cfg.tls, fd);
+        return;
+    }
+    ddp__way_flush(t, p);
+}
+
+/* How much each ring may hold. */
+static size_t ddp__replay_room(const ddp__tcp_config *c)
+{
+    size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
+
+    if (c->once) return 0;
+    if (c->replay_bytes) return c->replay_bytes;
+    if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
+    return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
+}
+
+static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
+{
+    ddp__tcp_config *c = &t->cfg;
+    size_t world = (size_t)c->world, room = c->replay_bytes = ddp__replay_room(c);
+    double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
+
+    t->quiet_s = 1.5 * beat;
+    t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
+    t->number = (uint32_t)ddp__fresh_number();
+    t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
+    if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
+        !ddp__door_open(&t->door, c, ddp__knock, t))
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
+    t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
+    if (!t->way || !t->polls || !t->rings)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+                         c->rank, (unsigned long)((world - 1) * room));
+    snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
+    c->congestion = t->congestion;
+    t->pairs.c = c;
+    DDP__TRY(ddp__waker_open(&t->bell, err));
+    ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
+    for (int i = 0; i < c->world; i++) {
+        ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
+        t->way[i].relayed = c->relayed && c->relayed[i];
+        snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
+        if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
+    ddp_status bad;
+
+    if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
+    t->cfg = *cfg;
+    t->door.listen_fd = cfg->listen_fd;
+    bad = ddp__resume_fill(t, err);
+    if (bad) t->door.listen_fd = -1; /* still the caller's */
+    if (bad) ddp__resume_free(t);
+    else *out = &t->base;
+    return bad;
+}
+
+int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__resume_wire *)(void *)w)->way[peer].fd; }
+
 /* ==== wire/relay.c ==== [wire] */
 /* Rank 0 passes on what two others say to each other: a thread for each direction. */
 
@@ -17893,6 +17789,170 @@ void ddp__pairs_close(ddp__pairs *x)
         for (int k = 0; k < 2; k++) ddp__stream_close(x->c->tls, x->pair[i].fd[k]);
     if (x->pair) DDP_FREE(x->pair);
     memset(x, 0, sizeof *x);
+}
+
+/* ==== wire/mesh.c ==== [wire] */
+/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
+
+#define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
+
+static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
+{
+    ddp__stream_close(m->c.tls, l->fd);
+    l->fd = -1;
+    l->got = 0;
+    l->joined = 0;
+    l->state = DDP__LEG_NONE;
+}
+
+static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err);
+
+static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    ddp__leg_drop(m, l);
+    l->state = DDP__LEG_CONNECT;
+    l->until = l->limit;
+    l->fd = ddp__tcp_dial_begin(&m->where[m->relayed[peer] ? 0 : peer]);
+    return l->fd < 0 ? ddp__leg_failed(m, peer, errno, err) : DDP_OK;
+}
+
+ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
+{
+    if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
+    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has given that one up */
+    m->fd[peer] = -1;
+    m->relayed[peer] = 1;
+    m->leg[peer].limit = m->until;
+    return ddp__leg_dial(m, peer, err);
+}
+
+/* A direct attempt is over: this pair meets at rank 0. */
+static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    char text[DDP__ADDR_TEXT];
+
+    snprintf(l->why, sizeof l->why, "%s", why);
+    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection", m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    return ddp__leg_relay(m, peer, err);
+}
+
+static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    double now = ddp_now();
+    /* a full house, or a listener that is just closing: worth another attempt */
+    int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
+
+    ddp__leg_drop(m, l);
+    if (why == EMFILE || why == ENFILE)
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->c.rank,
+                         peer, strerror(why));
+    if (again && now + DDP__AGAIN < l->limit) {
+        l->state = DDP__LEG_PAUSE;
+        l->until = now + DDP__AGAIN;
+        return DDP_OK;
+    }
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
+    return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank, peer,
+                     l->why[0] ? l->why : "it did not try", m->root, strerror(why));
+}
+
+static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
+{
+    ddp__leg *l = &m->leg[peer];
+
+    m->fd[peer] = l->fd;
+    l->fd = -1;
+    ddp__leg_drop(m, l);
+    return DDP_OK;
+}
+
+/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it stands). */
+static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->c.tls, l->fd), broken = errno;
+    char text[DDP__STREAM_TEXT];
+    const char *why = done < 0 ? ddp__stream_why(m->c.tls, l->fd) : NULL;
+
+    if (!done) return DDP_OK;
+    if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
+    if (why) snprintf(text, sizeof text, "%s", why);
+    if (why || !ddp__stream_may_be(m->c.tls, l->fd, with, text)) {
+        if (!m->relayed[peer]) return ddp__leg_turn(m, peer, text, err);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
+    }
+    if (l->joined) return ddp__leg_done(m, peer);
+    if (ddp__hello_send(m->c.tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+                        m->relayed[peer] ? peer : 0) < 0)
+        return ddp__leg_failed(m, peer, errno, err);
+    l->state = DDP__LEG_ANSWER;
+    return DDP_OK;
+}
+
+/* The other end has answered: the connection is a pair's, or somebody else is there. */
+static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    ddp__hello h;
+    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
+
+    if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
+    else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
+    if (ok && m->relayed[peer] && m->c.tls) {
+        if (ddp__stream_begin(m->c.tls, l->fd, m->c.rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_GREET;
+        l->joined = 1;
+        return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
+    }
+    if (ok) return ddp__leg_done(m, peer);
+    ddp__leg_drop(m, l);
+    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank, peer);
+}
+
+ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
+{
+    ddp__leg *l = &m->leg[peer];
+    long n;
+
+    if (l->state == DDP__LEG_PAUSE) return ddp__leg_dial(m, peer, err);
+    if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
+    if (l->state == DDP__LEG_CONNECT) {
+        if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
+        if (ddp__stream_begin(m->c.tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_GREET;
+    }
+    if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
+    n = ddp__stream_recv(m->c.tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
+    if (n < 0) return ddp__leg_failed(m, peer, errno, err);
+    l->got += (size_t)n;
+    return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
+}
+
+ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+{
+    ddp__addr own;
+
+    (void)ddp__addr_own(m->fd[0], &own);
+    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
+    for (int p = 1; p < m->c.rank; p++) {
+        const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
+        ddp__addr *a = &m->where[p];
+        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
+            return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
+        ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
+        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
+        m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
+    }
+    return DDP_OK;
 }
 
 /* ==== wire/meeting.c ==== [wire] */
@@ -18158,214 +18218,6 @@ int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id)
 
     if (!ddp__meetfile_read(path, there, &run)) return -1;
     return run == run_id && !strcmp(there, addr);
-}
-
-/* ==== wire/mesh.c ==== [wire] */
-/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
-
-#define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
-
-static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
-{
-    ddp__stream_close(m->c.tls, l->fd);
-    l->fd = -1;
-    l->got = 0;
-    l->joined = 0;
-    l->state = DDP__LEG_NONE;
-}
-
-static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err);
-
-static ddp_status ddp__leg_dial(ddp__meeting *m, int peer, ddp_error *err)
-{
-    ddp__leg *l = &m->leg[peer];
-
-    ddp__leg_drop(m, l);
-    l->state = DDP__LEG_CONNECT;
-    l->until = l->limit;
-    l->fd = ddp__tcp_dial_begin(&m->where[m->relayed[peer] ? 0 : peer]);
-    return l->fd < 0 ? ddp__leg_failed(m, peer, errno, err) : DDP_OK;
-}
-
-ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
-{
-    if (m->relayed[peer] && m->leg[peer].state != DDP__LEG_NONE) return DDP_OK;
-    ddp__stream_close(m->c.tls, m->fd[peer]); /* the other end has given that one up */
-    m->fd[peer] = -1;
-    m->relayed[peer] = 1;
-    m->leg[peer].limit = m->until;
-    return ddp__leg_dial(m, peer, err);
-}
-
-/* A direct attempt is over: this pair meets at rank 0. */
-static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_error *err)
-{
-    ddp__leg *l = &m->leg[peer];
-    char text[DDP__ADDR_TEXT];
-
-    snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
-             "slower than a direct connection", m->c.rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
-    return ddp__leg_relay(m, peer, err);
-}
-
-static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error *err)
-{
-    ddp__leg *l = &m->leg[peer];
-    double now = ddp_now();
-    /* a full house, or a listener that is just closing: worth another attempt */
-    int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
-
-    ddp__leg_drop(m, l);
-    if (why == EMFILE || why == ENFILE)
-        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->c.rank,
-                         peer, strerror(why));
-    if (again && now + DDP__AGAIN < l->limit) {
-        l->state = DDP__LEG_PAUSE;
-        l->until = now + DDP__AGAIN;
-        return DDP_OK;
-    }
-    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, strerror(why), err);
-    return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
-                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->c.rank, peer,
-                     l->why[0] ? l->why : "it did not try", m->root, strerror(why));
-}
-
-static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
-{
-    ddp__leg *l = &m->leg[peer];
-
-    m->fd[peer] = l->fd;
-    l->fd = -1;
-    ddp__leg_drop(m, l);
-    return DDP_OK;
-}
-
-/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it stands). */
-static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
-{
-    ddp__leg *l = &m->leg[peer];
-    int with = m->relayed[peer] && !l->joined ? 0 : peer, done = ddp__stream_shake(m->c.tls, l->fd), broken = errno;
-    char text[DDP__STREAM_TEXT];
-    const char *why = done < 0 ? ddp__stream_why(m->c.tls, l->fd) : NULL;
-
-    if (!done) return DDP_OK;
-    if (done < 0 && !why) return ddp__leg_failed(m, peer, broken, err);
-    if (why) snprintf(text, sizeof text, "%s", why);
-    if (why || !ddp__stream_may_be(m->c.tls, l->fd, with, text)) {
-        if (!m->relayed[peer]) return ddp__leg_turn(m, peer, text, err);
-        return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
-    }
-    if (l->joined) return ddp__leg_done(m, peer);
-    if (ddp__hello_send(m->c.tls, l->fd, &m->c.self, m->relayed[peer] ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
-                        m->relayed[peer] ? peer : 0) < 0)
-        return ddp__leg_failed(m, peer, errno, err);
-    l->state = DDP__LEG_ANSWER;
-    return DDP_OK;
-}
-
-/* The other end has answered: the connection is a pair's, or somebody else is there. */
-static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
-{
-    ddp__leg *l = &m->leg[peer];
-    ddp__hello h;
-    int ok = ddp__hello_parse(l->bytes, &h) && !ddp__hello_check(&m->c.self, &h);
-
-    if (m->relayed[peer]) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
-    else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
-    if (ok && m->relayed[peer] && m->c.tls) {
-        if (ddp__stream_begin(m->c.tls, l->fd, m->c.rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
-        l->state = DDP__LEG_GREET;
-        l->joined = 1;
-        return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
-    }
-    if (ok) return ddp__leg_done(m, peer);
-    ddp__leg_drop(m, l);
-    if (!m->relayed[peer]) return ddp__leg_turn(m, peer, "somebody else answers there", err);
-    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->c.rank, peer);
-}
-
-ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
-{
-    ddp__leg *l = &m->leg[peer];
-    long n;
-
-    if (l->state == DDP__LEG_PAUSE) return ddp__leg_dial(m, peer, err);
-    if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
-    if (l->state == DDP__LEG_CONNECT) {
-        if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
-        if (ddp__stream_begin(m->c.tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
-        l->state = DDP__LEG_GREET;
-    }
-    if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
-    n = ddp__stream_recv(m->c.tls, l->fd, l->bytes + l->got, sizeof l->bytes - l->got);
-    if (n < 0) return ddp__leg_failed(m, peer, errno, err);
-    l->got += (size_t)n;
-    return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
-}
-
-/* Reads the table of addresses and begins to dial those below. */
-static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
-{
-    ddp__addr own;
-
-    (void)ddp__addr_own(m->fd[0], &own);
-    (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
-    for (int p = 1; p < m->c.rank; p++) {
-        const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
-        ddp__addr *a = &m->where[p];
-        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
-            return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
-        ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
-            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
-        m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
-        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
-{
-    char text[128];
-    int missing, ready = 0;
-
-    m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
-    DDP__TRY(ddp__mesh_begin(m, err));
-    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready &&
-            ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
-        ready |= !missing;
-        if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
-                             missing ? text : "rank 0, which waits for others to be ready");
-        DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
-{
-    char name[32];
-    int p;
-
-    m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
-    for (;;) {
-        for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
-        if (p == m->r->world && !m->pairs.count) break;
-        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
-        else snprintf(name, sizeof name, "a relayed pair");
-        if (ddp_now() >= m->until) {
-            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
-                             m->until - m->begin, name);
-        }
-        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
-    }
-    return DDP_OK;
 }
 
 /* ==== wire/mpi.c ==== [wire] */
@@ -18777,7 +18629,7 @@ int ddp__mpi_ranks(int *rank, int *world)
 #endif /* DDP_USE_MPI */
 
 /* ==== wire/rendezvous.c ==== [wire] */
-/* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
+/* From an address to a meeting: who listens where, who dials whom; mesh.h has the order. */
 
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
@@ -18815,12 +18667,13 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
 }
 
 /* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked for. */
-static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
+static ddp_status ddp__listen_beside(ddp__meeting *m, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    if (ddp__addr_own(fd, &own) < 0) return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
+    if (ddp__addr_own(m->fd[0], &own) < 0)
+        return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
         DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
@@ -18879,28 +18732,41 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
+/* Connects m->fd[0]: 0, or -1 and errno; a call to stop ends it, and is for who looks for one. */
+static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
+{
+    double now = ddp_now(), limit = m->until < now + 3 ? m->until : now + 3;
+    int ready = 0;
+
+    m->fd[0] = ddp__tcp_dial_begin(to);
+    if (m->fd[0] < 0) return -1;
+    for (; !ready && now < limit && !ddp__cancelled(m, NULL); now = ddp_now())
+        ready = ddp__fd_wait(m->fd[0], POLLOUT, now + 0.1 < limit ? now + 0.1 : limit);
+    errno = ETIMEDOUT;
+    return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
+}
+
 /* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is worth it. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
-    double now = ddp_now();
     ddp_status bad;
     ddp_error local = {DDP_OK, ""};
     ddp__hello h;
-    int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
-    if (fd < 0) {
+    if (ddp__dial_connect(m, to) < 0) {
         const char *broke = strerror(errno);
+        if (m->fd[0] >= 0) close(m->fd[0]);
+        m->fd[0] = -1;
         if (m->path) snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
         else snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
     }
-    m->fd[0] = fd;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
+    if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad && ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad && ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -18908,7 +18774,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
-        ddp__stream_close(m->c.tls, fd);
+        ddp__stream_close(m->c.tls, m->fd[0]);
         m->fd[0] = -1;
     } else if (err) {
         *err = local;
@@ -18956,6 +18822,51 @@ static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
         ddp__hello_put(e, ddp__ip_pack(a, e + 8), 2);
     }
+}
+
+/* Dials all lower ranks, and returns when rank 0 has said go. */
+static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
+{
+    char text[128];
+    int missing, ready = 0;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    DDP__TRY(ddp__mesh_begin(m, err));
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
+        if (!missing && !ready &&
+            ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+        ready |= !missing;
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
+                             missing ? text : "rank 0, which waits for others to be ready");
+        DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
+    }
+    return DDP_OK;
+}
+
+/* Rank 0: waits until all are ready and all relays are joined. */
+static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
+{
+    char name[32];
+    int p;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    for (;;) {
+        for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
+        if (p == m->r->world && !m->pairs.count) break;
+        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
+        else snprintf(name, sizeof name, "a relayed pair");
+        if (ddp_now() >= m->until) {
+            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
+                             m->until - m->begin, name);
+        }
+        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
+    }
+    return DDP_OK;
 }
 
 static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
@@ -19125,11 +19036,11 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     m->c.fds = m->fd;
     m->c.where = m->where;
     m->c.relayed = m->relayed;
-    m->c.listen_fd = m->door.listen_fd;
+    m->c.once = !r->resume;
+    m->c.listen_fd = r->resume ? m->door.listen_fd : -1;
     m->c.self.world = (uint32_t)m->c.world;
-    if (!r->resume) return ddp__wire_tcp(&m->c, out, err);
-    DDP__TRY(ddp__wire_resume(&m->c, out, err));
-    m->door.listen_fd = -1; /* it is the wire's */
+    DDP__TRY(ddp__wire_tcp(&m->c, out, err));
+    if (r->resume) m->door.listen_fd = -1; /* it is the wire's */
     return DDP_OK;
 }
 
@@ -27960,10 +27871,10 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     j->wire = wire;
     j->id = -1;
     for (int r = 0; r < c->world; r++)
-        if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
+        if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
     *out = j; /* also where it cannot serve: words and entries concern all */
     if (!j->door[c->rank].size) return DDP_OK;
-    ddp__wire_resume_visits(wire, ddp__visit_begin, j);
+    ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
     ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
              ddp__addr_text(&j->door[c->rank], text));
     return DDP_OK;
@@ -28057,9 +27968,9 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 {
     ddp__join *j = (ddp__join *)user;
 
-    ddp__wire_resume_attach(w, id);
+    ddp__wire_tcp_attach(w, id);
     pthread_mutex_lock(&j->lock);
-    if (!ddp__wire_resume_where(w, id, &j->door[id])) j->door[id].size = 0;
+    if (!ddp__wire_tcp_where(w, id, &j->door[id])) j->door[id].size = 0;
     pthread_mutex_unlock(&j->lock);
 }
 
@@ -28465,7 +28376,7 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     c.congestion = j->c.congestion;
     c.log = j->c.log;
     s = ddp__joiner_mesh(j, &c, fds, err);
-    if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
+    if (s == DDP_OK) s = ddp__wire_tcp(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);
     if (c.listen_fd >= 0) close(c.listen_fd);
@@ -47519,7 +47430,7 @@ static int ddp__opponent(int rank, int round, int even)
     return (2 * round - rank + 2 * seats) % seats;
 }
 
-/* The wire names such a peer by its way: wire/tcp.c. */
+/* The wire names such a peer by its way: wire/reconnect.c. */
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
     return !strncmp(d->engine->wire->names[peer], "via ", 4);

@@ -266,10 +266,10 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     j->wire = wire;
     j->id = -1;
     for (int r = 0; r < c->world; r++)
-        if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
+        if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
     *out = j; /* also where it cannot serve: words and entries concern all */
     if (!j->door[c->rank].size) return DDP_OK;
-    ddp__wire_resume_visits(wire, ddp__visit_begin, j);
+    ddp__wire_tcp_visits(wire, ddp__visit_begin, j);
     ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
              ddp__addr_text(&j->door[c->rank], text));
     return DDP_OK;
@@ -363,9 +363,9 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 {
     ddp__join *j = (ddp__join *)user;
 
-    ddp__wire_resume_attach(w, id);
+    ddp__wire_tcp_attach(w, id);
     pthread_mutex_lock(&j->lock);
-    if (!ddp__wire_resume_where(w, id, &j->door[id])) j->door[id].size = 0;
+    if (!ddp__wire_tcp_where(w, id, &j->door[id])) j->door[id].size = 0;
     pthread_mutex_unlock(&j->lock);
 }
 

@@ -379,7 +379,7 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     c.congestion = j->c.congestion;
     c.log = j->c.log;
     s = ddp__joiner_mesh(j, &c, fds, err);
-    if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
+    if (s == DDP_OK) s = ddp__wire_tcp(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);
     if (c.listen_fd >= 0) close(c.listen_fd);

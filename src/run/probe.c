@@ -222,7 +222,7 @@ static int ddp__opponent(int rank, int round, int even)
     return (2 * round - rank + 2 * seats) % seats;
 }
 
-/* The wire names such a peer by its way: wire/tcp.c. */
+/* The wire names such a peer by its way: wire/reconnect.c. */
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
     return !strncmp(d->engine->wire->names[peer], "via ", 4);

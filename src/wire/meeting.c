@@ -1,5 +1,5 @@
 /* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
-#include "wire/meeting.h"
+#include "wire/mesh.h"
 
 /* Until when to wait at a time, so that a call to stop is heard and a line is written. */
 static double ddp__slice(const ddp__meeting *m)

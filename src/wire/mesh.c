@@ -1,5 +1,5 @@
 /* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
-#include "wire/meeting.h"
+#include "wire/mesh.h"
 
 #define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
 
@@ -142,8 +142,7 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
 }
 
-/* Reads the table of addresses and begins to dial those below. */
-static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr own;
 
@@ -159,49 +158,6 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
             a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
         m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
-{
-    char text[128];
-    int missing, ready = 0;
-
-    m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
-    DDP__TRY(ddp__mesh_begin(m, err));
-    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready &&
-            ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
-        ready |= !missing;
-        if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
-                             missing ? text : "rank 0, which waits for others to be ready");
-        DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
-{
-    char name[32];
-    int p;
-
-    m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
-    for (;;) {
-        for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
-        if (p == m->r->world && !m->pairs.count) break;
-        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
-        else snprintf(name, sizeof name, "a relayed pair");
-        if (ddp_now() >= m->until) {
-            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
-                             m->until - m->begin, name);
-        }
-        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
     }
     return DDP_OK;
 }

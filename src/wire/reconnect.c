@@ -1,109 +1,14 @@
-/* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
-#include "wire/reconnect.h"
+/* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's memory. */
+#include "wire/replay.h"
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL ((size_t)32 << 20)
-#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
 /* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
 #define DDP__DRY 8
 #define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
 
-/* ---- what can be sent again ---- */
-
-size_t ddp__replay_free(const ddp__replay *r) { return r->room - (size_t)(r->end - r->first); }
-
-void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
-{
-    size_t to, run;
-
-    if (n == 0) return;                /* bytes may be NULL then */
-    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
-    to = (r->at + (size_t)(r->end - r->first)) % r->room;
-    run = n < r->room - to ? n : r->room - to;
-    memcpy(r->data + to, bytes, run);
-    if (n > run) memcpy(r->data, (const unsigned char *)bytes + run, n - run);
-    r->end += n;
-}
-
-int ddp__replay_forget(ddp__replay *r, uint64_t upto)
-{
-    if (upto < r->first || upto > r->end) return 0;
-    r->at = (r->at + (size_t)(upto - r->first)) % r->room;
-    r->first = upto;
-    return 1;
-}
-
-int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
-{
-    size_t at = (r->at + (size_t)(from - r->first)) % r->room, run = n < r->room - at ? n : r->room - at;
-
-    iov[0].iov_base = r->data + at;
-    iov[0].iov_len = run;
-    if (run == n) return 1;
-    iov[1].iov_base = r->data;
-    iov[1].iov_len = n - run;
-    return 2;
-}
-
 /* ---- sending ---- */
-
-void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value)
-{
-    unsigned char *at;
-
-    if (p->pre_sent == p->pre_len) p->pre_sent = p->pre_len = 0;
-    at = p->pre + p->pre_len;
-    if (p->pre_len + DDP__RECORD_BYTES > sizeof p->pre) return;
-    at[0] = (unsigned char)kind;
-    at[1] = at[2] = 'd';
-    at[3] = 'p';
-    ddp__hello_put(at + 4, value, 4);
-    p->pre_len += DDP__RECORD_BYTES;
-}
-
-/* Between two records: a receipt that is owed, and the head of the next one. */
-static void ddp__way_next_record(ddp__way *p)
-{
-    uint64_t left = p->ring.end - p->next;
-
-    if (p->received != p->acked && (left > 0 || p->ack_due == 0)) {
-        ddp__way_record(p, DDP__RECORD_ACK, (uint32_t)p->received);
-        p->acked = p->received;
-        p->ack_due = -1;
-    }
-    if (!left) return;
-    p->record_left = left < DDP__RECORD_MOST ? (size_t)left : DDP__RECORD_MOST;
-    ddp__way_record(p, DDP__RECORD_DATA, (uint32_t)p->record_left);
-}
-
-void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
-{
-    while (p->state == DDP__LINK_LIVE) {
-        struct iovec iov[3];
-        size_t head;
-        int runs;
-        long n;
-
-        if (!p->record_left && p->pre_sent == p->pre_len) ddp__way_next_record(p);
-        head = p->pre_len - p->pre_sent;
-        if (!head && !p->record_left) return;
-        iov[0].iov_base = p->pre + p->pre_sent;
-        iov[0].iov_len = head;
-        runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
-        n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
-        if (n < 0) ddp__way_break(t, p, errno);
-        if (n <= 0) return;
-        if ((size_t)n < head) {
-            p->pre_sent += (size_t)n;
-            return;
-        }
-        p->pre_sent = p->pre_len;
-        p->next += (size_t)n - head;
-        p->record_left -= (size_t)n - head;
-        if (p->record_left) return; /* the socket is full */
-    }
-}
 
 static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
 {
@@ -116,6 +21,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
         return -1;
     }
     if (p->state != DDP__LINK_LIVE) return 0;
+    if (t->cfg.once) return ddp__stream_send(t->cfg.tls, p->fd, iov, count); /* reading tells of the end */
     waiting = (size_t)(p->ring.end - p->next);
     if (waiting >= DDP__RECORD_MOST) { /* more would only delay what is urgent later */
         ddp__way_flush(t, p);
@@ -225,7 +131,12 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
         double now = ddp_now();
         if (now >= t->ticked + 0.005) (void)ddp__resume_tick(t, now);
     }
-    if (p->state == DDP__LINK_LIVE) {
+    if (p->state == DDP__LINK_LIVE && t->cfg.once) {
+        got = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+        if (got >= 0) return got;
+        p->state = DDP__LINK_ENDED; /* its socket stays as long as the wire */
+        p->why = errno;
+    } else if (p->state == DDP__LINK_LIVE) {
         if (p->next != p->ring.end) ddp__way_flush(t, p);
         if (p->state == DDP__LINK_LIVE && ddp__way_to_data(t, p)) {
             size_t most = bytes < p->in_left ? bytes : p->in_left;
@@ -253,6 +164,7 @@ static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int w
 {
     if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
     if (p->state != DDP__LINK_LIVE) return 0;
+    if (t->cfg.once) return want_recv && ddp__stream_ready(t->cfg.tls, p->fd);
     if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST) return 1;
     if (!want_recv) return 0;
     if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
@@ -261,13 +173,14 @@ static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int w
 }
 
 /* What to sleep for on a link. */
-static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, double *next)
+static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int want_send, int want_recv, double *next)
 {
     int events = 0;
 
     if (p->state == DDP__LINK_DIALLING) return POLLOUT;
     if (p->state == DDP__LINK_SHAKING || p->state == DDP__LINK_ASKING) return POLLIN;
     if (p->state != DDP__LINK_LIVE) return 0;
+    if (t->cfg.once) return (want_recv ? POLLIN : 0) | (want_send ? POLLOUT : 0);
     if (want_recv) {
         events |= POLLIN;
     } else if (want_send) { /* its bytes stay unread, and behind them are receipts: look at times */
@@ -281,6 +194,7 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
 /* Takes notice of what a link has; 1 if there is something for the engine. */
 static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
 {
+    if (revents && t->cfg.once) return 1;
     if (revents) p->dry = 0;
     if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
     if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
@@ -300,7 +214,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
         if (until >= 0 && until < next) next = until;
         for (i = 0; i < w->world; i++) {
             ddp__way *p = &t->way[i];
-            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
+            int events = ddp__way_wishes(t, p, want_send && want_send[i], !want_recv || want_recv[i], &next);
             if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
             ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
         }
@@ -344,7 +258,7 @@ static void ddp__resume_close(ddp__wire *w)
         ddp__way *p = &t->way[i];
         int said = 0;
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-        while (p->state == DDP__LINK_LIVE) { /* our last words and the farewell */
+        while (p->state == DDP__LINK_LIVE && !t->cfg.once) { /* our last words and the farewell */
             ddp__way_flush(t, p);
             if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
                 if (said) break;
@@ -370,7 +284,7 @@ static void ddp__resume_cut(ddp__wire *w, int peer)
     if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
 }
 
-static const ddp__wire_table ddp__resume_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
+static const ddp__wire_table ddp__tcp_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
                                                   ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
 
 /* A link to nobody, whose ring is empty. */
@@ -393,19 +307,24 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
-    char why[DDP__STREAM_TEXT];
+    char why[DDP__STREAM_TEXT], at[DDP__ADDR_TEXT];
+    ddp__addr a;
     int id;
 
-    DDP__TRY(ddp__tcp_adopt(&t->cfg, p->peer, fd, p->relayed, t->base.names[p->peer], err));
+    if (ddp__addr_peer(fd, &a) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
+    snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "%s%.71s", p->relayed ? "via rank 0 at " : "",
+             ddp__addr_text(&a, at));
+    DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
-    ddp__way_record(p, DDP__RECORD_HI, t->number);
+    if (!t->cfg.once) ddp__way_record(p, DDP__RECORD_HI, t->number);
     return DDP_OK;
 }
 
-void ddp__wire_resume_attach(ddp__wire *w, int id)
+void ddp__wire_tcp_attach(ddp__wire *w, int id)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     ddp__way *p = &t->way[id];
@@ -429,6 +348,7 @@ static size_t ddp__replay_room(const ddp__tcp_config *c)
 {
     size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
 
+    if (c->once) return 0;
     if (c->replay_bytes) return c->replay_bytes;
     if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
     return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
@@ -444,7 +364,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
-    if (!ddp__wire_init(&t->base, &ddp__resume_table, c->rank, c->world) ||
+    if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
         !ddp__door_open(&t->door, c, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
@@ -466,7 +386,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err)
+ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad;
@@ -480,3 +400,5 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     else *out = &t->base;
     return bad;
 }
+
+int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__resume_wire *)(void *)w)->way[peer].fd; }

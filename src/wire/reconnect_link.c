@@ -5,14 +5,12 @@
  *   44  u32  number of the sender's wire      48  u64  bytes of the stream it has received
  *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
  * The lower rank answers with its own. */
-#include "wire/reconnect.h"
+#include "wire/replay.h"
 
-#include <netinet/tcp.h>
-
-static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
-static const double ddp__refused_limit = 0.3;                     /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;                      /* from our hello to its answer */
-static const double ddp__rejoin_limit = 3;                        /* that the other end of a relayed pair may take */
+static const double ddp__dial_most = 0.3;      /* pause between attempts */
+static const double ddp__refused_limit = 0.3;  /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
+static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
 
 /* What a RESUME hello says besides. */
 typedef struct ddp__resume_hello {
@@ -54,45 +52,7 @@ static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, cha
     return p->guest[0] && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && !strcmp(name, p->guest);
 }
 
-/* ---- breaking and ending ---- */
-
-static void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
-{
-    if (p->fd >= 0 && p->state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->fd);
-    if (p->fd >= 0) close(p->fd);
-    p->fd = -1;
-}
-
-void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
-{
-    double now = ddp_now();
-
-#if defined(__linux__) && defined(TCP_INFO)
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
-#endif
-    ddp__way_close(t, p);
-    p->state = DDP__LINK_DOWN;
-    p->why = why;
-    t->away++;
-    p->down_at = now;
-    p->pause = ddp__dial_first;
-    /* the lower rank only asks whether the other lives, and leaves it the first word */
-    p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
-    p->refused_since = -1;
-    t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
-             p->peer, t->base.names[p->peer], strerror(why));
-}
-
-void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
-{
-    ddp__way_close(t, p);
-    if (p->state != DDP__LINK_LIVE && p->state != DDP__LINK_ENDED) t->away--;
-    p->state = DDP__LINK_ENDED;
-    p->why = why;
-}
+/* ---- a link that is back ---- */
 
 /* A connection on which both know what the other has. */
 static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
@@ -155,7 +115,7 @@ static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, c
     return DDP__WELCOME;
 }
 
-void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
+void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
 
@@ -163,7 +123,7 @@ void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
     t->visit_user = user;
 }
 
-int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
+int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
 

@@ -1,5 +1,5 @@
-/* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
-#include "wire/meeting.h"
+/* From an address to a meeting: who listens where, who dials whom; mesh.h has the order. */
+#include "wire/mesh.h"
 
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
@@ -37,12 +37,13 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
 }
 
 /* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked for. */
-static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
+static ddp_status ddp__listen_beside(ddp__meeting *m, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    if (ddp__addr_own(fd, &own) < 0) return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
+    if (ddp__addr_own(m->fd[0], &own) < 0)
+        return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
         DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
@@ -101,28 +102,41 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return done < 0 ? DDP_PEER_LOST : DDP_OK;
 }
 
+/* Connects m->fd[0]: 0, or -1 and errno; a call to stop ends it, and is for who looks for one. */
+static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
+{
+    double now = ddp_now(), limit = m->until < now + 3 ? m->until : now + 3;
+    int ready = 0;
+
+    m->fd[0] = ddp__tcp_dial_begin(to);
+    if (m->fd[0] < 0) return -1;
+    for (; !ready && now < limit && !ddp__cancelled(m, NULL); now = ddp_now())
+        ready = ddp__fd_wait(m->fd[0], POLLOUT, now + 0.1 < limit ? now + 0.1 : limit);
+    errno = ETIMEDOUT;
+    return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
+}
+
 /* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and m->why another one is worth it. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
-    double now = ddp_now();
     ddp_status bad;
     ddp_error local = {DDP_OK, ""};
     ddp__hello h;
-    int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
-    if (fd < 0) {
+    if (ddp__dial_connect(m, to) < 0) {
         const char *broke = strerror(errno);
+        if (m->fd[0] >= 0) close(m->fd[0]);
+        m->fd[0] = -1;
         if (m->path) snprintf(m->why, sizeof m->why, "%.200s names %s: %s", m->path, m->addr, broke); /* left over? */
         else snprintf(m->why, sizeof m->why, "%s", broke);
         return DDP_PEER_LOST;
     }
-    m->fd[0] = fd;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
-    if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
+    if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, err));
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
-    if (!bad && ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
+    if (!bad && ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) bad = DDP_PEER_LOST;
     if (!bad) bad = ddp__frame_recv(m, 0, DDP__HELLO, &h, &local);
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -130,7 +144,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, ddp_error
     if (m->path && (bad == DDP_NET || (bad == DDP_MISMATCH && h.run_id != m->c.self.run_id)))
         bad = DDP_PEER_LOST; /* somebody else has the port by now: the file is left over */
     if (bad == DDP_PEER_LOST) {
-        ddp__stream_close(m->c.tls, fd);
+        ddp__stream_close(m->c.tls, m->fd[0]);
         m->fd[0] = -1;
     } else if (err) {
         *err = local;
@@ -178,6 +192,51 @@ static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
         ddp__hello_put(e, ddp__ip_pack(a, e + 8), 2);
     }
+}
+
+/* Dials all lower ranks, and returns when rank 0 has said go. */
+static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
+{
+    char text[128];
+    int missing, ready = 0;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    DDP__TRY(ddp__mesh_begin(m, err));
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
+        if (!missing && !ready &&
+            ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+        ready |= !missing;
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
+                             missing ? text : "rank 0, which waits for others to be ready");
+        DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
+    }
+    return DDP_OK;
+}
+
+/* Rank 0: waits until all are ready and all relays are joined. */
+static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
+{
+    char name[32];
+    int p;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    for (;;) {
+        for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
+        if (p == m->r->world && !m->pairs.count) break;
+        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
+        else snprintf(name, sizeof name, "a relayed pair");
+        if (ddp_now() >= m->until) {
+            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
+                             m->until - m->begin, name);
+        }
+        DDP__TRY(ddp__meeting_poll(m, name, " to be connected with all others", err));
+    }
+    return DDP_OK;
 }
 
 static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
@@ -347,11 +406,11 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     m->c.fds = m->fd;
     m->c.where = m->where;
     m->c.relayed = m->relayed;
-    m->c.listen_fd = m->door.listen_fd;
+    m->c.once = !r->resume;
+    m->c.listen_fd = r->resume ? m->door.listen_fd : -1;
     m->c.self.world = (uint32_t)m->c.world;
-    if (!r->resume) return ddp__wire_tcp(&m->c, out, err);
-    DDP__TRY(ddp__wire_resume(&m->c, out, err));
-    m->door.listen_fd = -1; /* it is the wire's */
+    DDP__TRY(ddp__wire_tcp(&m->c, out, err));
+    if (r->resume) m->door.listen_fd = -1; /* it is the wire's */
     return DDP_OK;
 }
 

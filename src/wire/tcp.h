@@ -1,5 +1,5 @@
-/* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
- * then a stream goes on over a new connection at the very byte where the old one left it. */
+/* The wire between processes: one TCP connection per pair of ranks, which may break and come back: then a stream goes
+ * on over a new connection at the very byte where the old one left it. */
 #ifndef DDP_WIRE_TCP_H
 #define DDP_WIRE_TCP_H
 
@@ -9,7 +9,7 @@
 
 typedef struct ddp__relay ddp__relay;
 
-/* What both are made of; the arrays are borrowed for the call. */
+/* What it is made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;            /* [world] connections, the wire's from success on; -1: own, not there */
@@ -18,7 +18,7 @@ typedef struct ddp__tcp_config {
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
     double peer_timeout_s;     /* after which a silent connection (0 = system's) and a broken link end (0 = never) */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
-    /* links that come back */
+    int once;                  /* 1: connections that end for good: bytes travel as they are, nothing below is used */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where ranks listen: lower are dialled, higher probed; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
@@ -26,26 +26,19 @@ typedef struct ddp__tcp_config {
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
-/* ---- tcp.c: connections that end for good ---- */
+/* ---- reconnect.c ---- */
 
-/* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
-/* Tunes a connected socket for that, and names its peer in name[DDP__WIRE_NAME]. Errors: DDP_NET. */
-DDP_LIB ddp_status ddp__tcp_adopt(const ddp__tcp_config *c, int peer, int fd, int relayed, char *name, ddp_error *err);
-/* For tests and counters of the kernel: the socket to a peer. */
-DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
-
-/* ---- reconnect.c: links that come back ---- */
-
-/* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
+/* ddp__wire_tcp - the wire of those connections. Both ends of each link must agree on `once`.
  *
  * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are unacknowledged, is
  * replaced: the higher rank dials the lower one's listening address again, both say how many bytes of the stream they
  * have, and the rest is sent again from memory. Meanwhile send takes nothing and recv has nothing. recv and send return
  * -1 when the peer said that it closes, when its listening port has refused connections for 0.3 s (its process is
  * gone), or when the link stayed broken for peer_timeout_s.
- * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
+ * Takes over fds and listen_fd on success. Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
+DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
+/* For tests and counters of the kernel: the socket to a peer. */
+DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
 
 /* ---- newcomers ---- */
 
@@ -53,11 +46,11 @@ DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out,
  * tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
 /* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
-DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
+DDP_LIB void ddp__wire_tcp_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
 /* Where any rank listens; 0 if it is not known. Before the engine has the wire, or in a ddp__attach_fn. */
-DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
+DDP_LIB int  ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
-DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
 /* ---- relay.c: connections of two other ranks, joined at rank 0 because they cannot reach each other ---- */
 

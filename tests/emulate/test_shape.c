@@ -2,7 +2,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "wire/threads.c"
-#include "wire/tcp.c"
+#include "wire/reconnect.c"
 
 #include <arpa/inet.h>
 #include <setjmp.h>

@@ -24,6 +24,8 @@ static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, cons
     c.world = world;
     c.fds = fds;
     c.congestion = congestion;
+    c.once = 1;
+    c.listen_fd = -1;
     return ddp__wire_tcp(&c, out, err);
 }
 

@@ -327,7 +327,7 @@ static void the_listening_socket_is_kept(void **state)
     meet_join(m, 3);
     for (r = 0; r < 3; r++) {
         if (m[r].status) fail_msg("%s", m[r].err.msg);
-        assert_int_equal(ddp__wire_resume_where(m[r].wire, r, &at), 1);
+        assert_int_equal(ddp__wire_tcp_where(m[r].wire, r, &at), 1);
         fd = ddp__tcp_dial(&at, ddp_now() + 5);
         assert_true(fd >= 0);
         close(fd);

@@ -483,6 +483,31 @@ static void more_sockets_than_the_limit_are_allowed_or_named(void **state)
     assert_int_equal(meets_with(24, 24, 40, "raise the limit with ulimit -n"), 0);
 }
 
+/* A listener whose queue is full answers no SYN: connecting takes as long as it may. */
+static void a_worker_that_still_connects_hears_that_it_shall_stop(void **state)
+{
+    static meet_rank m[2];
+    char addr[DDP__ADDR_TEXT];
+    int listener = meet_listen(addr), filler[4], cancel = 0, count, k;
+    double begin;
+    ddp__addr at;
+    (void)state;
+    assert_int_equal(listen(listener, 0), 0);
+    assert_int_equal(ddp__addr_parse(addr, &at, 1, &count, NULL), DDP_OK);
+    for (k = 0; k < 4; k++) filler[k] = ddp__tcp_dial_begin(&at);
+    meet_prepare(m, 2, -1, addr);
+    m[1].how.cancel = &cancel;
+    begin = ddp_now();
+    pthread_create(&m[1].thread, NULL, meet_run, &m[1]);
+    ddp__sleep_until(begin + 0.3);
+    ddp__atomic_store(&cancel, 1);
+    pthread_join(m[1].thread, NULL);
+    assert_int_equal(m[1].status, DDP_ABORTED);
+    assert_true(ddp_now() < begin + 2); /* of 3 that an attempt has */
+    for (k = 0; k < 4; k++) close(filler[k]);
+    close(listener);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -505,6 +530,7 @@ int main(void)
         cmocka_unit_test(ranks_outside_the_world_are_refused),
         cmocka_unit_test(an_address_is_read_in_all_its_forms),
         cmocka_unit_test(long_waits_are_logged_with_the_missing_ranks),
+        cmocka_unit_test(a_worker_that_still_connects_hears_that_it_shall_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

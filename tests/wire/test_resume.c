@@ -117,7 +117,7 @@ static void relayed_world(relay *r, ddp__wire **w, int world, double peer_timeou
         c.self.world = (uint32_t)world;
         c.peer_timeout_s = peer_timeout_s;
         c.replay_bytes = replay_bytes;
-        if (ddp__wire_resume(&c, &w[a], &err)) fail_msg("%s", err.msg);
+        if (ddp__wire_tcp(&c, &w[a], &err)) fail_msg("%s", err.msg);
     }
 }
 

@@ -1,14 +1,15 @@
-/* What reconnect.c (streams) and reconnect_link.c (connections) share. One thread uses it.
+/* What replay.c (a link), reconnect_link.c (its connections) and reconnect.c (streams) share. One thread uses it.
  *
  * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
  * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
  * from there to the socket, so a record never promises a byte that could get lost. */
-#ifndef DDP_WIRE_RECONNECT_H
-#define DDP_WIRE_RECONNECT_H
+#ifndef DDP_WIRE_REPLAY_H
+#define DDP_WIRE_REPLAY_H
 
 #include "wire/door.h"
 
 #define DDP__RECORD_BYTES 8
+#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
 
 /* The bytes of a stream that are not yet acknowledged, to be sent again: [first, end), of which `first` is data[at]. */
 typedef struct ddp__replay {
@@ -91,7 +92,7 @@ typedef struct ddp__resume_wire {
     int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 
-/* reconnect.c */
+/* replay.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
 DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free bytes */
 /* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
@@ -101,14 +102,15 @@ DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, str
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the socket what it takes */
+DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without a word */
+/* The connection is of no use any more: another one is needed. */
+DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 
 /* reconnect_link.c */
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
-/* The connection is of no use any more: another one is needed. */
-DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
-DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
-#endif /* DDP_WIRE_RECONNECT_H */
+#endif /* DDP_WIRE_REPLAY_H */

@@ -7,8 +7,8 @@
  *   rank 0 -> both     relay: from here on each hears the other
  *   worker -> rank 0   ready;  rank 0 -> workers  go
  * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
-#ifndef DDP_WIRE_MEETING_H
-#define DDP_WIRE_MEETING_H
+#ifndef DDP_WIRE_MESH_H
+#define DDP_WIRE_MESH_H
 
 #include "wire/door.h"
 
@@ -63,6 +63,13 @@ typedef struct ddp__meeting {
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
+/* mesh.c: pairs without rank 0 */
+DDP_LIB ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err); /* begins to dial all lower ranks of the table */
+/* Something happened on a leg. */
+DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
+/* The leg to a peer goes by way of rank 0 from now on. */
+DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
+
 /* meeting.c */
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
 /* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
@@ -81,20 +88,10 @@ DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all 
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
-/* mesh.c: pairs without rank 0 */
-/* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
-DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
-/* Rank 0: waits until all are ready and all relays are joined. */
-DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
-/* Something happened on a leg. */
-DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
-/* The leg to a peer goes by way of rank 0 from now on. */
-DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
-
 /* A file that says where rank 0 listens, for ranks that share a folder but know no address: "host:port run-id\n" */
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
 /* 1 if it says this, 0 if something else, -1 if there is none. */
 DDP_LIB int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id);
 
-#endif /* DDP_WIRE_MEETING_H */
+#endif /* DDP_WIRE_MESH_H */
