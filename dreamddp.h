@@ -14095,7 +14095,6 @@ typedef struct ddp__tls_table {
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
     int  (*events)(ddp__tls *t, int fd, int want);
     int  (*ready)(ddp__tls *t, int fd);
-    int  (*gone)(ddp__tls *t, int fd);
     int  (*may_be)(ddp__tls *t, int fd, int rank, char *why);
     int  (*may_join)(ddp__tls *t, int fd, int *id, char *name, char *why);
     ddp__tls *(*part)(ddp__tls *t, int fd);
@@ -14127,9 +14126,8 @@ DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
 DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
 /* 1 if bytes have left the socket but not yet been read from here: poll would not see them. */
 DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
-/* Waits until something can be read, or until then: 1, or 0 when the time is over. */
+/* Waits until something can be read, be it the end, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
 /* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
@@ -14614,7 +14612,7 @@ typedef struct ddp__meeting {
     ddp__leg *leg;             /* [world] */
     unsigned char *relayed;    /* [world] by way of rank 0 */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
-    int go;                    /* others: rank 0 has said so */
+    int ready, go;             /* others: said to rank 0; rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
@@ -15587,16 +15585,6 @@ int ddp__stream_wait(ddp__tls *t, int fd, double until)
     return ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLIN), until) != 0;
 }
 
-int ddp__stream_gone(ddp__tls *t, int fd)
-{
-    char c;
-    ssize_t n;
-
-    if (t) return t->table->gone(t, fd);
-    n = recv(fd, &c, 1, MSG_PEEK);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
 static int ddp__stream_late(void)
 {
     errno = ETIMEDOUT;
@@ -15692,13 +15680,15 @@ void ddp__stream_no_tls(int fd)
 static int ddp__tls_bio_write(BIO *b, const char *bytes, int n)
 {
     ddp__tls_session *s = (ddp__tls_session *)BIO_get_data(b);
-    ssize_t did;
+    struct iovec iov;
+    long did;
 
     BIO_clear_retry_flags(b);
-    do did = send(s->fd, bytes, (size_t)n, DDP__NOSIGNAL);
-    while (did < 0 && errno == EINTR);
-    if (did >= 0) return (int)did;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) BIO_set_retry_write(b);
+    iov.iov_base = (char *)(uintptr_t)bytes;
+    iov.iov_len = (size_t)n;
+    did = ddp__stream_send(NULL, s->fd, &iov, 1);
+    if (did > 0) return (int)did;
+    if (did == 0) BIO_set_retry_write(b);
     else s->cause = errno;
     return -1;
 }
@@ -16015,17 +16005,6 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-static int ddp__tls_gone(ddp__tls *t, int fd)
-{
-    ddp__tls_session *s = ddp__tls_usable(t, fd);
-    char c;
-    int n;
-
-    if (!s) return 1;
-    n = SSL_peek(s->ssl, &c, 1);
-    return n <= 0 && ddp__tls_outcome(s, n, &s->read_for) < 0;
-}
-
 /* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
@@ -16167,10 +16146,10 @@ static void ddp__tls_destroy(ddp__tls *t)
     DDP_FREE(k);
 }
 
-static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,    ddp__tls_shake,  ddp__tls_send, ddp__tls_recv,
-                                                  ddp__tls_events,   ddp__tls_ready,  ddp__tls_gone, ddp__tls_may_be,
-                                                  ddp__tls_may_join, ddp__tls_part,   ddp__tls_why,  ddp__tls_end,
-                                                  ddp__tls_leave,    ddp__tls_destroy};
+static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,  ddp__tls_shake,  ddp__tls_send,     ddp__tls_recv,
+                                                  ddp__tls_events, ddp__tls_ready,  ddp__tls_may_be,   ddp__tls_may_join,
+                                                  ddp__tls_part,   ddp__tls_why,    ddp__tls_end,      ddp__tls_leave,
+                                                  ddp__tls_destroy};
 
 int ddp__tls_plug(ddp__tls_keys *k)
 {
@@ -18162,8 +18141,9 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
     if (m->fd[h->rank] >= 0) {
-        /* a rank that was started again, or dials again; rank 0 has told all where it was */
-        if ((!rank && m->meshing) || !ddp__stream_gone(tls, m->fd[h->rank])) return DDP__REFUSE_TWICE;
+        /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one is
+         * connected with all; before that a peer says nothing, so what can be read is its end */
+        if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, m->fd[h->rank], 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, m->fd[h->rank]);
         m->fd[h->rank] = -1;
     }
@@ -18828,16 +18808,16 @@ static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
     char text[128];
-    int missing, ready = 0;
+    int missing;
 
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready &&
+        if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
-        ready |= !missing;
+        m->ready |= !missing;
         if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
                              missing ? text : "rank 0, which waits for others to be ready");
@@ -19492,6 +19472,8 @@ typedef struct ddp__strips { /* the memory of a message, in order */
     int         count;
 } ddp__strips;
 
+typedef struct ddp__chain { int first, last; } ddp__chain; /* slots, each with the next; -1: there are none */
+
 typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
 typedef struct ddp__op {
@@ -19520,7 +19502,7 @@ typedef struct ddp__op {
         struct {
             size_t sums_left, results_left; /* values not yet given to the next rank */
             size_t to_come;                 /* values the rank before has still to send */
-            int    first_sum, last_sum;     /* slots with partial sums to be sent on */
+            ddp__chain sums;                /* slots with partial sums to be sent on */
         } ring;
         struct {
             int    state;
@@ -19608,7 +19590,7 @@ typedef struct ddp__peer {
     double         transit_at; /* of the quickest frame so far; 0: none yet */
     double         reached;    /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
-    int            first_pending, last_pending;
+    ddp__chain     pending;
     int            goodbye_read, abort_read, left, farewell, closed;
     int            out_of_world; /* membership: nothing it says counts */
     uint32_t       paired_seq[DDP__PAIRED]; /* of the next */
@@ -19733,7 +19715,7 @@ struct ddp__engine {
     ddp__slot         *slot;          /* world x slots */
     ddp__control      *control;       /* ring of the delay queue */
     int                control_room, control_first, control_count;
-    int                first_due, last_due; /* delay queue of slots, in order of reached */
+    ddp__chain         due;           /* delay queue of slots, in order of reached */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
     float             *rounded;       /* [chunk] own values as they travel; NULL: no coding */
@@ -19816,6 +19798,7 @@ DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *o
 DDP_LIB int  ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
+DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* where part i of n values begins */
 /* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
 DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
@@ -19835,7 +19818,6 @@ DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
 DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */
 /* That peer has to send something, to be called in begin; it has begun it. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
@@ -19892,10 +19874,11 @@ DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t 
 
 /* ---- staging.c: slots here and credits for slots there ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-DDP_LIB void ddp__pending_add(ddp__engine *e, int slot);
+/* Puts a slot behind another of a list (-1: in front); takes one out. */
+DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
+DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
 /* The oldest staged chunk of an operation from a peer; -1 if none. */
 DDP_LIB int  ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
-DDP_LIB void ddp__pending_remove(ddp__engine *e, int peer, int slot);
 /* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
 DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
@@ -20031,30 +20014,17 @@ static uint64_t ddp__crc32c_read(const unsigned char *p)
     return v;
 }
 
-/* The checksum after DDP__CRC_PART bytes of 0: it is linear, so one table for each half byte. */
+/* The checksum after DDP__CRC_PART bytes of 0: it is linear, so one number for each bit. */
 static uint64_t ddp__crc32c_shift(uint64_t c)
 {
-    static const uint32_t table[8][16] = {
-        {0x00000000u, 0xfe314258u, 0xf98ef241u, 0x07bfb019u, 0xf6f19273u, 0x08c0d02bu, 0x0f7f6032u, 0xf14e226au,
-         0xe80f5217u, 0x163e104fu, 0x1181a056u, 0xefb0e20eu, 0x1efec064u, 0xe0cf823cu, 0xe7703225u, 0x1941707du},
-        {0x00000000u, 0xd5f2d2dfu, 0xae09d34fu, 0x7bfb0190u, 0x59ffd06fu, 0x8c0d02b0u, 0xf7f60320u, 0x2204d1ffu,
-         0xb3ffa0deu, 0x660d7201u, 0x1df67391u, 0xc804a14eu, 0xea0070b1u, 0x3ff2a26eu, 0x4409a3feu, 0x91fb7121u},
-        {0x00000000u, 0x6213374du, 0xc4266e9au, 0xa63559d7u, 0x8da0abc5u, 0xefb39c88u, 0x4986c55fu, 0x2b95f212u,
-         0x1ead217bu, 0x7cbe1636u, 0xda8b4fe1u, 0xb89878acu, 0x930d8abeu, 0xf11ebdf3u, 0x572be424u, 0x3538d369u},
-        {0x00000000u, 0x3d5a42f6u, 0x7ab485ecu, 0x47eec71au, 0xf5690bd8u, 0xc833492eu, 0x8fdd8e34u, 0xb287ccc2u,
-         0xef3e6141u, 0xd26423b7u, 0x958ae4adu, 0xa8d0a65bu, 0x1a576a99u, 0x270d286fu, 0x60e3ef75u, 0x5db9ad83u},
-        {0x00000000u, 0xdb90b473u, 0xb2cd1e17u, 0x695daa64u, 0x60764adfu, 0xbbe6feacu, 0xd2bb54c8u, 0x092be0bbu,
-         0xc0ec95beu, 0x1b7c21cdu, 0x72218ba9u, 0xa9b13fdau, 0xa09adf61u, 0x7b0a6b12u, 0x1257c176u, 0xc9c77505u},
-        {0x00000000u, 0x84355d8du, 0x0d86cdebu, 0x89b39066u, 0x1b0d9bd6u, 0x9f38c65bu, 0x168b563du, 0x92be0bb0u,
-         0x361b37acu, 0xb22e6a21u, 0x3b9dfa47u, 0xbfa8a7cau, 0x2d16ac7au, 0xa923f1f7u, 0x20906191u, 0xa4a53c1cu},
-        {0x00000000u, 0x6c366f58u, 0xd86cdeb0u, 0xb45ab1e8u, 0xb535cb91u, 0xd903a4c9u, 0x6d591521u, 0x016f7a79u,
-         0x6f87e1d3u, 0x03b18e8bu, 0xb7eb3f63u, 0xdbdd503bu, 0xdab22a42u, 0xb684451au, 0x02def4f2u, 0x6ee89baau},
-        {0x00000000u, 0xdf0fc3a6u, 0xbbf3f1bdu, 0x64fc321bu, 0x720b958bu, 0xad04562du, 0xc9f86436u, 0x16f7a790u,
-         0xe4172b16u, 0x3b18e8b0u, 0x5fe4daabu, 0x80eb190du, 0x961cbe9du, 0x49137d3bu, 0x2def4f20u, 0xf2e08c86u},
-    };
+    static const uint32_t bit[32] = {
+        0xfe314258u, 0xf98ef241u, 0xf6f19273u, 0xe80f5217u, 0xd5f2d2dfu, 0xae09d34fu, 0x59ffd06fu, 0xb3ffa0deu,
+        0x6213374du, 0xc4266e9au, 0x8da0abc5u, 0x1ead217bu, 0x3d5a42f6u, 0x7ab485ecu, 0xf5690bd8u, 0xef3e6141u,
+        0xdb90b473u, 0xb2cd1e17u, 0x60764adfu, 0xc0ec95beu, 0x84355d8du, 0x0d86cdebu, 0x1b0d9bd6u, 0x361b37acu,
+        0x6c366f58u, 0xd86cdeb0u, 0xb535cb91u, 0x6f87e1d3u, 0xdf0fc3a6u, 0xbbf3f1bdu, 0x720b958bu, 0xe4172b16u};
     uint32_t out = 0;
 
-    for (int i = 0; i < 8; i++) out ^= table[i][c >> 4 * i & 15];
+    for (int i = 0; i < 32; i++) out ^= bit[i] & -((uint32_t)c >> i & 1);
     return out;
 }
 
@@ -20306,6 +20276,8 @@ int ddp__root(const ddp__engine *e, const ddp__op *op)
     return ddp__team_of(e, op).place[op->m.peer] >= 0 ? op->m.peer : e->member[0];
 }
 
+size_t ddp__part_start(size_t n, size_t parts, size_t i) { return n / parts * i + n % parts * i / parts; }
+
 void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -20317,8 +20289,8 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     if (op->way->whole) *to = op->n;
     if (op->way->whole || team.place[of] < 0) return;
     j = (size_t)(all ? of : team.place[of]);
-    *from = op->n / parts * j + op->n % parts * j / parts;
-    *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
+    *from = ddp__part_start(op->n, parts, j);
+    *to = ddp__part_start(op->n, parts, j + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
     *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
@@ -20426,14 +20398,6 @@ void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values)
 {
     op->left -= values;
     if (op->left == 0) ddp__complete(e, op);
-}
-
-void ddp__op_release(ddp__engine *e, ddp__op *op)
-{
-    pthread_mutex_lock(&e->lock);
-    op->released = 1;
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
 }
 
 void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
@@ -20966,33 +20930,30 @@ void ddp__slot_free(ddp__engine *e, int slot)
     ddp__owe(e, s->peer, &s->f);
 }
 
-void ddp__pending_add(ddp__engine *e, int slot)
+void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind)
 {
-    ddp__peer *p = &e->peers[e->slot[slot].peer];
+    int *before = behind < 0 ? &c->first : &e->slot[behind].next;
 
-    e->slot[slot].next = -1;
-    if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
-    else p->first_pending = slot;
-    p->last_pending = slot;
+    e->slot[slot].next = *before;
+    *before = slot;
+    if (c->last == behind) c->last = slot;
+}
+
+void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot)
+{
+    int before = -1;
+
+    for (int s = c->first; s != slot; s = e->slot[s].next) before = s;
+    *(before < 0 ? &c->first : &e->slot[before].next) = e->slot[slot].next;
+    if (c->last == slot) c->last = before;
 }
 
 int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
-    int s = e->peers[peer].first_pending;
+    int s = e->peers[peer].pending.first;
 
     while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
-}
-
-void ddp__pending_remove(ddp__engine *e, int peer, int slot)
-{
-    ddp__peer *p = &e->peers[peer];
-    int before = -1, s = p->first_pending;
-
-    for (; s != slot; s = e->slot[s].next) before = s;
-    if (before >= 0) e->slot[before].next = e->slot[s].next;
-    else p->first_pending = e->slot[s].next;
-    if (p->last_pending == s) p->last_pending = before;
 }
 
 /* ---- slots there ---- */
@@ -21182,7 +21143,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
     /* nothing goes back, so a peer may go before its values are added up */
-    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+    for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p) got += ddp__frame_values(&e->slot[s].f);
     return got >= comes;
 }
@@ -21299,10 +21260,14 @@ static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
     return op->reduced == ddp__segment_length(e, op, e->rank);
 }
 
+/* Nothing reads its input any more. */
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
-    if (op->to.strip == op->from.strip || op->m.add || op->released) return;
-    if (ddp__direct_input_over(e, op)) ddp__op_release(e, op);
+    if (op->to.strip == op->from.strip || op->m.add || op->released || !ddp__direct_input_over(e, op)) return;
+    pthread_mutex_lock(&e->lock);
+    op->released = 1;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* A chunk of the own values has been taken by the wire for every peer. */
@@ -21340,7 +21305,7 @@ int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size
         const int s = i == own ? -1 : ddp__pending(e, rank[i], op);
         if (s < 0) continue;
         ddp__row(e, op, rank[i])->u.flow.taken += count;
-        ddp__pending_remove(e, rank[i], s);
+        ddp__chain_remove(e, &e->peers[rank[i]].pending, s);
         ddp__slot_free(e, s);
     }
     return 1;
@@ -21440,18 +21405,13 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 
 static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
-static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_t *from, size_t *to)
-{
-    *from = first + n / parts * i + n % parts * i / parts;
-    *to = first + n / parts * (i + 1) + n % parts * (i + 1) / parts;
-}
-
 /* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them finishes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
     if (place >= op->u.sites.slices) return;
-    ddp__sites_cut(0, op->n, (size_t)op->u.sites.slices, (size_t)place, from, to);
+    *from = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place);
+    *to = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place + 1);
     if (op->m.coding < DDP_AS_INT4) return;
     *from -= *from % 2; /* no byte is cut */
     if (*to < op->n) *to -= *to % 2;
@@ -21459,10 +21419,12 @@ static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t 
 
 static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
+    const size_t sites = (size_t)op->u.sites.sites, part = (size_t)e->site_part[of];
     size_t first, last;
 
     ddp__sites_slice(op, e->site_place[of], &first, &last);
-    ddp__sites_cut(first, last - first, (size_t)op->u.sites.sites, (size_t)e->site_part[of], from, to);
+    *from = first + ddp__part_start(last - first, sites, part);
+    *to = first + ddp__part_start(last - first, sites, part + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
     *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
@@ -21705,7 +21667,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
     op->left = op->u.ring.sums_left + op->u.ring.results_left + results;
-    op->u.ring.first_sum = op->u.ring.last_sum = -1;
+    op->u.ring.sums.first = op->u.ring.sums.last = -1;
     op->missing = op->n > 0; /* until something is here that has been at every rank */
     /* the first sum of the rank before depends on nobody else */
     if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
@@ -21748,8 +21710,8 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
-    if (op->u.ring.first_sum >= 0 && ddp__may_stage(e, op, peer, 1)) {
-        const ddp__frame *sum = &e->slot[op->u.ring.first_sum].f;
+    if (op->u.ring.sums.first >= 0 && ddp__may_stage(e, op, peer, 1)) {
+        const ddp__frame *sum = &e->slot[op->u.ring.sums.first].f;
         ddp__describe(f, op, DDP__FRAME_SUM, sum->offset, sum->length / sizeof(float));
         return 1;
     }
@@ -21781,9 +21743,8 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
         (void)ddp__guard_check(e, op, f->offset, count);
         return -1;
     }
-    slot = op->u.ring.first_sum;
-    op->u.ring.first_sum = e->slot[slot].next;
-    if (op->u.ring.first_sum < 0) op->u.ring.last_sum = -1;
+    slot = op->u.ring.sums.first;
+    ddp__chain_remove(e, &op->u.ring.sums, slot);
     return slot;
 }
 
@@ -21828,10 +21789,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
         const void *own = ddp__memory_at(op, &op->from, f->offset + done, count - done, &here);
         ddp__floats_add(s->data + done, (const float *)own, here);
     }
-    s->next = -1;
-    if (op->u.ring.last_sum >= 0) e->slot[op->u.ring.last_sum].next = slot;
-    else op->u.ring.first_sum = slot;
-    op->u.ring.last_sum = slot;
+    ddp__chain_add(e, &op->u.ring.sums, slot, op->u.ring.sums.last);
 }
 
 /* A result: it is kept where it is sent on from, too. */
@@ -22302,7 +22260,7 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 static void ddp__check_early(ddp__engine *e, int peer, double now, double *again)
 {
     double limit = e->cfg.op_timeout_s;
-    int s = e->peers[peer].first_pending;
+    int s = e->peers[peer].pending.first;
     char layer[64];
 
     if (limit <= 0 || s < 0) return;
@@ -22411,17 +22369,14 @@ static double ddp__reaches(ddp__engine *e, int peer, double now)
 void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
-    int before = e->last_due;
+    int before = e->due.last;
 
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
-        int next = e->first_due;
+        int next = e->due.first;
         for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
     }
-    s->next = before >= 0 ? e->slot[before].next : e->first_due;
-    if (before >= 0) e->slot[before].next = slot;
-    else e->first_due = slot;
-    if (before == e->last_due) e->last_due = slot;
+    ddp__chain_add(e, &e->due, slot, before);
 }
 
 void ddp__delay_control(ddp__engine *e, int peer, double now)
@@ -22448,7 +22403,7 @@ double ddp__last_due(const ddp__engine *e, int peer)
     ddp__link l = e->links.own;
     double last = -1;
 
-    for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
+    for (int s = e->due.first; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }
@@ -22591,7 +22546,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
         return;
     }
     if (op && !ddp__agrees(e, s->peer, op, &f)) return;
-    if (!op || (op->way->stages && f.type == DDP__FRAME_PART)) ddp__pending_add(e, slot);
+    if (!op || (op->way->stages && f.type == DDP__FRAME_PART)) ddp__chain_add(e, &e->peers[s->peer].pending, slot, e->peers[s->peer].pending.last);
     if (!op) {
         if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
         return;
@@ -22616,7 +22571,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
         }
         for (; s >= 0 && e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE; s = ddp__pending(e, peer, op)) {
             const ddp__frame f = e->slot[s].f;
-            if (!op->way->stages) ddp__pending_remove(e, peer, s);
+            if (!op->way->stages) ddp__chain_remove(e, &e->peers[peer].pending, s);
             op->way->arrived(e, op, peer, s, &f, now);
             if (op->way->stages) return; /* it has looked at those of all */
         }
@@ -22981,7 +22936,7 @@ static int ddp__vacant(const ddp__engine *e)
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
-    int s = e->peers[peer].first_pending;
+    int s = e->peers[peer].pending.first;
 
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;
@@ -23556,9 +23511,9 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
 /* When the next chunk under way has passed the downlink, DBL_MAX: none is. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
-    const ddp__slot *s = &e->slot[e->first_due];
+    const ddp__slot *s = &e->slot[e->due.first];
 
-    return e->first_due < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
+    return e->due.first < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
 /* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX: never. */
@@ -23610,11 +23565,9 @@ static int ddp__run_due(ddp__engine *e, double now)
     for (; e->fault.code == DDP_OK && (when = ddp__next_event(e)) <= now; moved = 1) {
         ddp__uplink_done(e, when);
         if (ddp__chunk_due(e) <= when) {
-            int s = e->first_due;
+            int s = e->due.first;
             (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
-            e->first_due = e->slot[s].next;
-            if (e->first_due < 0) e->last_due = -1;
-            e->slot[s].next = -1;
+            ddp__chain_remove(e, &e->due, s);
             ddp__slot_ready(e, s, when);
         }
         if (e->control_count > 0 && e->control[e->control_first].due <= when) ddp__control_due(e, when);
@@ -23883,6 +23836,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
+    int **const ids[] = {&e->ring, &e->turn, &e->order, &e->site, &e->site_place, &e->site_part, &e->site_side};
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
@@ -23903,13 +23857,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     }
     e->member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->member);
     e->place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->place);
-    e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
-    e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
-    e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
-    e->site = (int *)ddp__carve(block, &used, world, sizeof *e->site);
-    e->site_place = (int *)ddp__carve(block, &used, world, sizeof *e->site_place);
-    e->site_part = (int *)ddp__carve(block, &used, world, sizeof *e->site_part);
-    e->site_side = (int *)ddp__carve(block, &used, world, sizeof *e->site_side);
+    for (int i = 0; i < 7; i++) *ids[i] = (int *)ddp__carve(block, &used, world, sizeof **ids[i]);
     e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
@@ -24041,7 +23989,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
     ddp__ways_fill(plan.ways);
-    plan.first_due = plan.last_due = -1;
+    plan.due.first = plan.due.last = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
@@ -24058,7 +24006,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
-        e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
+        e->peers[r].in_slot = e->peers[r].pending.first = e->peers[r].pending.last = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
         e->order[r] = r;
     }
@@ -24365,18 +24313,16 @@ static int ddp__ticket_done(const ddp__engine *e, long ticket)
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
-static int ddp__ticket_released(const ddp__engine *e, long ticket)
+/* Until it is done, or (input) until nothing reads its input any more. */
+static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_error *err)
 {
-    return ddp__ticket_done(e, ticket) || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
-}
-
-static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
-{
+    const ddp__op *op = &e->ops[ticket % e->cfg.queue];
     ddp_status status = DDP_OK;
 
     pthread_mutex_lock(&e->lock);
-    while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
-    if (!over(e, ticket)) {
+    while (!ddp__ticket_done(e, ticket) && !(input && op->released) && !e->quiet)
+        pthread_cond_wait(&e->changed, &e->lock);
+    if (!ddp__ticket_done(e, ticket) && !(input && op->released)) {
         if (err) *err = e->error;
         status = e->error.code;
     }
@@ -24384,14 +24330,11 @@ static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const
     return status;
 }
 
-ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err)
-{
-    return ddp__wait_until(e, ticket, ddp__ticket_done, err);
-}
+ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err) { return ddp__wait_until(e, ticket, 0, err); }
 
 ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 {
-    return ddp__wait_until(e, ticket, ddp__ticket_released, err);
+    return ddp__wait_until(e, ticket, 1, err);
 }
 
 int ddp__engine_done(ddp__engine *e, long ticket)
@@ -25081,23 +25024,15 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     p->discard = 1;
 }
 
-/* Keeps of a list of slots those of send/recv; returns the last. */
-static int ddp__list_drop(ddp__engine *e, int *first)
+/* Keeps of a list of slots those of send/recv. */
+static void ddp__chain_drop(ddp__engine *e, ddp__chain *c)
 {
-    int s = *first, last = -1;
-
-    *first = -1;
-    for (int next; s >= 0; s = next) {
+    for (int next, s = c->first; s >= 0; s = next) {
         next = e->slot[s].next;
-        if (ddp__is_collective(&e->slot[s].f)) {
-            ddp__slot_free(e, s);
-            continue;
-        }
-        *(last < 0 ? first : &e->slot[last].next) = s;
-        e->slot[s].next = -1;
-        last = s;
+        if (!ddp__is_collective(&e->slot[s].f)) continue;
+        ddp__chain_remove(e, c, s);
+        ddp__slot_free(e, s);
     }
-    return last;
 }
 
 void ddp__epoch_freeze(ddp__engine *e, double now)
@@ -25109,14 +25044,14 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->member_data->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
+        if (op && op->way == ddp__ring_way()) ddp__chain_drop(e, &op->u.ring.sums);
     }
-    e->last_due = ddp__list_drop(e, &e->first_due);
+    ddp__chain_drop(e, &e->due);
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
         ddp__out_drop(e, r, 0);
         ddp__in_drop(e, r);
-        e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
+        ddp__chain_drop(e, &e->peers[r].pending);
     }
     for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
         ddp__peer *p = &e->peers[r];
@@ -25271,7 +25206,7 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
 
     memset(p, 0, sizeof *p);
     p->coded = coded;
-    p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
+    p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
     for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
@@ -28404,7 +28339,7 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
     for (;;) {
         s = ddp__engine_joined(engine, 0.1, err);
         if (s != DDP_TIMEOUT) return s;
-        if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
+        if (gone < 0 && ddp__stream_wait(j->tls, j->fd, 0)) gone = ddp_now();
         if (gone >= 0 && ddp_now() > gone + 2) return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
             return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "

@@ -115,7 +115,7 @@ static int ddp__vacant(const ddp__engine *e)
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
-    int s = e->peers[peer].first_pending;
+    int s = e->peers[peer].pending.first;
 
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;

@@ -59,17 +59,14 @@ static double ddp__reaches(ddp__engine *e, int peer, double now)
 void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
-    int before = e->last_due;
+    int before = e->due.last;
 
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
-        int next = e->first_due;
+        int next = e->due.first;
         for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
     }
-    s->next = before >= 0 ? e->slot[before].next : e->first_due;
-    if (before >= 0) e->slot[before].next = slot;
-    else e->first_due = slot;
-    if (before == e->last_due) e->last_due = slot;
+    ddp__chain_add(e, &e->due, slot, before);
 }
 
 void ddp__delay_control(ddp__engine *e, int peer, double now)
@@ -96,7 +93,7 @@ double ddp__last_due(const ddp__engine *e, int peer)
     ddp__link l = e->links.own;
     double last = -1;
 
-    for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
+    for (int s = e->due.first; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }

@@ -110,10 +110,14 @@ static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
     return op->reduced == ddp__segment_length(e, op, e->rank);
 }
 
+/* Nothing reads its input any more. */
 static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
-    if (op->to.strip == op->from.strip || op->m.add || op->released) return;
-    if (ddp__direct_input_over(e, op)) ddp__op_release(e, op);
+    if (op->to.strip == op->from.strip || op->m.add || op->released || !ddp__direct_input_over(e, op)) return;
+    pthread_mutex_lock(&e->lock);
+    op->released = 1;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
 }
 
 /* A chunk of the own values has been taken by the wire for every peer. */
@@ -151,7 +155,7 @@ int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size
         const int s = i == own ? -1 : ddp__pending(e, rank[i], op);
         if (s < 0) continue;
         ddp__row(e, op, rank[i])->u.flow.taken += count;
-        ddp__pending_remove(e, rank[i], s);
+        ddp__chain_remove(e, &e->peers[rank[i]].pending, s);
         ddp__slot_free(e, s);
     }
     return 1;

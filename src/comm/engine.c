@@ -35,6 +35,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
+    int **const ids[] = {&e->ring, &e->turn, &e->order, &e->site, &e->site_place, &e->site_part, &e->site_side};
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
@@ -55,13 +56,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     }
     e->member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->member);
     e->place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->place);
-    e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
-    e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
-    e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
-    e->site = (int *)ddp__carve(block, &used, world, sizeof *e->site);
-    e->site_place = (int *)ddp__carve(block, &used, world, sizeof *e->site_place);
-    e->site_part = (int *)ddp__carve(block, &used, world, sizeof *e->site_part);
-    e->site_side = (int *)ddp__carve(block, &used, world, sizeof *e->site_side);
+    for (int i = 0; i < 7; i++) *ids[i] = (int *)ddp__carve(block, &used, world, sizeof **ids[i]);
     e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
@@ -193,7 +188,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
     ddp__ways_fill(plan.ways);
-    plan.first_due = plan.last_due = -1;
+    plan.due.first = plan.due.last = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
@@ -210,7 +205,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
-        e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
+        e->peers[r].in_slot = e->peers[r].pending.first = e->peers[r].pending.last = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
         e->order[r] = r;
     }

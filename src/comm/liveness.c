@@ -153,7 +153,7 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 static void ddp__check_early(ddp__engine *e, int peer, double now, double *again)
 {
     double limit = e->cfg.op_timeout_s;
-    int s = e->peers[peer].first_pending;
+    int s = e->peers[peer].pending.first;
     char layer[64];
 
     if (limit <= 0 || s < 0) return;

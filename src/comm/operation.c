@@ -144,6 +144,8 @@ int ddp__root(const ddp__engine *e, const ddp__op *op)
     return ddp__team_of(e, op).place[op->m.peer] >= 0 ? op->m.peer : e->member[0];
 }
 
+size_t ddp__part_start(size_t n, size_t parts, size_t i) { return n / parts * i + n % parts * i / parts; }
+
 void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
     const ddp__members team = ddp__team_of(e, op);
@@ -155,8 +157,8 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     if (op->way->whole) *to = op->n;
     if (op->way->whole || team.place[of] < 0) return;
     j = (size_t)(all ? of : team.place[of]);
-    *from = op->n / parts * j + op->n % parts * j / parts;
-    *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
+    *from = ddp__part_start(op->n, parts, j);
+    *to = ddp__part_start(op->n, parts, j + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
     *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
@@ -264,14 +266,6 @@ void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values)
 {
     op->left -= values;
     if (op->left == 0) ddp__complete(e, op);
-}
-
-void ddp__op_release(ddp__engine *e, ddp__op *op)
-{
-    pthread_mutex_lock(&e->lock);
-    op->released = 1;
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
 }
 
 void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)

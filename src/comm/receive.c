@@ -134,7 +134,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
         return;
     }
     if (op && !ddp__agrees(e, s->peer, op, &f)) return;
-    if (!op || (op->way->stages && f.type == DDP__FRAME_PART)) ddp__pending_add(e, slot);
+    if (!op || (op->way->stages && f.type == DDP__FRAME_PART)) ddp__chain_add(e, &e->peers[s->peer].pending, slot, e->peers[s->peer].pending.last);
     if (!op) {
         if (f.p2p) e->dirty = 1; /* who receives from anybody may begin */
         return;
@@ -159,7 +159,7 @@ void ddp__collect_early(ddp__engine *e, ddp__op *op, double now)
         }
         for (; s >= 0 && e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE; s = ddp__pending(e, peer, op)) {
             const ddp__frame f = e->slot[s].f;
-            if (!op->way->stages) ddp__pending_remove(e, peer, s);
+            if (!op->way->stages) ddp__chain_remove(e, &e->peers[peer].pending, s);
             op->way->arrived(e, op, peer, s, &f, now);
             if (op->way->stages) return; /* it has looked at those of all */
         }

@@ -90,7 +90,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
     op->left = op->u.ring.sums_left + op->u.ring.results_left + results;
-    op->u.ring.first_sum = op->u.ring.last_sum = -1;
+    op->u.ring.sums.first = op->u.ring.sums.last = -1;
     op->missing = op->n > 0; /* until something is here that has been at every rank */
     /* the first sum of the rank before depends on nobody else */
     if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
@@ -133,8 +133,8 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
-    if (op->u.ring.first_sum >= 0 && ddp__may_stage(e, op, peer, 1)) {
-        const ddp__frame *sum = &e->slot[op->u.ring.first_sum].f;
+    if (op->u.ring.sums.first >= 0 && ddp__may_stage(e, op, peer, 1)) {
+        const ddp__frame *sum = &e->slot[op->u.ring.sums.first].f;
         ddp__describe(f, op, DDP__FRAME_SUM, sum->offset, sum->length / sizeof(float));
         return 1;
     }
@@ -166,9 +166,8 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
         (void)ddp__guard_check(e, op, f->offset, count);
         return -1;
     }
-    slot = op->u.ring.first_sum;
-    op->u.ring.first_sum = e->slot[slot].next;
-    if (op->u.ring.first_sum < 0) op->u.ring.last_sum = -1;
+    slot = op->u.ring.sums.first;
+    ddp__chain_remove(e, &op->u.ring.sums, slot);
     return slot;
 }
 
@@ -213,10 +212,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
         const void *own = ddp__memory_at(op, &op->from, f->offset + done, count - done, &here);
         ddp__floats_add(s->data + done, (const float *)own, here);
     }
-    s->next = -1;
-    if (op->u.ring.last_sum >= 0) e->slot[op->u.ring.last_sum].next = slot;
-    else op->u.ring.first_sum = slot;
-    op->u.ring.last_sum = slot;
+    ddp__chain_add(e, &op->u.ring.sums, slot, op->u.ring.sums.last);
 }
 
 /* A result: it is kept where it is sent on from, too. */

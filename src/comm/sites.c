@@ -48,18 +48,13 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 
 static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
-static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_t *from, size_t *to)
-{
-    *from = first + n / parts * i + n % parts * i / parts;
-    *to = first + n / parts * (i + 1) + n % parts * (i + 1) / parts;
-}
-
 /* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them finishes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
     if (place >= op->u.sites.slices) return;
-    ddp__sites_cut(0, op->n, (size_t)op->u.sites.slices, (size_t)place, from, to);
+    *from = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place);
+    *to = ddp__part_start(op->n, (size_t)op->u.sites.slices, (size_t)place + 1);
     if (op->m.coding < DDP_AS_INT4) return;
     *from -= *from % 2; /* no byte is cut */
     if (*to < op->n) *to -= *to % 2;
@@ -67,10 +62,12 @@ static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t 
 
 static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
+    const size_t sites = (size_t)op->u.sites.sites, part = (size_t)e->site_part[of];
     size_t first, last;
 
     ddp__sites_slice(op, e->site_place[of], &first, &last);
-    ddp__sites_cut(first, last - first, (size_t)op->u.sites.sites, (size_t)e->site_part[of], from, to);
+    *from = first + ddp__part_start(last - first, sites, part);
+    *to = first + ddp__part_start(last - first, sites, part + 1);
     if (!ddp__in_blocks((int)op->m.coding)) return;
     *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;

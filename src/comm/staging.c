@@ -41,33 +41,30 @@ void ddp__slot_free(ddp__engine *e, int slot)
     ddp__owe(e, s->peer, &s->f);
 }
 
-void ddp__pending_add(ddp__engine *e, int slot)
+void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind)
 {
-    ddp__peer *p = &e->peers[e->slot[slot].peer];
+    int *before = behind < 0 ? &c->first : &e->slot[behind].next;
 
-    e->slot[slot].next = -1;
-    if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
-    else p->first_pending = slot;
-    p->last_pending = slot;
+    e->slot[slot].next = *before;
+    *before = slot;
+    if (c->last == behind) c->last = slot;
+}
+
+void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot)
+{
+    int before = -1;
+
+    for (int s = c->first; s != slot; s = e->slot[s].next) before = s;
+    *(before < 0 ? &c->first : &e->slot[before].next) = e->slot[slot].next;
+    if (c->last == slot) c->last = before;
 }
 
 int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
-    int s = e->peers[peer].first_pending;
+    int s = e->peers[peer].pending.first;
 
     while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
-}
-
-void ddp__pending_remove(ddp__engine *e, int peer, int slot)
-{
-    ddp__peer *p = &e->peers[peer];
-    int before = -1, s = p->first_pending;
-
-    for (; s != slot; s = e->slot[s].next) before = s;
-    if (before >= 0) e->slot[before].next = e->slot[s].next;
-    else p->first_pending = e->slot[s].next;
-    if (p->last_pending == s) p->last_pending = before;
 }
 
 /* ---- slots there ---- */
@@ -257,7 +254,7 @@ int ddp__flow_over(ddp__engine *e, const ddp__op *op, int peer)
     if (ddp__flow_returns(op))
         return x->u.flow.results >= comes && x->u.flow.finished >= op->way->part(e, op, peer, 0, &from, &to);
     /* nothing goes back, so a peer may go before its values are added up */
-    for (int s = e->peers[peer].first_pending; s >= 0; s = e->slot[s].next)
+    for (int s = e->peers[peer].pending.first; s >= 0; s = e->slot[s].next)
         if (e->slot[s].f.seq == op->seq && e->slot[s].f.p2p == op->p2p) got += ddp__frame_values(&e->slot[s].f);
     return got >= comes;
 }

@@ -36,6 +36,8 @@ typedef struct ddp__strips { /* the memory of a message, in order */
     int         count;
 } ddp__strips;
 
+typedef struct ddp__chain { int first, last; } ddp__chain; /* slots, each with the next; -1: there are none */
+
 typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
 typedef struct ddp__op {
@@ -64,7 +66,7 @@ typedef struct ddp__op {
         struct {
             size_t sums_left, results_left; /* values not yet given to the next rank */
             size_t to_come;                 /* values the rank before has still to send */
-            int    first_sum, last_sum;     /* slots with partial sums to be sent on */
+            ddp__chain sums;                /* slots with partial sums to be sent on */
         } ring;
         struct {
             int    state;
@@ -152,7 +154,7 @@ typedef struct ddp__peer {
     double         transit_at; /* of the quickest frame so far; 0: none yet */
     double         reached;    /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
-    int            first_pending, last_pending;
+    ddp__chain     pending;
     int            goodbye_read, abort_read, left, farewell, closed;
     int            out_of_world; /* membership: nothing it says counts */
     uint32_t       paired_seq[DDP__PAIRED]; /* of the next */
@@ -277,7 +279,7 @@ struct ddp__engine {
     ddp__slot         *slot;          /* world x slots */
     ddp__control      *control;       /* ring of the delay queue */
     int                control_room, control_first, control_count;
-    int                first_due, last_due; /* delay queue of slots, in order of reached */
+    ddp__chain         due;           /* delay queue of slots, in order of reached */
     unsigned char     *want_send, *want_recv;
     const float      **terms;
     float             *rounded;       /* [chunk] own values as they travel; NULL: no coding */
@@ -360,6 +362,7 @@ DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *o
 DDP_LIB int  ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
+DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* where part i of n values begins */
 /* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
 DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
@@ -379,7 +382,6 @@ DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
 DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */
 /* That peer has to send something, to be called in begin; it has begun it. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
@@ -436,10 +438,11 @@ DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t 
 
 /* ---- staging.c: slots here and credits for slots there ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-DDP_LIB void ddp__pending_add(ddp__engine *e, int slot);
+/* Puts a slot behind another of a list (-1: in front); takes one out. */
+DDP_LIB void ddp__chain_add(ddp__engine *e, ddp__chain *c, int slot, int behind);
+DDP_LIB void ddp__chain_remove(ddp__engine *e, ddp__chain *c, int slot);
 /* The oldest staged chunk of an operation from a peer; -1 if none. */
 DDP_LIB int  ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
-DDP_LIB void ddp__pending_remove(ddp__engine *e, int peer, int slot);
 /* Room at that peer for one more chunk of an operation; forward: a sum that a ring sends on. */
 DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);

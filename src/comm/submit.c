@@ -274,18 +274,16 @@ static int ddp__ticket_done(const ddp__engine *e, long ticket)
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
-static int ddp__ticket_released(const ddp__engine *e, long ticket)
+/* Until it is done, or (input) until nothing reads its input any more. */
+static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_error *err)
 {
-    return ddp__ticket_done(e, ticket) || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
-}
-
-static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
-{
+    const ddp__op *op = &e->ops[ticket % e->cfg.queue];
     ddp_status status = DDP_OK;
 
     pthread_mutex_lock(&e->lock);
-    while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
-    if (!over(e, ticket)) {
+    while (!ddp__ticket_done(e, ticket) && !(input && op->released) && !e->quiet)
+        pthread_cond_wait(&e->changed, &e->lock);
+    if (!ddp__ticket_done(e, ticket) && !(input && op->released)) {
         if (err) *err = e->error;
         status = e->error.code;
     }
@@ -293,14 +291,11 @@ static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const
     return status;
 }
 
-ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err)
-{
-    return ddp__wait_until(e, ticket, ddp__ticket_done, err);
-}
+ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err) { return ddp__wait_until(e, ticket, 0, err); }
 
 ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 {
-    return ddp__wait_until(e, ticket, ddp__ticket_released, err);
+    return ddp__wait_until(e, ticket, 1, err);
 }
 
 int ddp__engine_done(ddp__engine *e, long ticket)

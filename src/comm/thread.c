@@ -6,9 +6,9 @@
 /* When the next chunk under way has passed the downlink, DBL_MAX: none is. */
 static double ddp__chunk_due(const ddp__engine *e)
 {
-    const ddp__slot *s = &e->slot[e->first_due];
+    const ddp__slot *s = &e->slot[e->due.first];
 
-    return e->first_due < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
+    return e->due.first < 0 ? DBL_MAX : ddp__link_due(&e->links.own, s->reached, DDP__FRAME_BYTES + s->f.length);
 }
 
 /* When a frame has left, the uplink is free again, a frame is here or a message was submitted; DBL_MAX: never. */
@@ -60,11 +60,9 @@ static int ddp__run_due(ddp__engine *e, double now)
     for (; e->fault.code == DDP_OK && (when = ddp__next_event(e)) <= now; moved = 1) {
         ddp__uplink_done(e, when);
         if (ddp__chunk_due(e) <= when) {
-            int s = e->first_due;
+            int s = e->due.first;
             (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
-            e->first_due = e->slot[s].next;
-            if (e->first_due < 0) e->last_due = -1;
-            e->slot[s].next = -1;
+            ddp__chain_remove(e, &e->due, s);
             ddp__slot_ready(e, s, when);
         }
         if (e->control_count > 0 && e->control[e->control_first].due <= when) ddp__control_due(e, when);

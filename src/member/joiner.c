@@ -407,7 +407,7 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
     for (;;) {
         s = ddp__engine_joined(engine, 0.1, err);
         if (s != DDP_TIMEOUT) return s;
-        if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
+        if (gone < 0 && ddp__stream_wait(j->tls, j->fd, 0)) gone = ddp_now();
         if (gone >= 0 && ddp_now() > gone + 2) return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
             return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "

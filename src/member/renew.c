@@ -85,23 +85,15 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     p->discard = 1;
 }
 
-/* Keeps of a list of slots those of send/recv; returns the last. */
-static int ddp__list_drop(ddp__engine *e, int *first)
+/* Keeps of a list of slots those of send/recv. */
+static void ddp__chain_drop(ddp__engine *e, ddp__chain *c)
 {
-    int s = *first, last = -1;
-
-    *first = -1;
-    for (int next; s >= 0; s = next) {
+    for (int next, s = c->first; s >= 0; s = next) {
         next = e->slot[s].next;
-        if (ddp__is_collective(&e->slot[s].f)) {
-            ddp__slot_free(e, s);
-            continue;
-        }
-        *(last < 0 ? first : &e->slot[last].next) = s;
-        e->slot[s].next = -1;
-        last = s;
+        if (!ddp__is_collective(&e->slot[s].f)) continue;
+        ddp__chain_remove(e, c, s);
+        ddp__slot_free(e, s);
     }
-    return last;
 }
 
 void ddp__epoch_freeze(ddp__engine *e, double now)
@@ -113,14 +105,14 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->member_data->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
+        if (op && op->way == ddp__ring_way()) ddp__chain_drop(e, &op->u.ring.sums);
     }
-    e->last_due = ddp__list_drop(e, &e->first_due);
+    ddp__chain_drop(e, &e->due);
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
         ddp__out_drop(e, r, 0);
         ddp__in_drop(e, r);
-        e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
+        ddp__chain_drop(e, &e->peers[r].pending);
     }
     for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
         ddp__peer *p = &e->peers[r];
@@ -275,7 +267,7 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
 
     memset(p, 0, sizeof *p);
     p->coded = coded;
-    p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
+    p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
     for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;

@@ -205,8 +205,9 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
     if (m->fd[h->rank] >= 0) {
-        /* a rank that was started again, or dials again; rank 0 has told all where it was */
-        if ((!rank && m->meshing) || !ddp__stream_gone(tls, m->fd[h->rank])) return DDP__REFUSE_TWICE;
+        /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one is
+         * connected with all; before that a peer says nothing, so what can be read is its end */
+        if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, m->fd[h->rank], 0)) return DDP__REFUSE_TWICE;
         ddp__stream_close(tls, m->fd[h->rank]);
         m->fd[h->rank] = -1;
     }

@@ -59,7 +59,7 @@ typedef struct ddp__meeting {
     ddp__leg *leg;             /* [world] */
     unsigned char *relayed;    /* [world] by way of rank 0 */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
-    int go;                    /* others: rank 0 has said so */
+    int ready, go;             /* others: said to rank 0; rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 

@@ -198,16 +198,16 @@ static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
     char text[128];
-    int missing, ready = 0;
+    int missing;
 
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
-        if (!missing && !ready &&
+        if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
-        ready |= !missing;
+        m->ready |= !missing;
         if (ddp_now() >= m->until)
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
                              missing ? text : "rank 0, which waits for others to be ready");

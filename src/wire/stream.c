@@ -47,16 +47,6 @@ int ddp__stream_wait(ddp__tls *t, int fd, double until)
     return ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLIN), until) != 0;
 }
 
-int ddp__stream_gone(ddp__tls *t, int fd)
-{
-    char c;
-    ssize_t n;
-
-    if (t) return t->table->gone(t, fd);
-    n = recv(fd, &c, 1, MSG_PEEK);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
 static int ddp__stream_late(void)
 {
     errno = ETIMEDOUT;

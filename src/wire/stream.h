@@ -21,7 +21,6 @@ typedef struct ddp__tls_table {
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
     int  (*events)(ddp__tls *t, int fd, int want);
     int  (*ready)(ddp__tls *t, int fd);
-    int  (*gone)(ddp__tls *t, int fd);
     int  (*may_be)(ddp__tls *t, int fd, int rank, char *why);
     int  (*may_join)(ddp__tls *t, int fd, int *id, char *name, char *why);
     ddp__tls *(*part)(ddp__tls *t, int fd);
@@ -53,9 +52,8 @@ DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
 DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
 /* 1 if bytes have left the socket but not yet been read from here: poll would not see them. */
 DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
-/* Waits until something can be read, or until then: 1, or 0 when the time is over. */
+/* Waits until something can be read, be it the end, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
 /* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);

@@ -8,13 +8,15 @@
 static int ddp__tls_bio_write(BIO *b, const char *bytes, int n)
 {
     ddp__tls_session *s = (ddp__tls_session *)BIO_get_data(b);
-    ssize_t did;
+    struct iovec iov;
+    long did;
 
     BIO_clear_retry_flags(b);
-    do did = send(s->fd, bytes, (size_t)n, DDP__NOSIGNAL);
-    while (did < 0 && errno == EINTR);
-    if (did >= 0) return (int)did;
-    if (errno == EAGAIN || errno == EWOULDBLOCK) BIO_set_retry_write(b);
+    iov.iov_base = (char *)(uintptr_t)bytes;
+    iov.iov_len = (size_t)n;
+    did = ddp__stream_send(NULL, s->fd, &iov, 1);
+    if (did > 0) return (int)did;
+    if (did == 0) BIO_set_retry_write(b);
     else s->cause = errno;
     return -1;
 }
@@ -331,17 +333,6 @@ static int ddp__tls_ready(ddp__tls *t, int fd)
     return s && !s->broken && (s->from < s->to || SSL_pending(s->ssl) > 0);
 }
 
-static int ddp__tls_gone(ddp__tls *t, int fd)
-{
-    ddp__tls_session *s = ddp__tls_usable(t, fd);
-    char c;
-    int n;
-
-    if (!s) return 1;
-    n = SSL_peek(s->ssl, &c, 1);
-    return n <= 0 && ddp__tls_outcome(s, n, &s->read_for) < 0;
-}
-
 /* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
@@ -483,10 +474,10 @@ static void ddp__tls_destroy(ddp__tls *t)
     DDP_FREE(k);
 }
 
-static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,    ddp__tls_shake,  ddp__tls_send, ddp__tls_recv,
-                                                  ddp__tls_events,   ddp__tls_ready,  ddp__tls_gone, ddp__tls_may_be,
-                                                  ddp__tls_may_join, ddp__tls_part,   ddp__tls_why,  ddp__tls_end,
-                                                  ddp__tls_leave,    ddp__tls_destroy};
+static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,  ddp__tls_shake,  ddp__tls_send,     ddp__tls_recv,
+                                                  ddp__tls_events, ddp__tls_ready,  ddp__tls_may_be,   ddp__tls_may_join,
+                                                  ddp__tls_part,   ddp__tls_why,    ddp__tls_end,      ddp__tls_leave,
+                                                  ddp__tls_destroy};
 
 int ddp__tls_plug(ddp__tls_keys *k)
 {
