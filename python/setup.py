@@ -28,16 +28,15 @@ class Binary(Distribution):
         return True
 
 
-commands = {"build_py": WithLibrary}
 try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # before setuptools 70.1
     from wheel.bdist_wheel import bdist_wheel
 
-    class AnyPython(bdist_wheel):
-        def get_tag(self):
-            return ("py3", "none") + super().get_tag()[2:]
 
-    commands["bdist_wheel"] = AnyPython
-except ImportError:
-    pass
+class AnyPython(bdist_wheel):
+    def get_tag(self):
+        return ("py3", "none") + super().get_tag()[2:]
 
-setup(cmdclass=commands, distclass=Binary)
+
+setup(cmdclass={"build_py": WithLibrary, "bdist_wheel": AnyPython}, distclass=Binary)

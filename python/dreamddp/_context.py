@@ -45,21 +45,26 @@ def address_of(array, what, device="cpu"):
     return ctypes.addressof(ctypes.c_char.from_buffer(array)), view.nbytes // 4
 
 
-def _cuda(config, stream):
-    """Fills in the backend; what has to outlive the context."""
-    lib = load("libdreamddp_cuda.so")
+def _torch_cuda():
+    """PyTorch's current device and stream, or those of a program without it."""
+    try:
+        import torch
+    except ImportError:
+        return -1, 0
+    if not torch.cuda.is_available():
+        return -1, 0
+    return torch.cuda.current_device(), torch.cuda.current_stream().cuda_stream
+
+
+def _cuda(lib, config, stream):
+    """Fills in the backend, which has to outlive the context."""
     lib.ddp_cuda.restype, lib.ddp_cuda.argtypes = c.ddp_backend, [ctypes.c_int, ctypes.c_int]
-    if stream is None:
-        try:
-            import torch
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % max(1, torch.cuda.device_count()))
-            stream = torch.cuda.current_stream().cuda_stream
-        except ImportError:
-            stream = 0
-    backend = lib.ddp_cuda(0, -1)
+    device, current = _torch_cuda()
+    backend = lib.ddp_cuda(0, device)
     config.backend = ctypes.pointer(backend)
-    config.cuda_stream = stream or 1  # 0 would be a stream of the library's own; 1 is cudaStreamLegacy
-    return lib, backend
+    # 0 would be a stream of the library's own; 1 is CUDA's name for the default stream
+    config.cuda_stream = (current if stream is None else stream) or 1
+    return backend
 
 
 class Context:
@@ -72,7 +77,7 @@ class Context:
             raise InvalidArgument("init: device=%r is neither 'cpu' nor 'cuda'" % (device,))
         self.lib = load("libdreamddp_cuda.so" if device == "cuda" else "libdreamddp.so")
         config = config_of(self.lib, settings)
-        self._kept = [_cuda(config, stream)] if device == "cuda" else []  # borrowed by the library until close
+        self._kept = [_cuda(self.lib, config, stream)] if device == "cuda" else []  # borrowed by the library until close
         self.micro_batches = config.micro_batches or 1
         self.ptr = self.lib.ddp_open(config, err)
         if not self.ptr:

@@ -1,0 +1,520 @@
+"""What three ranks do in tests/python/test_python.py: PyTorch's loops against PyTorch alone, and mistakes.
+
+Every rank trains, and knows what the others' data are. Cases run one after the other, each in a context of its own.
+"""
+import contextlib
+import copy
+import sys
+import tempfile
+
+import dreamddp
+import torch
+
+RANKS = 3
+CASES = []
+
+
+def worker(function):
+    CASES.append(function)
+    return function
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+STEPS = 7
+
+
+def model_of(seed=5, kind="plain"):
+    torch.manual_seed(seed)
+    if kind == "norm":
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5), torch.nn.Tanh(),
+                               torch.nn.Linear(5, 1))
+
+
+def batch(rank, step):
+    g = torch.Generator().manual_seed(1000 * rank + step)
+    x = torch.randn(4, 6, generator=g)
+    return x, x.sum(1, keepdim=True).sin()
+
+
+def loss_of(model, rank, step):
+    x, y = batch(rank, step)
+    return torch.nn.functional.mse_loss(model(x), y)
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.05)
+
+
+def flat(model):
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+@contextlib.contextmanager
+def world(**settings):
+    dreamddp.init(connect_timeout_s=60, **settings)
+    try:
+        yield dreamddp.rank()
+    finally:
+        dreamddp.close()
+
+
+def near(a, b, what, most=2e-6):
+    far = (a - b).abs().max().item()
+    expect(far <= most, "%s: %g apart" % (what, far))
+
+
+def all_equal(model, what):
+    """On all ranks, bit for bit, as another context sees them."""
+    mine = flat(model)
+    with world():
+        theirs = dreamddp.broadcast(mine.clone())
+        expect(torch.equal(mine, theirs), "%s: ranks differ" % what)
+
+
+def trained(settings, make=adamw, steps=STEPS, loop=None, kind="plain", prepare=None):
+    """A model trained by wrap; rank r begins from another one, which must not matter."""
+    with world(**settings) as rank:
+        model = model_of(5 + rank, kind)
+        opt = make(model)
+        if prepare:
+            prepare(model)
+        model, opt = dreamddp.wrap(model, opt)
+        for s in range(steps):
+            if loop:
+                loop(model, opt, rank, s)
+            else:
+                opt.zero_grad()
+                loss_of(model, rank, s).backward()
+                opt.step()
+        dreamddp.sync_all()
+        return model
+
+
+def alone(make=adamw, steps=STEPS, average=None, loss=loss_of, clip=None):
+    """The same without the library: all ranks' models in this process. average: "gradients", or the steps of a period."""
+    models = [model_of() for _ in range(RANKS)]
+    opts = [make(m) for m in models]
+    for s in range(steps):
+        for r in range(RANKS):
+            opts[r].zero_grad()
+            loss(models[r], r, s).backward()
+        with torch.no_grad():
+            for same in zip(*[m.parameters() for m in models]):
+                if average == "gradients":
+                    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in same]
+                    mean = sum(grads[1:], grads[0]) / RANKS
+                    for p in same:
+                        p.grad = mean.clone()
+                elif (s + 1) % average == 0:
+                    mean = sum(list(same)[1:], same[0]) / RANKS
+                    for p in same:
+                        p.copy_(mean)
+        for m, o in zip(models, opts):
+            if clip:
+                torch.nn.utils.clip_grad_norm_(m.parameters(), clip)
+            o.step()
+    with torch.no_grad():  # sync_all
+        return sum([flat(m) for m in models[1:]], flat(models[0])) / RANKS
+
+
+@worker
+def gradients_are_averaged_as_pytorch_alone_would():
+    right = alone(average="gradients")
+    first = None
+    for strategy in ("ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte"):
+        model = trained({"strategy": strategy, "bucket_bytes": 200})
+        near(flat(model), right, strategy)
+        first = flat(model) if first is None else first
+        expect(torch.equal(first, flat(model)), "%s: other bits than ssgd" % strategy)
+    all_equal(model, "usbyte")
+
+
+@worker
+def parameters_are_averaged_before_the_update():
+    for period in (1, 3):
+        model = trained({"strategy": "localsgd", "period": period})
+        near(flat(model), alone(average=period), "localsgd with H = %d" % period)
+    expect(torch.equal(flat(trained({"strategy": "dreamddp", "period": 1})), flat(trained({"strategy": "localsgd", "period": 1}))),
+           "dreamddp with H = 1 is not localsgd with H = 1")
+    near(flat(trained({"strategy": "diloco", "period": 3, "outer_lr": 1.0, "outer_momentum": -1.0})), alone(average=3),
+         "diloco that only averages")
+    for strategy in ("enp", "dreamddp", "diloco", "sparseloco"):
+        all_equal(trained({"strategy": strategy, "period": 3}, steps=12), strategy)
+
+
+@worker
+def any_optimizer_stays_the_programs_own():
+    for make in (lambda m: torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9, nesterov=True),
+                 lambda m: torch.optim.Adagrad(m.parameters(), lr=0.05), lambda m: torch.optim.RMSprop(m.parameters(), lr=0.01),
+                 lambda m: torch.optim.Adamax([{"params": m[0].parameters(), "lr": 0.1}, {"params": list(m[2].parameters()) +
+                                                                                       list(m[4].parameters())}], lr=0.02)):
+        near(flat(trained({"strategy": "wfbp"}, make)), alone(make, average="gradients"), str(make))
+
+
+@worker
+def schedules_made_before_and_after_wrap_work():
+    def rates(early):
+        seen = []
+        with world(strategy="wfbp") as rank:
+            model = model_of()
+            opt = torch.optim.SGD(model.parameters(), lr=1.0)
+            schedule = torch.optim.lr_scheduler.StepLR(opt, 1, 0.5) if early else None
+            model, opt = dreamddp.wrap(model, opt)
+            schedule = schedule or torch.optim.lr_scheduler.StepLR(opt, 1, 0.5)
+            for s in range(3):
+                opt.zero_grad()
+                loss_of(model, rank, s).backward()
+                opt.step()
+                schedule.step()
+                seen.append(opt.param_groups[0]["lr"])
+            expect(dreamddp.step() == 3, "%d steps of the library" % dreamddp.step())
+        expect(seen == [0.5, 0.25, 0.125], "rates %s" % seen)
+    rates(True)
+    rates(False)
+
+
+@worker
+def gradients_may_be_zeroed_in_any_way():
+    def with_none(model, opt, rank, s):
+        opt.zero_grad(set_to_none=True)
+        loss_of(model, rank, s).backward()
+        opt.step()
+
+    def with_zeros(model, opt, rank, s):
+        model.zero_grad(set_to_none=False)
+        loss_of(model, rank, s).backward()
+        opt.step()
+
+    def by_hand(model, opt, rank, s):
+        for p in model.parameters():
+            p.grad = None if s % 2 else torch.zeros_like(p)
+        opt.step(lambda: loss_of(model, rank, s).backward())
+
+    right = alone(average="gradients")
+    for loop in (with_none, with_zeros, by_hand):
+        near(flat(trained({"strategy": "wfbp"}, loop=loop)), right, loop.__name__)
+
+
+@worker
+def gradients_are_whole_when_backward_returns():
+    def clipped(model, opt, rank, s):
+        opt.zero_grad()
+        loss_of(model, rank, s).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        opt.step()
+
+    right = alone(average="gradients", clip=0.1)
+    near(flat(trained({"strategy": "wfbp", "bucket_bytes": 100}, loop=clipped)), right, "clip_grad_norm_")
+    near(flat(trained({"strategy": "wfbp", "clip_norm": 0.1})), right, "clip_norm")
+
+
+@worker
+def gradients_accumulate():
+    def two(model, rank, s):
+        return (loss_of(model, rank, 2 * s) + loss_of(model, rank, 2 * s + 1)) / 2
+
+    def no_sync(model, opt, rank, s):
+        opt.zero_grad()
+        with dreamddp.no_sync():
+            (loss_of(model, rank, 2 * s) / 2).backward()
+        (loss_of(model, rank, 2 * s + 1) / 2).backward()
+        opt.step()
+
+    def all_local(model, opt, rank, s):
+        opt.zero_grad()
+        with dreamddp.no_sync():
+            two(model, rank, s).backward()
+        opt.step()
+
+    def twice(model, opt, rank, s):
+        opt.zero_grad()
+        loss_of(model, rank, 2 * s).backward()
+        loss_of(model, rank, 2 * s + 1).backward()
+        opt.step()
+
+    right = alone(average="gradients", loss=two)
+    near(flat(trained({"strategy": "wfbp"}, loop=no_sync)), right, "no_sync")
+    near(flat(trained({"strategy": "wfbp"}, loop=all_local)), right, "no_sync around all")
+    near(flat(trained({"strategy": "wfbp", "micro_batches": 2}, loop=twice)), right, "micro_batches")
+    near(flat(trained({"strategy": "localsgd", "period": 2, "micro_batches": 2}, loop=twice)),
+         alone(average=2, loss=two), "micro_batches of localsgd")
+
+
+class Odd(torch.nn.Module):
+    """A tied weight, a frozen layer, one that some steps do not use, and one that none does."""
+
+    def __init__(self, seed=5):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.first = torch.nn.Linear(6, 6)
+        self.frozen = torch.nn.Linear(6, 6)
+        self.frozen.requires_grad_(False)
+        self.branch = torch.nn.Linear(6, 6)
+        self.never = torch.nn.Linear(6, 2)
+        self.again = torch.nn.Linear(6, 6)
+        self.again.weight = self.first.weight
+
+    def forward(self, x, branch):
+        x = self.frozen(torch.tanh(self.first(x)))
+        return self.scale * self.again(torch.tanh(self.branch(x) if branch else x)).sum(1, keepdim=True)
+
+
+def odd_loss(model, rank, s):
+    x, y = batch(rank, s)
+    return torch.nn.functional.mse_loss(model(x, (rank + s) % 3 > 0), y)
+
+
+@worker
+def tied_frozen_and_unused_parameters_are_no_trouble():
+    def sgd(model):
+        return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+
+    models = [Odd() for _ in range(RANKS)]
+    opts = [sgd(m) for m in models]
+    for s in range(STEPS):
+        for r in range(RANKS):
+            opts[r].zero_grad()
+            odd_loss(models[r], r, s).backward()
+        for same in zip(*[[p for p in m.parameters() if p.requires_grad] for m in models]):
+            grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in same]
+            for p in same:
+                p.grad = (sum(grads[1:], grads[0]) / RANKS).clone()
+        for o in opts:
+            o.step()
+    for strategy in ("wfbp", "usbyte", "localsgd", "dreamddp", "diloco"):
+        with world(strategy=strategy, period=2, bucket_bytes=100) as rank:
+            model = Odd(5 + rank)
+            model, opt = dreamddp.wrap(model, sgd(model))
+            for s in range(STEPS):
+                opt.zero_grad()
+                odd_loss(model, rank, s).backward()
+                opt.step()
+                with torch.no_grad():  # an evaluation
+                    odd_loss(model, rank, s)
+            dreamddp.sync_all()
+            expect(model.again.weight is model.first.weight, "the tie is gone")
+        if strategy in ("wfbp", "usbyte"):
+            near(flat(model), flat(models[0]), strategy)
+        all_equal(model, strategy)
+
+
+@worker
+def clipping_while_gradients_are_in_flight_is_named():
+    with world(strategy="wfbp", bucket_bytes=100) as rank:
+        model = Odd()
+        model, opt = dreamddp.wrap(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
+        odd_loss(model, rank, 0).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        try:
+            opt.step()
+            raise Wrong("it was not noticed")
+        except dreamddp.UsageError as e:
+            expect("clip_norm" in str(e) and "was changed between backward() and step()" in str(e), str(e))
+
+
+@worker
+def running_statistics_are_averaged_by_sync_all():
+    for strategy in ("wfbp", "localsgd"):
+        model = trained({"strategy": strategy, "period": 3}, kind="norm")
+        all_equal(model, strategy)
+        mean = model[1].running_mean
+        with world():
+            expect(torch.equal(mean, dreamddp.broadcast(mean.clone())), "%s: running means differ" % strategy)
+
+
+@worker
+def the_librarys_state_goes_on_bit_for_bit():
+    for settings in ({"strategy": "dreamddp", "period": 3}, {"strategy": "diloco", "period": 4}):
+        settings["deterministic"] = 1
+
+        def part(first, last, before):
+            with world(**settings) as rank:
+                model = model_of(5 + rank)
+                model, opt = dreamddp.wrap(model, adamw(model))
+                if before:
+                    dreamddp.load_state_dict(before[0])
+                    opt.load_state_dict(before[1])
+                expect(dreamddp.step() == first, "step %d" % dreamddp.step())
+                for s in range(first, last):
+                    opt.zero_grad()
+                    loss_of(model, rank, s).backward()
+                    opt.step()
+                if last == 12:
+                    dreamddp.sync_all()
+                return (dreamddp.state_dict(), copy.deepcopy(opt.state_dict())), flat(model)
+
+        whole = part(0, 12, None)[1]
+        half = part(0, 6, None)[0]
+        expect(torch.equal(whole, part(6, 12, half)[1]), "%s: not as if it had not stopped" % settings["strategy"])
+
+
+@worker
+def what_was_measured_and_planned_can_be_read():
+    with world(strategy="dreamddp", period=3, net="50mbit,1ms") as rank:
+        model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
+        model, opt = dreamddp.wrap(model, adamw(model))
+        expect(dreamddp.profile() is None, "a profile before the first step")
+        for s in range(12):
+            opt.zero_grad()
+            model(torch.ones(4, 64)).sum().backward()
+            opt.step()
+        p, q = dreamddp.profile(), dreamddp.plan()
+        expect(len(p) == 6 and p.names == ["0", "1", "2", "3", "4", "5"] and p.params == [4160.0] * 6, "%s %s" % (p.names, p.params))
+        expect(q.period == 3 and sorted(sum(q.sets, [])) == list(range(6)), str(q))
+        st = dreamddp.stats()
+        expect(st["strategy"] == "dreamddp" and st["steps"] == 12 and st["bytes_sent"] > 0, str(st))
+        best, rows = dreamddp.choose()
+        expect(len(rows) > 10 and best["choose"] in [r["strategy"] for r in rows], str(best))
+        dreamddp.report(loss=1.5)
+        expect(dreamddp.all_mean(torch.full((5,), float(rank))).tolist() == [1.0] * 5, "all_mean")
+        expect(dreamddp.all_reduce(torch.full((2,), 2.0), 0.5).tolist() == [3.0] * 2, "all_reduce")
+        expect(dreamddp.all_gather(torch.full((3,), float(rank))).tolist() == [0.0, 1.0, 2.0], "all_gather")
+
+
+@worker
+def a_copy_of_the_model_has_no_hooks():
+    with world(strategy="wfbp") as rank:
+        model = model_of()
+        model, opt = dreamddp.wrap(model, adamw(model))
+        copied = copy.deepcopy(model)
+        loss_of(copied, rank, 0).backward()
+        expect(dreamddp.step() == 0, "the copy trains")
+        with tempfile.TemporaryFile() as f:
+            torch.save(model, f)
+        loss_of(model, rank, 0).backward()
+        opt.step()
+        expect(dreamddp.step() == 1, "%d steps" % dreamddp.step())
+
+
+def mistake(kind, words, make, settings=None):
+    """make(model) is refused with one sentence that has these words."""
+    with world(**(settings or {})):
+        try:
+            make(model_of())
+        except kind as e:
+            expect(words in str(e) and "\n" not in str(e), "'%s' is not in: %s" % (words, e))
+        else:
+            raise Wrong("not refused: '%s'" % words)
+
+
+@worker
+def what_cannot_be_wrapped_is_one_sentence():
+    def not_contiguous(m):
+        m[0].weight.data = torch.randn(6, 8).t()
+        dreamddp.wrap(m, adamw(m))
+
+    def twice(m):
+        dreamddp.wrap(m, adamw(m))
+        dreamddp.wrap(m, adamw(m))
+
+    def lazy(_):
+        m = torch.nn.Sequential(torch.nn.LazyLinear(3))
+        dreamddp.wrap(m, torch.optim.SGD(m.parameters(), lr=1))
+
+    def another(m):
+        dreamddp.wrap(m, adamw(model_of()))
+
+    def nothing(m):
+        dreamddp.wrap(m.requires_grad_(False), adamw(m))
+
+    d = dreamddp
+    mistake(d.InvalidArgument, "parameter 0.weight is torch.float64: dreamddp takes torch.float32", lambda m: d.wrap(m.double(), adamw(m)))
+    mistake(d.InvalidArgument, "parameter 0.weight is not contiguous", not_contiguous)
+    mistake(d.InvalidArgument, "parameter 0.weight is on meta, the context on cpu", lambda m: d.wrap(m.to("meta"), adamw(m)))
+    mistake(d.UsageError, "wrap was called before", twice)
+    mistake(d.InvalidArgument, "has no shape yet", lazy)
+    mistake(d.InvalidArgument, "that is not the model's", another)
+    mistake(d.InvalidArgument, "no parameter of the model requires a gradient", nothing)
+    mistake(d.InvalidArgument, "takes a torch.nn.Module", lambda m: d.wrap(adamw(m), m))
+    mistake(d.Unsupported, "LBFGS", lambda m: d.wrap(m, torch.optim.LBFGS(m.parameters())))
+    mistake(d.Error, "own", lambda m: d.wrap(m, adamw(m)), {"strategy": "deft"})
+    mistake(d.Mismatch, "rank", lambda m: d.wrap(*((m, adamw(m)) if d.rank() else (m[:2], adamw(m[:2])))))
+
+
+@worker
+def what_cannot_be_trained_is_one_sentence():
+    def loop(model, before):
+        model, opt = dreamddp.wrap(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        loss_of(model, dreamddp.rank(), 0).backward()
+        before(model, opt)
+        opt.step()
+
+    def moved(m, _):
+        m[2].weight.data = m[2].weight.data.clone()
+
+    def more(_, o):
+        o.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+
+    def thawed(m):
+        m[0].requires_grad_(False)
+        loop(m, lambda m, _: m[0].requires_grad_(True))
+
+    def sparse(_):
+        m = torch.nn.Embedding(5, 3, sparse=True)
+        m, _o = dreamddp.wrap(m, torch.optim.SGD(m.parameters(), lr=0.1))
+        m(torch.tensor([1, 2])).sum().backward()
+
+    def second(_):
+        m = Odd()
+        m, _o = dreamddp.wrap(m, torch.optim.SGD(m.parameters(), lr=0.1))
+        odd_loss(m, 1, 0).backward()
+        odd_loss(m, 1, 0).backward()
+
+    mistake(dreamddp.UsageError, "parameter 2.weight was moved to other memory", lambda m: loop(m, moved))
+    mistake(dreamddp.UsageError, "parameters after wrap", lambda m: loop(m, more))
+    mistake(dreamddp.UsageError, "was frozen when wrap was called", thawed)
+    mistake(dreamddp.Unsupported, "dense float32 is needed", sparse)
+    mistake(dreamddp.UsageError, "no_sync", second)
+
+
+@worker
+def settings_are_named_like_the_fields():
+    for kind, words, settings in ((dreamddp.InvalidArgument, "no setting 'perid'; did you mean period?", {"perid": 3}),
+                                  (dreamddp.InvalidArgument, "strategy='dreamdp' is not a value", {"strategy": "dreamdp"}),
+                                  (dreamddp.InvalidArgument, "period=2.5 is not a value", {"period": 2.5}),
+                                  (dreamddp.InvalidArgument, "device='tpu'", {"device": "tpu"}),
+                                  (dreamddp.InvalidArgument, "", {"net": "fast"}),
+                                  (dreamddp.InvalidArgument, "wire='int3'", {"wire": "int3"})):
+        try:
+            dreamddp.init(**settings)
+        except kind as e:
+            expect(words in str(e), "'%s' is not in: %s" % (words, e))
+        else:
+            raise Wrong("not refused: %s" % settings)
+    with world(strategy="diloco", wire="topk:0.1", overlap="stream", state_period=(2, 3), min_world=None):
+        expect(dreamddp.stats()["strategy"] == "diloco", str(dreamddp.stats()))
+    try:
+        dreamddp.rank()
+        raise Wrong("a rank without init")
+    except dreamddp.UsageError as e:
+        expect("init() first" in str(e), str(e))
+
+
+def work(names):
+    """This process is a rank: runs the cases, one after the other."""
+    failed = 0
+    for function in CASES:
+        if names and function.__name__ not in names:
+            continue
+        try:
+            function()
+            print("done %s" % function.__name__, flush=True)
+        except Exception as e:  # a line for the parent; what it was is in there
+            failed = 1
+            print("FAIL %s: %s: %s" % (function.__name__, type(e).__name__, e), flush=True)
+            dreamddp.close()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(work(sys.argv[1:]))
