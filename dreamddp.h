@@ -421,32 +421,32 @@ typedef enum ddp_algorithm {
 
 /* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
  * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
- * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero and marked [env], from DREAMDDP_ and the field's name in
- * capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
+ * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero, from DREAMDDP_ and the field's name in capitals, without _s
+ * or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP; docs/settings.md). world > 0 makes rank literal. */
 struct ddp_config {
-    ddp_strategy strategy;    /* [env] dreamddp */
+    ddp_strategy strategy;    /* dreamddp */
     const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
-    int period;               /* [env] H, steps in which each layer is averaged once; 5 */
-    ddp_transport transport;  /* [env] tcp */
+    int period;               /* H, steps in which each layer is averaged once; 5 */
+    ddp_transport transport;  /* tcp */
     int rank, world;          /* 0 of 1 */
-    const char *addr;         /* [env] of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
+    const char *addr;         /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
                                  "file://PATH", in which rank 0 tells it; "127.0.0.1:29500" */
-    const char *run_id;       /* [env] workers with another id are refused; "" */
-    const char *socket_ifname; /* [env] interfaces to listen on: "eth", "=eth0", "^lo,docker";
+    const char *run_id;       /* workers with another id are refused; "" */
+    const char *socket_ifname; /* interfaces to listen on: "eth", "=eth0", "^lo,docker";
                                   that from which rank 0 is reached */
-    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json",
+    const char *net; /* shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json",
                         with ":VARIANT" where that member of it is meant, then "@0,16,32" where those devices are the
                         workers, the same on all ranks; unshaped */
-    const char *net_script;   /* [env] file of stalls, drops, kills, rates (docs/links.md); none */
-    const char *net2; /* [env] as net, for a second link between the same workers, which no script touches; none */
-    const char *addr2;        /* [env] host:port of rank 0 on the second link's interface; where
+    const char *net_script;   /* file of stalls, drops, kills, rates (docs/links.md); none */
+    const char *net2; /* as net, for a second link between the same workers, which no script touches; none */
+    const char *addr2;        /* host:port of rank 0 on the second link's interface; where
                                  net2 is set and this is not, a free port of addr */
-    ddp_wire wire; /* [env] how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
+    ddp_wire wire; /* how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
                       one float for each parameter with a gradient, three where parameters are averaged; f32 */
     double topk_fraction;     /* topk: of each 4096 values those that travel, at least one; 1/64 */
-    int site;                 /* [env] > 0: this worker's site, and every other has one: averages go inside the sites,
+    int site;                 /* > 0: this worker's site, and every other has one: averages go inside the sites,
                                  then between them (docs/links.md); 0 = one level */
-    int threads;              /* [env] operator threads of this worker; 1 */
+    int threads;              /* operator threads of this worker; 1 */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
     float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
@@ -455,10 +455,10 @@ struct ddp_config {
     int average_state;        /* 1: average the optimizer state with the parameters */
     int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
-    int split_params;         /* [env] dreamddp, enp: a layer of more parameters than this is averaged in equal parts, each in
+    int split_params;         /* dreamddp, enp: a layer of more parameters than this is averaged in equal parts, each in
                                  the step that the plan gives it; 0 = layers are averaged whole */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
-    int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
+    int deterministic;        /* 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
     int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end;
                                  deft: Algorithm 1 as printed */
     ddp_solver solver;        /* scatter */
@@ -467,52 +467,52 @@ struct ddp_config {
     int profile_steps;        /* measured before the plan is made, the first discarded; 6 */
     const char *profile_path; /* CSV that replaces measuring; NULL */
     const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
-    size_t bucket_bytes;      /* [env] wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
-    size_t partition_bytes;   /* [env] bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
-    double credit;            /* [env] bytescheduler: parts on their way at once; 1 */
-    int merge_sum;            /* [env] deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
-    int no_barrier;           /* [env] deft: 1: plans sends that straddle forward and backward */
-    double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
+    size_t bucket_bytes;      /* wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
+    size_t partition_bytes;   /* bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
+    double credit;            /* bytescheduler: parts on their way at once; 1 */
+    int merge_sum;            /* deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
+    int no_barrier;           /* deft: 1: plans sends that straddle forward and backward */
+    double update_frequency;  /* deft: updates for each step that the plan must reach, up to 1; 0 = as many as
                                  hide, or as the Preserver asks for */
-    double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
-    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp,
+    double preserve;          /* deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
+    int servers;              /* > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp,
                                  ssp, r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
-    int staleness;            /* [env] ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
-    float push_scale;         /* [env] asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
-    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 =
+    int staleness;            /* ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
+    float push_scale;         /* asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
+    double defer;             /* osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 =
                                  by the loss that ddp_report tells (and its epoch), as much as hides behind computing */
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
-    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
-    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those two */
-    ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
+    double outer_lr;          /* diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
+    double outer_momentum;    /* mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those two */
+    ddp_overlap overlap;      /* diloco, sparseloco: none */
     double mixture;           /* stream: the share of its own parameters that a worker keeps when the others' land; 0.5,
                                  DDP_OVERWRITE is 0 */
     int fragments;            /* stream: layers 0, n, 2 n.. are the first of n fragments (at most H), which are sent in
                                  equal distances; 0: each layer when the planner says, landing when it can */
     int landing;              /* stream with fragments: steps after which one lands, below H; 0 */
     double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
-    double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
-    double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
-    double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
-    double op_timeout_s;      /* [env] an operation fails so long after the first rank began it; 1800 */
-    const char *dump_path;    /* [env] where ddp_dump writes when the context fails (not when it
+    double connect_timeout_s; /* for rank 0 to answer; 30 */
+    double join_timeout_s;    /* for all ranks to come; connect_timeout_s */
+    double peer_timeout_s;    /* silence after which a peer is lost; 10 */
+    double op_timeout_s;      /* an operation fails so long after the first rank began it; 1800 */
+    const char *dump_path;    /* where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
     int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an error */
-    int min_world;            /* [env] > 0: training goes on without lost workers while a majority (or all servers) and at
+    int min_world;            /* > 0: training goes on without lost workers while a majority (or all servers) and at
                                  least so many that compute are left (docs/elastic.md); 0 = an error */
-    int max_world;            /* [env] min_world, tcp: ids that the run has room for, at most 64:
+    int max_world;            /* min_world, tcp: ids that the run has room for, at most 64:
                                  newcomers get those beyond world too; world */
-    int join;                 /* [env] 1: come into a run that is going on, whose workers addr names, separated by
+    int join;                 /* 1: come into a run that is going on, whose workers addr names, separated by
                                  commas; rank, world and min_world are its (docs/elastic-join.md) */
     size_t elastic_bytes;     /* min_world: memory for inputs and results in flight, at least the
                                  longest message (int8 blocks: two of it); twice that */
-    int insecure;             /* [env] 1: allow addresses beyond this machine without encryption */
-    const char *tls_psk;      /* [env] file with the pre-shared key of all workers: TLS 1.3 on TCP */
-    const char *tls_ca, *tls_cert, *tls_key; /* [env] or certificates (PEM files), this worker's with the name rank-R */
+    int insecure;             /* 1: allow addresses beyond this machine without encryption */
+    const char *tls_psk;      /* file with the pre-shared key of all workers: TLS 1.3 on TCP */
+    const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the name rank-R */
     int no_env;               /* 1: never read the environment (embedders) */
-    int no_checksum;          /* [env] 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
+    int no_checksum;          /* 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
     int check_writes;         /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;          /* kept for ddp_trace_copy; 0 = only what statistics need */
     const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
@@ -547,6 +547,24 @@ DDP_API int ddp_defer_named(const char *name, double *out);
 DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
 DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
 DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
+/* A row of the table of settings, which docs/settings.md shows. */
+typedef struct ddp_setting {
+    const char *field, *variable; /* "period", "DREAMDDP_PERIOD"; NULL where it has none */
+    const char *preset;           /* what the field's zero means; NULL of a variable without a field */
+    const char *help;
+    int         same;             /* 1: all ranks must have the same */
+    char        values[256];      /* "1 to 1000000 steps", "none, stream or eager" */
+    char        value[256];       /* the field's; "" where it is zero */
+} ddp_setting;
+
+/* ddp_config_set - sets a field by its name, as "period" to "5" or "wire" to "topk:0.01"; "" is the default. A text is
+ * borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for a name that no field has (with the one that was meant) or a
+ * value that it cannot have, *c is as it was.
+ * ddp_config_describe - setting i, with what c (may be NULL) has it set to; 0: there are no more. Fields that are
+ * pointers of the program (own_strategy, backend, allocator..) are in no row. */
+DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
+DDP_API int        ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
+
 /* The same of c->wire, and of "topk:FRACTION" c->topk_fraction too. */
 DDP_API int ddp_wire_set(ddp_config *c, const char *text);
 
@@ -4040,6 +4058,8 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_long(const char *s, long *out);
+/* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
+DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 
 /* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the public
  * API, never on the comm thread, never in a training step.
@@ -5018,6 +5038,26 @@ int ddp__parse_long(const char *s, long *out)
     if (*end || errno) return 0;
     *out = v;
     return 1;
+}
+
+int ddp__word_distance(const char *a, size_t an, const char *b)
+{
+    int row[32], bn = (int)strlen(b);
+
+    if (an > 40 || bn > 30) return 99;
+    for (int j = 0; j <= bn; j++) row[j] = j;
+    for (int i = 1; i <= (int)an; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= bn; j++) {
+            int best = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[bn];
 }
 
 /* ==== graph/host.h ==== [graph] */
@@ -29776,6 +29816,11 @@ DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unkno
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                               ddp_error *err);
 
+/* Of the partial planner's enums, by value. */
+#define DDP__SOLVERS "scatter", "optimal", "dfs", "enp", "brute", "scatter"
+#define DDP__COSTS   "window", "timeline", "sum", "window"
+#define DDP__FILLS   "none", "exact", "eq12"
+
 /* X_name and X_named of the enum X. */
 #define DDP__NAMES(X, names, first, what)                                        \
     const char *X##_name(X value) { return ddp__name_of(names, (int)value); }    \
@@ -30942,9 +30987,9 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
 /* ==== plan/partial.c ==== [plan] */
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
 
-static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp", "brute", "scatter", NULL};
-static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
-static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
+static const char *const ddp__solvers[] = {DDP__SOLVERS, NULL};
+static const char *const ddp__cost_names[] = {DDP__COSTS, NULL};
+static const char *const ddp__fills[] = {DDP__FILLS, NULL};
 
 DDP__NAMES(ddp_solver, ddp__solvers, 1, "solver")
 DDP__NAMES(ddp_cost, ddp__cost_names, 1, "cost")
@@ -39304,6 +39349,21 @@ DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strat
                                        ddp_config *out, ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void       ddp__config_free(ddp_config *c);
 
+/* ---- settings.c: the table of fields, variables, ranges and defaults ---- */
+
+DDP_LIB ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const char *field, const char *value,
+                                    ddp_error *err);
+DDP_LIB int        ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out);
+DDP_LIB void       ddp__strategy_names(const ddp__strategies *list, char *out, size_t room); /* "ssgd, wfbp or dreamddp" */
+DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err); /* each alone */
+DDP_LIB void       ddp__settings_default(const ddp__strategies *list, ddp_config *c);
+DDP_LIB int        ddp__settings_own(ddp_config *c); /* copies texts; 0: out of memory */
+DDP_LIB void       ddp__settings_disown(ddp_config *c);
+/* An empty variable counts as unset: NULL. Refuses names that nobody knows. Fills fields of c that are zero. */
+DDP_LIB const char *ddp__env_get(const char *name);
+DDP_LIB ddp_status  ddp__env_check_names(ddp_error *err);
+DDP_LIB ddp_status  ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
+
 /* ---- refusals.c: what goes with what ---- */
 
 typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there are any */
@@ -39345,11 +39405,6 @@ typedef struct ddp__env {
  * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
  * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
 DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
-/* An empty variable counts as unset: NULL. 1 or 0 of a switch, *out stays where it is unset. Fields of c that are
- * zero, from DREAMDDP_ variables. */
-DDP_LIB const char *ddp__env_get(const char *name);
-DDP_LIB ddp_status  ddp__env_flag(const char *name, int *out, ddp_error *err);
-DDP_LIB ddp_status  ddp__env_settings(ddp_config *c, ddp_error *err);
 /* What goes over the wire for the name of a run: a number stands for itself, other text for its
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);
@@ -39607,13 +39662,14 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-/* Settings that all ranks must have the same, as numbers; the first DDP__SETTINGS_JOIN a newcomer must have too. */
-enum { DDP__SETTINGS_JOIN = 21, DDP__SETTINGS = 38 };
 typedef struct ddp__setting {
     const char *name;
     double      value;
 } ddp__setting;
-DDP_LIB void        ddp__settings(const ddp_ctx *d, ddp__setting *out);
+/* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
+ * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
+enum { DDP__SETTINGS = 40 };
+DDP_LIB int         ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
 
 /* ---- links.c, connect.c: the others ---- */
 
@@ -40390,28 +40446,6 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
         }
     }
     return h;
-}
-
-void ddp__settings(const ddp_ctx *d, ddp__setting *out)
-{
-#define DDP__SET(field) {#field, (double)d->cfg.field}
-    const ddp__setting all[] = {
-        DDP__SET(average_state), DDP__SET(average_first), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
-        {"net (bytes/s of the slowest link)", d->links[0].slowest}, DDP__SET(seed),
-        {"learning rate", (double)d->optimizer.lr}, {"first state_period", (double)d->cfg.state_period[0]},
-        {"second state_period", (double)d->cfg.state_period[1]}, DDP__SET(split_params),
-        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0)}, DDP__SET(outer_lr), DDP__SET(outer_momentum),
-        DDP__SET(overlap), DDP__SET(mixture), DDP__SET(fragments), DDP__SET(landing), DDP__SET(compensation),
-        DDP__SET(topk_fraction),
-        /* a newcomer takes these from the run, or has no part in them */
-        DDP__SET(period), DDP__SET(nccl), DDP__SET(min_world), DDP__SET(profile_steps), DDP__SET(partition_bytes),
-        DDP__SET(credit), DDP__SET(merge_sum), DDP__SET(no_barrier), DDP__SET(update_frequency), DDP__SET(preserve),
-        DDP__SET(servers), DDP__SET(staleness), DDP__SET(push_scale), DDP__SET(defer), DDP__SET(lgp), DDP__SET(correct),
-        DDP__SET(split)};
-#undef DDP__SET
-
-    DDP_STATIC_ASSERT(sizeof all == DDP__SETTINGS * sizeof *all, "the settings are counted");
-    memcpy(out, all, sizeof all);
 }
 
 uint64_t ddp__model_hash(const ddp_ctx *d)
@@ -42154,8 +42188,9 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     return status;
 }
 
-/* ==== run/env.c ==== [run] */
-/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it, and settings. */
+/* ==== run/settings.c ==== [run] */
+/* Settings by name: one row for each field of ddp_config that a text can say. What the environment fills, what
+ * ddp_config_set takes, ranges, defaults, what ranks compare and docs/settings.md are of these rows. */
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -42164,39 +42199,580 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
 #define DDP__ENVIRON environ
 #endif
 
-/* What a variable holds, and which field of ddp_config it fills. */
-typedef enum ddp__env_kind {
-    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_ZERO, DDP__V_SECONDS, DDP__V_FLAG
-} ddp__env_kind;
-typedef struct ddp__env_variable {
-    const char   *name; /* behind DREAMDDP_ */
-    ddp__env_kind kind;
-    size_t        field;
-} ddp__env_variable;
+typedef enum ddp__kind {
+    DDP__K_TEXT, DDP__K_FLAG, DDP__K_WHOLE, DDP__K_REAL, DDP__K_CHOICE, DDP__K_WIRE, DDP__K_STRATEGY, DDP__K_SERVERS,
+    DDP__K_DEFER, DDP__K_PAIR
+} ddp__kind;
 
-#define DDP__V(name, kind, field) {name, DDP__V_##kind, offsetof(ddp_config, field)}
-static const ddp__env_variable ddp__env_known[] = {
-    {"RANK", DDP__V_OTHER, 0}, {"WORLD_SIZE", DDP__V_OTHER, 0}, {"LOCAL_RANK", DDP__V_OTHER, 0},
-    {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
-    {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
-    {"RESUME", DDP__V_OTHER, 0}, {"SERVERS", DDP__V_OTHER, 0}, {"DEFER", DDP__V_OTHER, 0},
-    {"OVERLAP", DDP__V_OTHER, 0},
-    DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
-    DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
-    DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
-    DDP__V("TLS_KEY", TLS, tls_key),
-    DDP__V("PERIOD", COUNT, period), DDP__V("MIN_WORLD", COUNT, min_world), DDP__V("SITE", COUNT, site),
-    DDP__V("MAX_WORLD", COUNT, max_world), DDP__V("THREADS", COUNT, threads),
-    DDP__V("CONNECT_TIMEOUT", SECONDS, connect_timeout_s), DDP__V("JOIN_TIMEOUT", SECONDS, join_timeout_s),
-    DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
-    DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
-    DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
-    DDP__V("SPLIT_PARAMS", COUNT, split_params), DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
-    DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
-    DDP__V("STALENESS", COUNT, staleness), DDP__V("OUTER_LR", NUMBER, outer_lr),
-    DDP__V("OUTER_MOMENTUM", ZERO, outer_momentum), DDP__V("DETERMINISTIC", FLAG, deterministic),
-    {NULL, DDP__V_OTHER, 0}};
-#undef DDP__V
+enum {
+    DDP__ALL = 1,      /* the same on all ranks, or they do not start */
+    DDP__MATCH = 3,    /* and compared as a number with those that ddp__settings lists */
+    DDP__JOINED = 7,   /* a newcomer's too */
+    DDP__FILL = 8,     /* 0 becomes the default before the strategy settles */
+    DDP__ZERO = 16,    /* 0 in words is a value, which the field has as -1 */
+    DDP__LAUNCHED = 32, /* ddp__env_read reads the variable, with the launchers' */
+    DDP__KEYS = 64     /* variables of keys count where the program has set none of them */
+};
+
+typedef struct ddp__knob {
+    const char *field, *variable;
+    ddp__kind   kind;
+    unsigned    flags;
+    size_t      at, size;
+    double      least, most;    /* beside the default; most 0: no limit */
+    const char *unit, *preset, *help;
+    const char *const *names;   /* of a choice, by value; that of 0 is the default's */
+} ddp__knob;
+
+#define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
+DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi");
+DDP__NAMES_OF(ddp__algorithms, "auto", "full", "direct", "ring");
+DDP__NAMES_OF(ddp__wires, "f32", "f32", "bf16", "int8", "int4", "e3m0", "topk");
+DDP__NAMES_OF(ddp__lgps, "on", "on", "off", "ema");
+DDP__NAMES_OF(ddp__corrects, "deferred", "deferred", "eager");
+DDP__NAMES_OF(ddp__splits, "walk", "stop", "density", "knapsack");
+DDP__NAMES_OF(ddp__overlaps, "none", "none", "stream", "eager");
+DDP__NAMES_OF(ddp__solvers_set, DDP__SOLVERS);
+DDP__NAMES_OF(ddp__costs_set, DDP__COSTS);
+DDP__NAMES_OF(ddp__fills_set, DDP__FILLS);
+
+#define DDP__ABOVE_0 DBL_MIN
+#define DDP__BELOW_1 (1 - DBL_EPSILON)
+#define DDP__KNOB(field, variable, kind, flags, least, most, unit, preset, names, help)                 \
+    {#field, "DREAMDDP_" variable, DDP__K_##kind, flags, offsetof(ddp_config, field),                  \
+     sizeof ((ddp_config *)0)->field, least, most, unit, preset, help, names}
+#define DDP__OF_T(field, variable, flags, preset, help) \
+    DDP__KNOB(field, variable, TEXT, flags, 0, 0, "", preset, NULL, help)
+#define DDP__OF_B(field, variable, flags, help) DDP__KNOB(field, variable, FLAG, flags, 0, 1, "", "0", NULL, help)
+#define DDP__OF_C(field, variable, flags, names, help) \
+    DDP__KNOB(field, variable, CHOICE, flags, 0, 0, "", NULL, names, help)
+#define DDP__OF_N(field, variable, flags, least, most, unit, preset, help) \
+    DDP__KNOB(field, variable, WHOLE, flags, least, most, unit, preset, NULL, help)
+#define DDP__OF_R(field, variable, flags, least, most, unit, preset, help) \
+    DDP__KNOB(field, variable, REAL, flags, least, most, unit, preset, NULL, help)
+static const ddp__knob ddp__knobs[] = {
+    DDP__KNOB(strategy, "STRATEGY", STRATEGY, DDP__ALL, 0, 0, "", NULL, NULL,
+              "what is averaged, and when (docs/choose.md)"),
+    DDP__OF_N(period, "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
+              "H, in which each layer is averaged once"),
+    DDP__OF_C(transport, "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
+              "how ranks reach each other; threads only with ddp_launch"),
+    DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0", "which of the workers this is; read where world is 0"),
+    DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
+              "how many workers are possible: those of this run"),
+    DDP__OF_T(addr, "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
+              "rank 0: HOST:PORT, [V6]:PORT, or file://PATH in which it tells; read where world is 0"),
+    DDP__OF_T(run_id, "RUN_ID", DDP__LAUNCHED | DDP__ALL, "", "what the run is called: workers of another are refused"),
+    DDP__OF_T(socket_ifname, "SOCKET_IFNAME", 0, "that from which rank 0 is reached",
+              "interfaces to listen on: eth, =eth0, ^lo,docker"),
+    DDP__OF_T(net, "NET", 0, "unshaped",
+              "shape of this worker's links, 100mbit,20ms or 100mbit,20ms,JITTER, or a topology FILE.json"),
+    DDP__OF_T(net_script, "NET_SCRIPT", 0, "none", "file of stalls, drops, kills and rates (docs/links.md)"),
+    DDP__OF_T(net2, "NET2", 0, "none", "as net, of a second link between the same workers"),
+    DDP__OF_T(addr2, "ADDR2", DDP__ALL, "a free port of addr", "HOST:PORT of rank 0 on the second link"),
+    DDP__KNOB(wire, "WIRE", WIRE, DDP__ALL, 0, 0, "", NULL, ddp__wires,
+              "how averages travel (docs/links.md, docs/outer.md)"),
+    DDP__OF_R(topk_fraction, "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
+              "topk: the share of values that travels"),
+    DDP__OF_N(site, "SITE", 0, 1, 1000000, "", "none",
+              "this worker's site: averages go inside sites, then between them; every worker has one, or none"),
+    DDP__OF_N(threads, "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
+    DDP__OF_N(seed, "SEED", DDP__JOINED, 0, 0, "", "0", "of initialisation and dropout"),
+    DDP__OF_N(micro_batches, "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
+              "backward passes of a step; the mean of their gradients is used"),
+    DDP__OF_R(clip_norm, "CLIP_NORM", DDP__JOINED, 0, 0, "", "none", "limit of the gradients' global norm"),
+    DDP__OF_B(average_first, "AVERAGE_FIRST", DDP__JOINED, "average parameters as they stand before a step's update"),
+    DDP__OF_B(average_state, "AVERAGE_STATE", DDP__JOINED, "average the optimizer's state with the parameters"),
+    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "periods", "1,1 with average_state", NULL,
+              "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
+    DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 1, 0, "parameters", "whole layers",
+              "dreamddp, enp: larger layers are averaged in equal parts"),
+    DDP__OF_C(algorithm, "ALGORITHM", DDP__ALL, ddp__algorithms, "of all-reduces; auto is by size and link"),
+    DDP__OF_B(deterministic, "DETERMINISTIC", DDP__JOINED, "equal bits on every transport, a plan without clocks"),
+    DDP__OF_B(paper, "PAPER", DDP__JOINED, "the paper's own rule: contiguous sets, all complete at step end"),
+    DDP__OF_C(solver, "SOLVER", DDP__ALL, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
+    DDP__OF_C(cost, "COST", DDP__ALL, ddp__costs_set, "of the partial plan; timeline without forward hooks"),
+    DDP__OF_C(fill, "FILL", DDP__ALL, ddp__fills_set, "of the partial plan's bubbles"),
+    DDP__OF_N(profile_steps, "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0, "steps", "6",
+              "measured before the plan is made; 0 plans at once"),
+    DDP__OF_T(profile_path, "PROFILE", DDP__ALL, "none", "CSV that replaces measuring"),
+    DDP__OF_T(plan_path, "PLAN", DDP__ALL, "none", "JSON of `plan partial` that replaces planning"),
+    DDP__OF_N(bucket_bytes, "BUCKET_BYTES", DDP__JOINED | DDP__FILL, 1, 0, "bytes", "26214400",
+              "wfbp, ascwfbp: a bucket; the first holds 1 MiB"),
+    DDP__OF_N(partition_bytes, "PARTITION_BYTES", DDP__MATCH | DDP__FILL, 256, 0, "bytes", "26000000",
+              "bytescheduler, usbyte, deft: most of a layer in one part"),
+    DDP__OF_R(credit, "CREDIT", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "1",
+              "bytescheduler: parts on their way at once"),
+    DDP__OF_B(merge_sum, "MERGE_SUM", DDP__MATCH, "deft: a merged gradient is the sum of its steps', not their mean"),
+    DDP__OF_B(no_barrier, "NO_BARRIER", DDP__MATCH, "deft: plan sends that straddle forward and backward"),
+    DDP__OF_R(update_frequency, "UPDATE_FREQUENCY", DDP__MATCH, DDP__ABOVE_0, 1, "", "as many as hide",
+              "deft: updates for each step that the plan must reach"),
+    DDP__OF_R(preserve, "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
+              "deft: how far from 1 the Preserver's ratio of losses may be"),
+    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 1, 65535, "", "none", NULL,
+              "bsp, asp, ssp, r2sp, osp: the last ranks"),
+    DDP__OF_N(staleness, "STALENESS", DDP__MATCH, 0, 0, "steps", "0", "ssp: that a worker may be ahead of the slowest"),
+    DDP__OF_R(push_scale, "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
+              "asp, ssp, r2sp: a push's update has this times the learning rate"),
+    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "", "auto", NULL,
+              "osp: of the model's bytes those that may be late; auto is by the loss"),
+    DDP__OF_C(lgp, "LGP", DDP__MATCH, ddp__lgps, "osp: what updates a late layer in the meantime"),
+    DDP__OF_C(correct, "CORRECT", DDP__MATCH, ddp__corrects, "osp: when a late layer is corrected"),
+    DDP__OF_C(split, "SPLIT", DDP__MATCH, ddp__splits, "osp: which layers are late"),
+    DDP__OF_R(outer_lr, "OUTER_LR", DDP__JOINED, DDP__ABOVE_0, 1e6, "", "0.7; sparseloco, eager: 1",
+              "diloco, sparseloco: rate of the outer optimizer"),
+    DDP__OF_R(outer_momentum, "OUTER_MOMENTUM", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "",
+              "0.9; sparseloco, eager: 0", "its momentum"),
+    DDP__OF_C(overlap, "OVERLAP", DDP__JOINED | DDP__FILL, ddp__overlaps,
+              "diloco, sparseloco: when an average is waited for"),
+    DDP__OF_R(mixture, "MIXTURE", DDP__JOINED | DDP__ZERO, DDP__ABOVE_0, DDP__BELOW_1, "", "0.5",
+              "stream: share of its own that a worker keeps when layers land"),
+    DDP__OF_N(fragments, "FRAGMENTS", DDP__JOINED, 1, 0, "", "the planner's steps",
+              "stream: every so many-th layer travels together"),
+    DDP__OF_N(landing, "LANDING", DDP__JOINED, 0, 0, "steps", "0",
+              "stream with fragments: after which one lands, below the period"),
+    DDP__OF_R(compensation, "COMPENSATION", DDP__JOINED, 0, 1e6, "", "0",
+              "eager: lambda of what corrects a change that comes late"),
+    DDP__OF_R(connect_timeout_s, "CONNECT_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "30",
+              "for rank 0 to answer"),
+    DDP__OF_R(join_timeout_s, "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "connect_timeout_s",
+              "for all ranks to come"),
+    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "10",
+              "of silence after which a peer is lost"),
+    DDP__OF_R(op_timeout_s, "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
+              "after the first rank began it an operation fails"),
+    DDP__OF_T(dump_path, "DUMP", 0, "none", "where a failure's last operations are written, %r = rank"),
+    DDP__OF_B(overwrite, "OVERWRITE", 0, "checkpoints replace what another run has saved in their folder"),
+    DDP__OF_N(min_world, "MIN_WORLD", DDP__MATCH, 1, 0, "", "a lost worker is an error",
+              "training goes on while so many workers are left (docs/elastic.md)"),
+    DDP__OF_N(max_world, "MAX_WORLD", DDP__ALL, 1, 64, "", "world", "min_world: ids that the run has room for"),
+    DDP__OF_B(join, "JOIN", 0, "come into a run that is going on, whose workers addr names"),
+    DDP__OF_N(elastic_bytes, "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
+              "min_world: for inputs and results in flight"),
+    DDP__OF_B(insecure, "INSECURE", 0, "addresses beyond this machine without encryption (docs/security.md)"),
+    DDP__OF_T(tls_psk, "TLS_PSK", DDP__KEYS, "none", "file with the key of all workers: TLS 1.3 on TCP"),
+    DDP__OF_T(tls_ca, "TLS_CA", DDP__KEYS, "none", "or certificates (PEM files): who signed them all,"),
+    DDP__OF_T(tls_cert, "TLS_CERT", DDP__KEYS, "none", "this worker's, with the name rank-R,"),
+    DDP__OF_T(tls_key, "TLS_KEY", DDP__KEYS, "none", "and its private key"),
+    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__ALL, "bytes on tcp without TLS travel without a CRC-32C"),
+    DDP__OF_B(check_writes, "CHECK_WRITES", 0, "report writes to a layer in flight; on under DREAMDDP_DEBUG"),
+    DDP__OF_N(trace_spans, "TRACE_SPANS", 0, 0, 0, "", "what statistics need", "kept for ddp_trace_copy"),
+    DDP__OF_N(nccl, "NCCL", DDP__MATCH, 0, 2, "", "0",
+              "with a backend, layers go: 0 by transport, 1 from device to device, 2 over both"),
+    {"no_env", NULL, DDP__K_FLAG, 0, offsetof(ddp_config, no_env), sizeof(int), 0, 1, "", "0",
+     "never read the environment", NULL}
+};
+#undef DDP__KNOB
+#undef DDP__OF_T
+#undef DDP__OF_B
+#undef DDP__OF_C
+#undef DDP__OF_N
+#undef DDP__OF_R
+enum { DDP__KNOBS = sizeof ddp__knobs / sizeof *ddp__knobs };
+#define DDP__EACH_KNOB(r) for (const ddp__knob *r = ddp__knobs; r < ddp__knobs + DDP__KNOBS; r++)
+
+/* Variables that are no field. */
+static const char *const ddp__others[][2] = {
+    {"DREAMDDP_LOG", "off, error, warn, info or debug: where the program has no logger of its own, lines on stderr"},
+    {"DREAMDDP_LOCAL_RANK", "which of the workers of this machine this is; the rank"},
+    {"DREAMDDP_RESUME", "0: a connection that breaks is a lost peer (docs/elastic-join.md); 1"},
+    {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr; the system's"}
+};
+enum { DDP__OTHERS = sizeof ddp__others / sizeof *ddp__others };
+
+/* ---- names to values ---- */
+
+/* The value of a name; that of the default is its own where it has one. */
+static int ddp__chosen(const char *const *names, const char *name, void *out)
+{
+    int i = 1;
+
+    while (name && names[i] && strcmp(names[i], name)) i++;
+    if (!name || !names[i]) i = name && !strcmp(names[0], name) ? 0 : -1;
+    if (i >= 0) memcpy(out, &i, sizeof i); /* an enum is an int */
+    return i >= 0;
+}
+
+ddp_transport ddp_transport_named(const char *name)
+{
+    ddp_transport t = DDP_TRANSPORT_DEFAULT;
+
+    (void)ddp__chosen(ddp__transports, name, &t);
+    return t;
+}
+
+int ddp_algorithm_named(const char *name, ddp_algorithm *out) { return ddp__chosen(ddp__algorithms, name, out); }
+int ddp_wire_named(const char *name, ddp_wire *out) { return ddp__chosen(ddp__wires, name, out); }
+int ddp_lgp_named(const char *name, ddp_lgp *out) { return ddp__chosen(ddp__lgps, name, out); }
+int ddp_correct_named(const char *name, ddp_correct *out) { return ddp__chosen(ddp__corrects, name, out); }
+int ddp_split_named(const char *name, ddp_osp_rule *out) { return ddp__chosen(ddp__splits, name, out); }
+int ddp_overlap_named(const char *name, ddp_overlap *out) { return ddp__chosen(ddp__overlaps, name, out); }
+
+const char *ddp_wire_name(ddp_wire wire)
+{
+    return ddp__wires[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
+}
+
+int ddp_wire_set(ddp_config *c, const char *text)
+{
+    double fraction;
+
+    if (text && !strncmp(text, "topk:", 5)) {
+        if (!ddp__parse_double(text + 5, &fraction) || !(fraction > 0 && fraction <= 1)) return 0;
+        c->topk_fraction = fraction;
+        text = "topk";
+    }
+    return ddp_wire_named(text, &c->wire);
+}
+
+int ddp_servers_named(const char *name, int *out)
+{
+    long n = DDP_SERVERS_COLOCATED;
+
+    if (strcmp(name, "colocated") && (!ddp__parse_long(name, &n) || n < 0 || n > 65535)) return 0;
+    *out = (int)n;
+    return 1;
+}
+
+int ddp_defer_named(const char *name, double *out)
+{
+    double x = 0;
+
+    if (strcmp(name, "auto") && (!ddp__parse_double(name, &x) || !(x >= 0 && x <= 1))) return 0;
+    *out = strcmp(name, "auto") && !(x > 0) ? (double)DDP_DEFER_NONE : x;
+    return 1;
+}
+
+/* ---- rows ---- */
+
+static void *ddp__knob_at(const ddp__knob *r, const ddp_config *c) { return (char *)(uintptr_t)c + r->at; }
+
+static int ddp__knob_unset(const ddp__knob *r, const ddp_config *c)
+{
+    static const unsigned char zero[16] = {0};
+
+    return !memcmp(ddp__knob_at(r, c), zero, r->size);
+}
+
+static double ddp__knob_number(const ddp__knob *r, const ddp_config *c)
+{
+    const void *at = ddp__knob_at(r, c);
+    uint64_t large;
+
+    if (r->kind == DDP__K_TEXT || r->kind == DDP__K_PAIR) return 0;
+    if (r->kind == DDP__K_DEFER || r->kind == DDP__K_REAL)
+        return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
+    if (r->size == sizeof(int)) return *(const int *)at;
+    memcpy(&large, at, sizeof large);
+    return (double)large;
+}
+
+static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
+{
+    void *at = ddp__knob_at(r, c);
+    const uint64_t large = (uint64_t)n;
+
+    if (r->kind == DDP__K_REAL && r->size == sizeof(float)) *(float *)at = (float)x;
+    else if (r->kind == DDP__K_REAL) *(double *)at = x;
+    else if (r->size == sizeof(int)) *(int *)at = (int)n;
+    else memcpy(at, &large, sizeof large);
+}
+
+static int ddp__knob_fits(const ddp__knob *r, double x) { return x >= r->least && (r->most == 0 || x <= r->most); }
+
+void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
+{
+    size_t n = 0;
+
+    out[0] = '\0';
+    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
+        n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
+                              " or " : ", ", list->name(list->number(i)));
+}
+
+/* "tcp, threads or mpi": the default first. */
+static void ddp__choices(const char *const *names, ddp__text *out)
+{
+    const char *held = names[0];
+
+    for (int i = 1; names[i]; i++) { /* one is held back, as the last follows "or" */
+        if (!strcmp(names[i], names[0])) continue;
+        ddp__text_addf(out, "%s%s", held == names[0] ? "" : ", ", held);
+        held = names[i];
+    }
+    ddp__text_addf(out, " or %s", held);
+}
+
+/* What a text for the row may be. */
+static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
+{
+    const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
+    ddp__text t;
+
+    memset(&t, 0, sizeof t);
+    out[0] = 0;
+    if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);
+    else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
+    else if (r->names) ddp__choices(r->names, &t);
+    else if (r->kind == DDP__K_TEXT) ddp__text_addf(&t, "text");
+    else if (r->kind == DDP__K_SERVERS) ddp__text_addf(&t, "a number of ranks that serve, or colocated");
+    else if (r->kind == DDP__K_DEFER) ddp__text_addf(&t, "auto, or a share of the model from 0 to 1");
+    else if (r->kind == DDP__K_PAIR) ddp__text_addf(&t, "1 to 1000000 periods each, or 0,0");
+    else if (r->kind == DDP__K_WHOLE) {
+        if (r->most > 0) ddp__text_addf(&t, "%.0f to %.0f", r->least, r->most);
+        else ddp__text_addf(&t, "%.0f or more", r->least);
+        ddp__text_addf(&t, "%s%s", *unit ? " " : "", unit);
+    } else {
+        ddp__text_addf(&t, "%s %s", *unit ? unit : "a number", from);
+        if (r->most == DDP__BELOW_1) ddp__text_addf(&t, ", below 1");
+        else if (r->most > 0) ddp__text_addf(&t, ", at most %g", r->most);
+    }
+    if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
+    if (t.data) snprintf(out, room, "%s", t.data);
+    ddp__text_free(&t);
+}
+
+/* What the field holds, as ddp__knob_set takes it. */
+static void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, const ddp_config *c, char *out, size_t room)
+{
+    const int *n = (const int *)ddp__knob_at(r, c);
+    const double x = ddp__knob_number(r, c);
+
+    if (ddp__knob_unset(r, c)) snprintf(out, room, "%s", "");
+    else if (r->kind == DDP__K_TEXT) snprintf(out, room, "%s", *(const char *const *)ddp__knob_at(r, c));
+    else if (r->kind == DDP__K_STRATEGY) snprintf(out, room, "%s", list->name((ddp_strategy)*n));
+    else if (r->names) snprintf(out, room, "%s", ddp__name_of(r->names, *n));
+    else if (r->kind == DDP__K_PAIR) snprintf(out, room, "%d,%d", n[0], n[1]);
+    else if (r->kind == DDP__K_SERVERS && x < 0) snprintf(out, room, "colocated");
+    else if (r->flags & DDP__ZERO && x < 0) snprintf(out, room, "0");
+    else if (r->kind != DDP__K_REAL && r->kind != DDP__K_DEFER) snprintf(out, room, "%.0f", x);
+    else snprintf(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
+}
+
+static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
+{
+    return r->preset ? r->preset : r->names ? r->names[0] : list->name(list->number(0));
+}
+
+/* "period -3: 1 to 1000000 steps; H, in which each layer is averaged once (5)" */
+static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said, char between,
+                                  const char *text, ddp_error *err)
+{
+    char values[400];
+
+    if (r->kind == DDP__K_FLAG) return ddp__fail(err, DDP_ARG, "%s%c%.60s is neither 1 nor 0", said, between, text);
+    ddp__knob_values(list, r, values, sizeof values);
+    if (r->names || r->kind == DDP__K_STRATEGY)
+        return ddp__fail(err, DDP_ARG, "%s%c%.60s is unknown: choose %s", said, between, text, values);
+    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s; %s (default: %s)", said, between, text, values, r->help,
+                     ddp__knob_preset(list, r));
+}
+
+/* From text; that of a field of text is borrowed. "" is the default. */
+static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c, const char *said,
+                                const char *text, ddp_error *err)
+{
+    void *at = ddp__knob_at(r, c);
+    double x = 0;
+    long n = 0, second;
+    char *comma;
+    int ok = 1;
+
+    switch (*text ? r->kind : DDP__K_TEXT) {
+    case DDP__K_TEXT:
+        memset(at, 0, r->size);
+        if (*text) memcpy(at, &text, sizeof text);
+        break;
+    case DDP__K_FLAG:
+    case DDP__K_WHOLE:
+    case DDP__K_REAL:
+        if (r->kind == DDP__K_REAL) ok = ddp__parse_double(text, &x);
+        else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
+        if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
+        if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
+        else ok = ok && ddp__knob_fits(r, x);
+        if (ok) ddp__knob_put(r, c, x, n);
+        break;
+    case DDP__K_CHOICE: ok = ddp__chosen(r->names, text, at); break;
+    case DDP__K_WIRE: ok = ddp_wire_set(c, text); break;
+    case DDP__K_STRATEGY:
+        ok = list->named(text) != DDP_STRATEGY_DEFAULT;
+        if (ok) c->strategy = list->named(text);
+        break;
+    case DDP__K_SERVERS: ok = ddp_servers_named(text, (int *)at); break;
+    case DDP__K_DEFER: ok = ddp_defer_named(text, (double *)at); break;
+    case DDP__K_PAIR:
+        n = second = strtol(text, &comma, 10);
+        ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
+        ok = ok && ddp__knob_fits(r, (double)n) && ddp__knob_fits(r, (double)second);
+        if (ok) ((int *)at)[0] = (int)n, ((int *)at)[1] = (int)second;
+        break;
+    }
+    return ok ? DDP_OK : ddp__knob_refuse(list, r, said, '=', text, err);
+}
+
+/* ---- all rows ---- */
+
+ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
+{
+    char text[64];
+
+    DDP__EACH_KNOB(r) {
+        const double x = ddp__knob_number(r, c);
+        const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value */
+        if (x == 0 || r->kind == DDP__K_FLAG || r->kind == DDP__K_STRATEGY || (x == -1 && below) ||
+            (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x))) continue;
+        snprintf(text, sizeof text, "%.15g", x);
+        return ddp__knob_refuse(list, r, r->field, ' ', text, err);
+    }
+    return DDP_OK;
+}
+
+void ddp__settings_default(const ddp__strategies *list, ddp_config *c)
+{
+    DDP__EACH_KNOB(r)
+        if (r->flags & DDP__FILL && ddp__knob_unset(r, c))
+            (void)ddp__knob_set(list, r, c, r->field, ddp__knob_preset(list, r), NULL);
+}
+
+int ddp__settings_own(ddp_config *c)
+{
+    int owned = 1;
+
+    DDP__EACH_KNOB(r) {
+        const char **text = (const char **)ddp__knob_at(r, c);
+        if (r->kind != DDP__K_TEXT || !*text) continue;
+        *text = ddp__strdup(*text);
+        owned &= *text != NULL;
+    }
+    return owned;
+}
+
+void ddp__settings_disown(ddp_config *c)
+{
+    DDP__EACH_KNOB(r) {
+        const char *text = r->kind == DDP__K_TEXT ? *(const char **)ddp__knob_at(r, c) : NULL;
+        if (text) DDP_FREE((void *)(uintptr_t)text);
+    }
+}
+
+int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
+{
+    const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
+    const ddp__setting more[] = {
+        {"net (bytes/s of the slowest link)", d->links[0].slowest}, {"learning rate", (double)d->optimizer.lr},
+        {"first state_period", (double)d->cfg.state_period[0]}, {"second state_period", (double)d->cfg.state_period[1]},
+        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0)}};
+    int n = 0;
+
+    DDP__EACH_KNOB(r)
+        if ((r->flags & which) == which) {
+            out[n].name = r->field;
+            out[n++].value = ddp__knob_number(r, &d->cfg);
+        }
+    memcpy(out + n, more, sizeof more);
+    return n + (int)(sizeof more / sizeof *more);
+}
+
+/* ---- by name ---- */
+
+/* The field, or the variable behind DREAMDDP_, that is spelled most like name; NULL: more than 3 letters differ. */
+static const char *ddp__nearest(int variables, const char *name, size_t n)
+{
+    const char *nearest = NULL;
+    int least = 4;
+
+    for (int i = 0; i < DDP__KNOBS + (variables ? DDP__OTHERS : 0); i++) {
+        const char *known = i >= DDP__KNOBS ? ddp__others[i - DDP__KNOBS][0] : variables ? ddp__knobs[i].variable :
+                            ddp__knobs[i].field;
+        const int d = known ? ddp__word_distance(name, n, known + (variables ? 9 : 0)) : least;
+        if (d < least) least = d, nearest = known;
+    }
+    return nearest;
+}
+
+ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const char *field, const char *value,
+                            ddp_error *err)
+{
+    const ddp__knob *r = ddp__knobs;
+    const char *nearest;
+
+    if (!c || !field || !value)
+        return ddp__fail(err, DDP_ARG, "ddp_config_set: a configuration, a field and a value are needed");
+    while (r < ddp__knobs + DDP__KNOBS && strcmp(r->field, field)) r++;
+    if (r < ddp__knobs + DDP__KNOBS) return ddp__knob_set(list, r, c, field, value, err);
+    nearest = ddp__nearest(0, field, strlen(field));
+    if (nearest) return ddp__fail(err, DDP_ARG, "no setting is called %.60s: did you mean %s?", field, nearest);
+    return ddp__fail(err, DDP_ARG, "no setting is called %.60s: docs/settings.md lists them", field);
+}
+
+int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out)
+{
+    const ddp__knob *r;
+
+    memset(out, 0, sizeof *out);
+    if (i < 0 || i >= DDP__KNOBS + DDP__OTHERS) return 0;
+    if (i >= DDP__KNOBS) {
+        out->variable = ddp__others[i - DDP__KNOBS][0];
+        out->help = ddp__others[i - DDP__KNOBS][1];
+        return 1;
+    }
+    r = &ddp__knobs[i];
+    out->field = r->field;
+    out->variable = r->variable;
+    out->preset = ddp__knob_preset(list, r);
+    out->help = r->help;
+    out->same = r->flags & DDP__ALL;
+    ddp__knob_values(list, r, out->values, sizeof out->values);
+    if (c) ddp__knob_text(list, r, c, out->value, sizeof out->value);
+    return 1;
+}
+
+/* ---- from the environment ---- */
+
+const char *ddp__env_get(const char *name)
+{
+    const char *v = name ? getenv(name) : NULL;
+    return v && *v ? v : NULL;
+}
+
+ddp_status ddp__env_check_names(ddp_error *err)
+{
+    for (char **e = DDP__ENVIRON; e && *e; e++) {
+        const char *end = strchr(*e, '='), *nearest;
+        int n;
+        if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
+        n = (int)(end - *e);
+        nearest = ddp__nearest(1, *e + 9, (size_t)n - 9);
+        if (nearest && !strncmp(nearest, *e, (size_t)n) && !nearest[n]) continue;
+        if (n > 69) n = 69;
+        if (nearest)
+            return ddp__fail(err, DDP_ARG, "unknown environment variable %.*s: did you mean %s?", n, *e, nearest);
+        return ddp__fail(err, DDP_ARG, "unknown environment variable %.*s: a field of ddp_config without a variable is "
+                         "set in the program; docs/settings.md lists them", n, *e);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err)
+{
+    const char *resume = ddp__env_get("DREAMDDP_RESUME"); /* connect.c's */
+    const int keys = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
+
+    DDP__EACH_KNOB(r) {
+        const char *text = r->flags & DDP__LAUNCHED ? NULL : ddp__env_get(r->variable);
+        if (!text || !ddp__knob_unset(r, c) || (keys && r->flags & DDP__KEYS) ||
+            (r->kind == DDP__K_STRATEGY && c->own_strategy)) continue;
+        DDP__TRY(ddp__knob_set(list, r, c, r->variable, text, err));
+    }
+    if (resume && strcmp(resume, "0") && strcmp(resume, "1"))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_RESUME=%.60s is neither 1 nor 0", resume);
+    return DDP_OK;
+}
+#undef DDP__EACH_KNOB
+
+/* ==== run/env.c ==== [run] */
+/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
 
 /* A launcher's variables; NULL where it has none. */
 typedef struct ddp__launcher {
@@ -42215,12 +42791,6 @@ static const ddp__launcher ddp__launchers[] = {
 enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
        DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 
-const char *ddp__env_get(const char *name)
-{
-    const char *v = name ? getenv(name) : NULL;
-    return v && *v ? v : NULL;
-}
-
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
@@ -42230,54 +42800,6 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
     if (!ddp__parse_long(text, &v) || v < least || v > most)
         return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
     *out = (int)v;
-    return DDP_OK;
-}
-
-/* Levenshtein distance of two short words. */
-static int ddp__word_distance(const char *a, size_t an, const char *b)
-{
-    int row[32], bn = (int)strlen(b);
-
-    if (an > 40 || bn > 30) return 99;
-    for (int j = 0; j <= bn; j++) row[j] = j;
-    for (int i = 1; i <= (int)an; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= bn; j++) {
-            int best = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[bn];
-}
-
-/* A mistyped variable would otherwise be ignored in silence. */
-static ddp_status ddp__env_check_names(ddp_error *err)
-{
-    char **e;
-
-    for (e = DDP__ENVIRON; e && *e; e++) {
-        const char *name = *e + 9, *end = strchr(*e, '=');
-        int i, nearest = 0, least = 100;
-        size_t n;
-        if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
-        n = (size_t)(end - name);
-        for (i = 0; ddp__env_known[i].name && least; i++) {
-            int d = ddp__word_distance(name, n, ddp__env_known[i].name);
-            if (d >= least) continue;
-            least = d;
-            nearest = i;
-        }
-        if (least > 3)
-            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: a field of ddp_config without a "
-                             "variable is set in the program; docs/own-loop.md lists them", n > 60 ? 60 : (int)n, name);
-        if (least)
-            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest].name);
-    }
     return DDP_OK;
 }
 
@@ -42452,215 +42974,13 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- settings ---- */
-
-static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, const char *text, void *field,
-                                 ddp_error *err)
-{
-    double number;
-    long count;
-
-    switch (v->kind) {
-    case DDP__V_OTHER:
-        break;
-    case DDP__V_TEXT:
-    case DDP__V_TLS:
-        if (!*(const char **)field) *(const char **)field = text;
-        break;
-    case DDP__V_COUNT:
-    case DDP__V_BYTES:
-        if (v->kind == DDP__V_COUNT ? *(int *)field != 0 : *(size_t *)field != 0) break;
-        if (!ddp__parse_long(text, &count) || count < 1 || (v->kind == DDP__V_COUNT && count > INT_MAX))
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number%s above 0", name, text,
-                             v->kind == DDP__V_BYTES ? " of bytes" : "");
-        if (v->kind == DDP__V_COUNT) *(int *)field = (int)count;
-        else *(size_t *)field = (size_t)count;
-        break;
-    case DDP__V_NUMBER:
-    case DDP__V_SECONDS:
-    case DDP__V_ZERO: /* a field whose 0 is its default: what is below says 0 */
-        if (*(double *)field > 0 || (v->kind == DDP__V_ZERO && *(double *)field < 0)) break;
-        if (!ddp__parse_double(text, &number) || number < 0 || (number == 0 && v->kind != DDP__V_ZERO))
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s", name, text, v->kind == DDP__V_ZERO ? " from 0" :
-                             v->kind == DDP__V_SECONDS ? " of seconds above 0" : " above 0");
-        *(double *)field = number > 0 ? number : -1;
-        break;
-    case DDP__V_FLAG: {
-        int on = 0;
-        DDP__TRY(ddp__env_flag(name, &on, err));
-        if (on) *(int *)field = 1;
-        break;
-    }
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
-{
-    const char *text = ddp__env_get(name);
-
-    if (!text) return DDP_OK;
-    if ((*text != '0' && *text != '1') || text[1])
-        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
-    *out = *text == '1';
-    return DDP_OK;
-}
-
-ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
-{
-    const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
-    const ddp__env_variable *v = ddp__env_known;
-    char name[64];
-
-    for (; v->name; v++) {
-        const char *text;
-        snprintf(name, sizeof name, "DREAMDDP_%s", v->name);
-        text = ddp__env_get(name);
-        if (!text || (tls && v->kind == DDP__V_TLS)) continue;
-        DDP__TRY(ddp__env_value(v, name, text, (char *)c + v->field, err));
-    }
-    return DDP_OK;
-}
-
 /* ==== run/config.c ==== [run] */
-/* Configuration: defaults, environment, and a sentence for each value that makes no sense. */
-
-ddp_transport ddp_transport_named(const char *name)
-{
-    static const char *const names[] = {"", "threads", "tcp", "mpi", NULL};
-    ddp_transport t = DDP_TRANSPORT_DEFAULT;
-
-    (void)ddp__named(names, 1, "transport", name, &t, NULL);
-    return t;
-}
-
-int ddp_algorithm_named(const char *name, ddp_algorithm *out)
-{
-    static const char *const names[] = {"auto", "full", "direct", "ring", NULL};
-
-    return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
-}
-
-static const char *const ddp__wire_names[] = {"", "f32", "bf16", "int8", "int4", "e3m0", "topk", NULL};
-
-const char *ddp_wire_name(ddp_wire wire)
-{
-    return ddp__wire_names[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
-}
-
-int ddp_wire_named(const char *name, ddp_wire *out)
-{
-    return ddp__named(ddp__wire_names, 1, "wire", name, out, NULL) == DDP_OK;
-}
-
-int ddp_wire_set(ddp_config *c, const char *text)
-{
-    double fraction;
-
-    if (text && !strncmp(text, "topk:", 5)) {
-        if (!ddp__parse_double(text + 5, &fraction) || !(fraction > 0 && fraction <= 1)) return 0;
-        c->topk_fraction = fraction;
-        text = "topk";
-    }
-    return ddp_wire_named(text, &c->wire);
-}
-
-int ddp_servers_named(const char *name, int *out)
-{
-    char *end;
-    const long n = strtol(name, &end, 10);
-
-    if (strcmp(name, "colocated") && (end == name || *end || n < 0 || n > 65535)) return 0;
-    *out = end == name ? (int)DDP_SERVERS_COLOCATED : (int)n;
-    return 1;
-}
-
-int ddp_defer_named(const char *name, double *out)
-{
-    char *end;
-    const double x = strtod(name, &end);
-
-    if (strcmp(name, "auto") && (end == name || *end || !(x >= 0 && x <= 1))) return 0;
-    *out = end == name ? 0 : x > 0 ? x : (double)DDP_DEFER_NONE;
-    return 1;
-}
-
-int ddp_lgp_named(const char *name, ddp_lgp *out)
-{
-    static const char *const names[] = {"", "on", "off", "ema", NULL};
-
-    return ddp__named(names, 1, "lgp", name, out, NULL) == DDP_OK;
-}
-
-int ddp_correct_named(const char *name, ddp_correct *out)
-{
-    static const char *const names[] = {"", "deferred", "eager", NULL};
-
-    return ddp__named(names, 1, "correct", name, out, NULL) == DDP_OK;
-}
-
-int ddp_split_named(const char *name, ddp_osp_rule *out)
-{
-    static const char *const names[] = {"walk", "stop", "density", "knapsack", NULL};
-
-    return ddp__named(names, 0, "split", name, out, NULL) == DDP_OK;
-}
-
-int ddp_overlap_named(const char *name, ddp_overlap *out)
-{
-    static const char *const names[] = {"", "none", "stream", "eager", NULL};
-
-    return ddp__named(names, 1, "overlap", name, out, NULL) == DDP_OK;
-}
-
-/* ---- environment ---- */
-
-/* "ssgd, wfbp or dreamddp" */
-static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
-{
-    size_t n = 0;
-
-    out[0] = '\0';
-    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
-        n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
-                              " or " : ", ", list->name(list->number(i)));
-}
-
-/* The settings that are names. */
-static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp_error *err)
-{
-    const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
-               *wire = ddp__env_get("DREAMDDP_WIRE"), *servers = ddp__env_get("DREAMDDP_SERVERS"),
-               *defer = ddp__env_get("DREAMDDP_DEFER"), *overlap = ddp__env_get("DREAMDDP_OVERLAP");
-    char names[512];
-
-    if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
-        c->strategy = list->named(strategy);
-        ddp__strategy_names(list, names, sizeof names);
-        if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s", strategy, names);
-    }
-    if (transport && c->transport == DDP_TRANSPORT_DEFAULT) {
-        c->transport = ddp_transport_named(transport);
-        if (c->transport == DDP_TRANSPORT_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi", transport);
-    }
-    if (servers && c->servers == 0 && !ddp_servers_named(servers, &c->servers))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
-    if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
-    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_set(c, wire))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%.60s is unknown: choose f32, bf16, int8, int4, e3m0 "
-                         "or topk:FRACTION", wire);
-    if (overlap && c->overlap == DDP_OVERLAP_DEFAULT && !ddp_overlap_named(overlap, &c->overlap))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_OVERLAP=%s is unknown: choose none, stream or eager", overlap);
-    return DDP_OK;
-}
+/* Configuration: defaults, environment, and a sentence for values that make no sense together. */
 
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
-    int literal = c->world > 0, resume = 0; /* that one is for who connects */
+    int literal = c->world > 0;
 
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
@@ -42669,9 +42989,7 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
     }
     if (!c->addr && e->addr[0] && !literal) c->addr = e->addr;
     if (!c->run_id && e->run_id[0]) c->run_id = e->run_id;
-    DDP__TRY(ddp__env_names(list, c, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", &resume, err));
-    return ddp__env_settings(c, err);
+    return ddp__env_settings(list, c, err);
 }
 
 /* ---- checks and defaults ---- */
@@ -42681,117 +42999,49 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
         if (cond) return ddp__fail(err, DDP_ARG, __VA_ARGS__);  \
     } while (0)
 
-static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
+/* What no range of one field says. */
+static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err)
 {
     const int workers = c->world - (c->servers > 0 ? c->servers : 0);
 
-    DDP__REFUSE(c->world < 0 || c->world > 65535, "world %d: 1 to 65535 workers are possible", c->world);
-    DDP__REFUSE(c->rank < 0 || (c->world > 0 && c->rank >= c->world),
-                "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
-    DDP__REFUSE(c->period < 0 || c->period > 1000000, "period %d: H is 1 to 1000000 steps", c->period);
-    DDP__REFUSE(c->threads < 0 || c->threads > 1024, "threads %d: 1 to 1024 are possible", c->threads);
-    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > workers && !c->join),
+    DDP__TRY(ddp__settings_check(list, c, err));
+    DDP__REFUSE(c->world > 0 && c->rank >= c->world, "rank %d is outside a world of %d: ranks are 0 to %d", c->rank,
+                c->world, c->world - 1);
+    DDP__REFUSE(c->world > 0 && c->min_world > workers && !c->join,
                 "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->min_world, workers, workers);
     DDP__REFUSE(c->min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
-    DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
-    DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
-                "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
+    DDP__REFUSE(c->max_world > 0 && c->max_world < c->world, "max_world %d: an elastic world of %d workers has room for %d "
+                "to 64 ids", c->max_world, c->world, c->world);
     DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
                 c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
-    DDP__REFUSE(c->split_params < 0, "split_params %d: 1 or more parameters of a part, or 0 for whole layers",
-                c->split_params);
-    DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
-    DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
-                "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);
     DDP__REFUSE(c->world > 0 && c->servers >= c->world, "servers %d: a world of %d has %s; it is the workers and the "
                 "servers together", c->servers, c->world,
                 c->world > 1 ? "no rank left that computes" : "one rank only");
-    DDP__REFUSE(c->staleness < 0, "staleness %d: 0 or more steps", c->staleness);
-    DDP__REFUSE(!(c->push_scale >= 0), "push_scale %g: above 0, or 0 for 1 / workers", (double)c->push_scale);
-    DDP__REFUSE(!(c->defer <= 1 && (c->defer >= 0 || c->defer == (double)DDP_DEFER_NONE)), "defer %g: a share of the "
-                "model up to 1, DDP_DEFER_NONE, or 0 to follow the loss", c->defer);
-    DDP__REFUSE(c->lgp < DDP_LGP_DEFAULT || c->lgp > DDP_LGP_EMA, "lgp %d is unknown: use DDP_LGP_ON, DDP_LGP_OFF or "
-                "DDP_LGP_EMA", (int)c->lgp);
-    DDP__REFUSE(c->correct < DDP_CORRECT_DEFAULT || c->correct > DDP_CORRECT_EAGER,
-                "correct %d is unknown: use DDP_CORRECT_DEFERRED or DDP_CORRECT_EAGER", (int)c->correct);
-    DDP__REFUSE(c->split < DDP_OSP_WALK || c->split > DDP_OSP_KNAPSACK, "split %d is unknown: use DDP_OSP_WALK, "
-                "DDP_OSP_STOP, DDP_OSP_DENSITY or DDP_OSP_KNAPSACK", (int)c->split);
-    DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
-    DDP__REFUSE(!(c->update_frequency >= 0 && c->update_frequency <= 1),
-                "update_frequency %g: updates for each step, above 0 and at most 1, or 0 for as many as hide",
-                c->update_frequency);
-    DDP__REFUSE(!(c->preserve >= 0 && c->preserve <= 1e6),
-                "preserve %g: how far from 1 a ratio of losses may be, or 0 for 0.01", c->preserve);
-    DDP__REFUSE(!(c->outer_lr >= 0 && c->outer_lr <= 1e6), "outer_lr %g: a rate above 0; 1 and no momentum is the mean",
-                c->outer_lr);
-    DDP__REFUSE(!(c->outer_momentum >= -1 && c->outer_momentum < 1), "outer_momentum %g: above 0 and below 1, or "
-                "DDP_NO_MOMENTUM", c->outer_momentum);
-    DDP__REFUSE(!(c->mixture >= -1 && c->mixture < 1), "mixture %g: above 0 and below 1, or DDP_OVERWRITE", c->mixture);
-    DDP__REFUSE(!(c->compensation >= 0 && c->compensation <= 1e6), "compensation %g: from 0", c->compensation);
-    DDP__REFUSE(c->fragments < 0 || (c->period > 0 && c->fragments > c->period),
+    DDP__REFUSE(c->period > 0 && c->fragments > c->period,
                 "fragments %d: 1 to the period of %d, or 0 for the planner's", c->fragments, c->period);
-    DDP__REFUSE(c->landing < 0 || (c->period > 0 && c->landing >= c->period),
+    DDP__REFUSE(c->period > 0 && c->landing >= c->period,
                 "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing, c->period);
-    DDP__REFUSE(c->overlap < DDP_OVERLAP_DEFAULT || c->overlap > DDP_OVERLAP_EAGER,
-                "overlap %d is unknown: use DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM or DDP_OVERLAP_EAGER",
-                (int)c->overlap);
-    DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
-                "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
-    DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
-    DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
-                "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
-    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_TOPK,
-                "wire %d is unknown: use a DDP_WIRE_ of config.h", (int)c->wire);
-    DDP__REFUSE(!(c->topk_fraction >= 0 && c->topk_fraction <= 1), "topk_fraction %g: above 0, at most 1", c->topk_fraction);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
-    DDP__REFUSE(c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING,
-                "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING", (int)c->algorithm);
-    DDP__REFUSE(c->nccl < 0 || c->nccl > 2, "nccl %d: 0, 1 or 2", c->nccl);
     DDP__REFUSE((c->allocator.alloc == NULL) != (c->allocator.free == NULL),
                 "allocator: set both alloc and free, or neither");
     return DDP_OK;
 }
 #undef DDP__REFUSE
 
-static void ddp__config_defaults(ddp_config *c)
+static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
 {
-    if (c->transport == DDP_TRANSPORT_DEFAULT) c->transport = DDP_TCP;
-    if (c->period == 0) c->period = 5;
-    if (c->overlap == DDP_OVERLAP_DEFAULT) c->overlap = DDP_OVERLAP_NONE;
-    if (c->world == 0) c->world = 1;
-    if (c->threads == 0) c->threads = 1;
-    if (c->micro_batches == 0) c->micro_batches = 1;
+    ddp__settings_default(list, c);
     if (c->state_period[0] > 0) c->average_state = 1;
     if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
     if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
-    if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
-    if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
-    if (!(c->credit > 0)) c->credit = 1;
-    if (!(c->preserve > 0)) c->preserve = 0.01;
-    if (!(c->connect_timeout_s > 0)) c->connect_timeout_s = 30;
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
-    if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = 10;
-    if (!(c->op_timeout_s > 0)) c->op_timeout_s = 1800;
-    if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->check_writes = 1;
 #endif
-}
-
-/* The strings of a context's own configuration. */
-#define DDP__CONFIG_STRINGS(X)                                                                     \
-    X(addr) X(run_id) X(net) X(net_script) X(net2) X(addr2) X(socket_ifname) X(profile_path)       \
-    X(plan_path) X(dump_path) X(tls_psk) X(tls_ca) X(tls_cert) X(tls_key)
-
-static int ddp__config_own(const char **s)
-{
-    if (!*s) return 1;
-    *s = ddp__strdup(*s);
-    return *s != NULL;
 }
 
 /* The strategy that runs: the program's own, or one of the list. */
@@ -42829,10 +43079,9 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp_config c = *given;
     ddp__env env;
     ddp__links links;
-    int owned = 1;
 
     memset(&env, 0, sizeof env);
-    DDP__TRY(ddp__config_check(&c, err));
+    DDP__TRY(ddp__config_check(list, &c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
         (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
@@ -42846,8 +43095,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
         else if (given->world < 1)
             ddp__log(&log, DDP_LOG_WARN, "%s", env.note);
     }
-    ddp__config_defaults(&c);
-    DDP__TRY(ddp__config_check(&c, err));
+    ddp__config_defaults(list, &c);
+    DDP__TRY(ddp__config_check(list, &c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
@@ -42859,10 +43108,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
         DDP__TRY(ddp__links_open(&c, link, &links, err));
         ddp__links_free(&links);
     }
-#define DDP__OWN_STRING(name) owned &= ddp__config_own(&c.name);
-    DDP__CONFIG_STRINGS(DDP__OWN_STRING)
-#undef DDP__OWN_STRING
-    if (!owned) {
+    if (!ddp__settings_own(&c)) {
         ddp__config_free(&c);
         return ddp__fail(err, DDP_MEMORY, "out of memory copying the configuration");
     }
@@ -42872,10 +43118,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
 
 void ddp__config_free(ddp_config *c)
 {
-#define DDP__FREE_STRING(name) \
-    if (c->name) DDP_FREE((void *)(uintptr_t)c->name);
-    DDP__CONFIG_STRINGS(DDP__FREE_STRING)
-#undef DDP__FREE_STRING
+    ddp__settings_disown(c);
     memset(c, 0, sizeof *c);
 }
 
@@ -46058,11 +46301,9 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->log = d->host.log;
 }
 
-DDP_STATIC_ASSERT((int)DDP__SETTINGS_JOIN <= (int)DDP__JOIN_SETTINGS, "a newcomer has room for its settings");
-
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    ddp__setting setting[DDP__SETTINGS];
+    ddp__setting setting[DDP__JOIN_SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
     memset(l, 0, sizeof *l);
@@ -46074,9 +46315,8 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    ddp__settings(d, setting);
-    l->settings = DDP__SETTINGS_JOIN;
-    for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
+    l->settings = ddp__settings(d, 1, setting);
+    for (int i = 0; i < l->settings; i++) {
         l->name[i] = setting[i].name;
         l->value[i] = setting[i].value;
     }
@@ -46593,8 +46833,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
-    ddp__settings(d, setting);
-    for (int i = 0; i < DDP__SETTINGS; i++) f->setting[i] = setting[i].value;
+    for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
     memcpy(f->same, d->same, sizeof f->same);
 }
 
@@ -46609,9 +46848,9 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f,
                                         const ddp__fingerprint *zero, ddp_error *err)
 {
-    ddp__setting setting[DDP__SETTINGS];
+    ddp__setting setting[DDP__SETTINGS]; /* for their names */
+    const int settings = ddp__settings(d, 0, setting);
 
-    ddp__settings(d, setting); /* for their names */
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -46621,7 +46860,7 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
     if (f->micro_batches != zero->micro_batches)
         return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
                          (int)f->micro_batches, (int)zero->micro_batches);
-    for (int i = 0; i < DDP__SETTINGS; i++)
+    for (int i = 0; i < settings; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
                              setting[i].name, f->setting[i], zero->setting[i]);
@@ -52565,6 +52804,16 @@ const ddp__strategies *ddp__built_in(void)
                                           ddp_strategy_name};
 
     return &table;
+}
+
+ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err)
+{
+    return ddp__setting_set(ddp__built_in(), c, field, value, err);
+}
+
+int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out)
+{
+    return ddp__setting_describe(ddp__built_in(), c, i, out);
 }
 
 ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }

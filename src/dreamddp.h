@@ -270,6 +270,7 @@
 #include "run/collective.c"
 #include "run/refusals.c"
 #include "run/links.c"
+#include "run/settings.c"
 #include "run/env.c"
 #include "run/config.c"
 #include "run/spawn.c"

@@ -267,6 +267,10 @@ class ddp_config(Structure):
     pass
 
 
+class ddp_setting(Structure):
+    pass
+
+
 class ddp_block(Structure):
     pass
 
@@ -677,6 +681,9 @@ ddp_config._fields_ = [
     ("no_env", c_int), ("no_checksum", c_int), ("check_writes", c_int), ("trace_spans", c_int),
     ("cancel", POINTER(c_int)), ("backend", POINTER(ddp_backend)), ("nccl", c_int),
     ("cuda_stream", c_void_p), ("allocator", ddp_allocator), ("logger", ddp_logger)]
+ddp_setting._fields_ = [
+    ("field", c_char_p), ("variable", c_char_p), ("preset", c_char_p), ("help", c_char_p),
+    ("same", c_int), ("values", c_char * 256), ("value", c_char * 256)]
 ddp_block._fields_ = [
     ("params", c_void_p), ("grads", c_void_p), ("count", c_size_t), ("kind", c_int)]
 ddp_matrix._fields_ = [
@@ -1067,22 +1074,22 @@ ddp_backend._fields_ = [
     ("mark", CFUNCTYPE(None, c_void_p, c_int)), ("marked", CFUNCTYPE(c_double, c_void_p, c_int)),
     ("range", CFUNCTYPE(None, c_void_p, c_char_p))]
 
-STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_config, ddp_block, ddp_matrix, ddp_layer,
-        ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received, ddp_owner, ddp_maker, ddp_message,
-        ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit, ddp_profile, ddp_oplist_entry, ddp_oplist,
-        ddp_stats, ddp_note, ddp_link_stats, ddp_pair, ddp_probe_result, ddp_sites, ddp_ring_choice, ddp_network,
-        ddp_span, ddp_plan_options, ddp_plan, ddp_timeline_options, ddp_interval, ddp_timeline,
-        ddp_knapsack_problem, ddp_delayed_options, ddp_delayed_send, ddp_delayed_step, ddp_delayed_plan,
-        ddp_preserver, ddp_preserved, ddp_served, ddp_place_options, ddp_placement, ddp_workload_options,
-        ddp_workload_message, ddp_workload, ddp_fence_options, ddp_fence_segment, ddp_fence_plan, ddp_task,
-        ddp_pipeline_shape, ddp_stage_cost, ddp_boundary, ddp_pipeline_costs, ddp_pipeline_slot,
-        ddp_pipeline_times, ddp_packed, ddp_adatopk_options, ddp_link_compression, ddp_rng, ddp_shape, ddp_param,
-        ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair, ddp_node_info, ddp_edge_wire, ddp_pipe_config,
-        ddp_pipe_stats, ddp_pipe_layout, ddp_job_rule, ddp_job_op, ddp_job, ddp_op_data, ddp_gpt2_config,
-        ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config, ddp_token_range, ddp_images,
-        ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step, ddp_report_worker, ddp_report_layer,
-        ddp_report_note, ddp_report_run, ddp_report_data, ddp_progress, ddp_report_pipeline, ddp_backend_peers,
-        ddp_backend]
+STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_config, ddp_setting, ddp_block, ddp_matrix,
+        ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received, ddp_owner, ddp_maker,
+        ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit, ddp_profile,
+        ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_link_stats, ddp_pair, ddp_probe_result, ddp_sites,
+        ddp_ring_choice, ddp_network, ddp_span, ddp_plan_options, ddp_plan, ddp_timeline_options, ddp_interval,
+        ddp_timeline, ddp_knapsack_problem, ddp_delayed_options, ddp_delayed_send, ddp_delayed_step,
+        ddp_delayed_plan, ddp_preserver, ddp_preserved, ddp_served, ddp_place_options, ddp_placement,
+        ddp_workload_options, ddp_workload_message, ddp_workload, ddp_fence_options, ddp_fence_segment,
+        ddp_fence_plan, ddp_task, ddp_pipeline_shape, ddp_stage_cost, ddp_boundary, ddp_pipeline_costs,
+        ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options, ddp_link_compression, ddp_rng,
+        ddp_shape, ddp_param, ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair, ddp_node_info, ddp_edge_wire,
+        ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_job_rule, ddp_job_op, ddp_job, ddp_op_data,
+        ddp_gpt2_config, ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config, ddp_token_range,
+        ddp_images, ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step, ddp_report_worker,
+        ddp_report_layer, ddp_report_note, ddp_report_run, ddp_report_data, ddp_progress, ddp_report_pipeline,
+        ddp_backend_peers, ddp_backend]
 
 # name: (what it returns, what it takes)
 FUNCTIONS = {
@@ -1129,6 +1136,8 @@ FUNCTIONS = {
     "ddp_lgp_named": (c_int, [c_char_p, POINTER(c_int)]),
     "ddp_correct_named": (c_int, [c_char_p, POINTER(c_int)]),
     "ddp_split_named": (c_int, [c_char_p, POINTER(c_int)]),
+    "ddp_config_set": (c_int, [POINTER(ddp_config), c_char_p, c_char_p, POINTER(ddp_error)]),
+    "ddp_config_describe": (c_int, [POINTER(ddp_config), c_int, POINTER(ddp_setting)]),
     "ddp_wire_set": (c_int, [POINTER(ddp_config), c_char_p]),
     "ddp_sgd": (ddp_optimizer, [c_float, c_float]),
     "ddp_sgd_decay": (ddp_optimizer, [c_float, c_float, c_float]),

@@ -86,6 +86,8 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_long(const char *s, long *out);
+/* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
+DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 
 /* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the public
  * API, never on the comm thread, never in a training step.

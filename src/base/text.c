@@ -236,3 +236,23 @@ int ddp__parse_long(const char *s, long *out)
     *out = v;
     return 1;
 }
+
+int ddp__word_distance(const char *a, size_t an, const char *b)
+{
+    int row[32], bn = (int)strlen(b);
+
+    if (an > 40 || bn > 30) return 99;
+    for (int j = 0; j <= bn; j++) row[j] = j;
+    for (int i = 1; i <= (int)an; i++) {
+        int corner = row[0];
+        row[0] = i;
+        for (int j = 1; j <= bn; j++) {
+            int best = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[bn];
+}

@@ -20,6 +20,11 @@ DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unkno
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                               ddp_error *err);
 
+/* Of the partial planner's enums, by value. */
+#define DDP__SOLVERS "scatter", "optimal", "dfs", "enp", "brute", "scatter"
+#define DDP__COSTS   "window", "timeline", "sum", "window"
+#define DDP__FILLS   "none", "exact", "eq12"
+
 /* X_name and X_named of the enum X. */
 #define DDP__NAMES(X, names, first, what)                                        \
     const char *X##_name(X value) { return ddp__name_of(names, (int)value); }    \

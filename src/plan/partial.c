@@ -1,9 +1,9 @@
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
 #include "plan/internal.h"
 
-static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp", "brute", "scatter", NULL};
-static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
-static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
+static const char *const ddp__solvers[] = {DDP__SOLVERS, NULL};
+static const char *const ddp__cost_names[] = {DDP__COSTS, NULL};
+static const char *const ddp__fills[] = {DDP__FILLS, NULL};
 
 DDP__NAMES(ddp_solver, ddp__solvers, 1, "solver")
 DDP__NAMES(ddp_cost, ddp__cost_names, 1, "cost")

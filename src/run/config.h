@@ -89,32 +89,32 @@ typedef enum ddp_algorithm {
 
 /* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
  * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
- * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero and marked [env], from DREAMDDP_ and the field's name in
- * capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
+ * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero, from DREAMDDP_ and the field's name in capitals, without _s
+ * or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP; docs/settings.md). world > 0 makes rank literal. */
 struct ddp_config {
-    ddp_strategy strategy;    /* [env] dreamddp */
+    ddp_strategy strategy;    /* dreamddp */
     const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
-    int period;               /* [env] H, steps in which each layer is averaged once; 5 */
-    ddp_transport transport;  /* [env] tcp */
+    int period;               /* H, steps in which each layer is averaged once; 5 */
+    ddp_transport transport;  /* tcp */
     int rank, world;          /* 0 of 1 */
-    const char *addr;         /* [env] of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
+    const char *addr;         /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
                                  "file://PATH", in which rank 0 tells it; "127.0.0.1:29500" */
-    const char *run_id;       /* [env] workers with another id are refused; "" */
-    const char *socket_ifname; /* [env] interfaces to listen on: "eth", "=eth0", "^lo,docker";
+    const char *run_id;       /* workers with another id are refused; "" */
+    const char *socket_ifname; /* interfaces to listen on: "eth", "=eth0", "^lo,docker";
                                   that from which rank 0 is reached */
-    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json",
+    const char *net; /* shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json",
                         with ":VARIANT" where that member of it is meant, then "@0,16,32" where those devices are the
                         workers, the same on all ranks; unshaped */
-    const char *net_script;   /* [env] file of stalls, drops, kills, rates (docs/links.md); none */
-    const char *net2; /* [env] as net, for a second link between the same workers, which no script touches; none */
-    const char *addr2;        /* [env] host:port of rank 0 on the second link's interface; where
+    const char *net_script;   /* file of stalls, drops, kills, rates (docs/links.md); none */
+    const char *net2; /* as net, for a second link between the same workers, which no script touches; none */
+    const char *addr2;        /* host:port of rank 0 on the second link's interface; where
                                  net2 is set and this is not, a free port of addr */
-    ddp_wire wire; /* [env] how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
+    ddp_wire wire; /* how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
                       one float for each parameter with a gradient, three where parameters are averaged; f32 */
     double topk_fraction;     /* topk: of each 4096 values those that travel, at least one; 1/64 */
-    int site;                 /* [env] > 0: this worker's site, and every other has one: averages go inside the sites,
+    int site;                 /* > 0: this worker's site, and every other has one: averages go inside the sites,
                                  then between them (docs/links.md); 0 = one level */
-    int threads;              /* [env] operator threads of this worker; 1 */
+    int threads;              /* operator threads of this worker; 1 */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
     float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
@@ -123,10 +123,10 @@ struct ddp_config {
     int average_state;        /* 1: average the optimizer state with the parameters */
     int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
-    int split_params;         /* [env] dreamddp, enp: a layer of more parameters than this is averaged in equal parts, each in
+    int split_params;         /* dreamddp, enp: a layer of more parameters than this is averaged in equal parts, each in
                                  the step that the plan gives it; 0 = layers are averaged whole */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
-    int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
+    int deterministic;        /* 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
     int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end;
                                  deft: Algorithm 1 as printed */
     ddp_solver solver;        /* scatter */
@@ -135,52 +135,52 @@ struct ddp_config {
     int profile_steps;        /* measured before the plan is made, the first discarded; 6 */
     const char *profile_path; /* CSV that replaces measuring; NULL */
     const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
-    size_t bucket_bytes;      /* [env] wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
-    size_t partition_bytes;   /* [env] bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
-    double credit;            /* [env] bytescheduler: parts on their way at once; 1 */
-    int merge_sum;            /* [env] deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
-    int no_barrier;           /* [env] deft: 1: plans sends that straddle forward and backward */
-    double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
+    size_t bucket_bytes;      /* wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
+    size_t partition_bytes;   /* bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
+    double credit;            /* bytescheduler: parts on their way at once; 1 */
+    int merge_sum;            /* deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
+    int no_barrier;           /* deft: 1: plans sends that straddle forward and backward */
+    double update_frequency;  /* deft: updates for each step that the plan must reach, up to 1; 0 = as many as
                                  hide, or as the Preserver asks for */
-    double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
-    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp,
+    double preserve;          /* deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
+    int servers;              /* > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp,
                                  ssp, r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
-    int staleness;            /* [env] ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
-    float push_scale;         /* [env] asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
-    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 =
+    int staleness;            /* ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
+    float push_scale;         /* asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
+    double defer;             /* osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 =
                                  by the loss that ddp_report tells (and its epoch), as much as hides behind computing */
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
-    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
-    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those two */
-    ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
+    double outer_lr;          /* diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
+    double outer_momentum;    /* mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those two */
+    ddp_overlap overlap;      /* diloco, sparseloco: none */
     double mixture;           /* stream: the share of its own parameters that a worker keeps when the others' land; 0.5,
                                  DDP_OVERWRITE is 0 */
     int fragments;            /* stream: layers 0, n, 2 n.. are the first of n fragments (at most H), which are sent in
                                  equal distances; 0: each layer when the planner says, landing when it can */
     int landing;              /* stream with fragments: steps after which one lands, below H; 0 */
     double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
-    double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
-    double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
-    double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
-    double op_timeout_s;      /* [env] an operation fails so long after the first rank began it; 1800 */
-    const char *dump_path;    /* [env] where ddp_dump writes when the context fails (not when it
+    double connect_timeout_s; /* for rank 0 to answer; 30 */
+    double join_timeout_s;    /* for all ranks to come; connect_timeout_s */
+    double peer_timeout_s;    /* silence after which a peer is lost; 10 */
+    double op_timeout_s;      /* an operation fails so long after the first rank began it; 1800 */
+    const char *dump_path;    /* where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
     int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an error */
-    int min_world;            /* [env] > 0: training goes on without lost workers while a majority (or all servers) and at
+    int min_world;            /* > 0: training goes on without lost workers while a majority (or all servers) and at
                                  least so many that compute are left (docs/elastic.md); 0 = an error */
-    int max_world;            /* [env] min_world, tcp: ids that the run has room for, at most 64:
+    int max_world;            /* min_world, tcp: ids that the run has room for, at most 64:
                                  newcomers get those beyond world too; world */
-    int join;                 /* [env] 1: come into a run that is going on, whose workers addr names, separated by
+    int join;                 /* 1: come into a run that is going on, whose workers addr names, separated by
                                  commas; rank, world and min_world are its (docs/elastic-join.md) */
     size_t elastic_bytes;     /* min_world: memory for inputs and results in flight, at least the
                                  longest message (int8 blocks: two of it); twice that */
-    int insecure;             /* [env] 1: allow addresses beyond this machine without encryption */
-    const char *tls_psk;      /* [env] file with the pre-shared key of all workers: TLS 1.3 on TCP */
-    const char *tls_ca, *tls_cert, *tls_key; /* [env] or certificates (PEM files), this worker's with the name rank-R */
+    int insecure;             /* 1: allow addresses beyond this machine without encryption */
+    const char *tls_psk;      /* file with the pre-shared key of all workers: TLS 1.3 on TCP */
+    const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the name rank-R */
     int no_env;               /* 1: never read the environment (embedders) */
-    int no_checksum;          /* [env] 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
+    int no_checksum;          /* 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
     int check_writes;         /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;          /* kept for ddp_trace_copy; 0 = only what statistics need */
     const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
@@ -215,6 +215,24 @@ DDP_API int ddp_defer_named(const char *name, double *out);
 DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
 DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
 DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
+/* A row of the table of settings, which docs/settings.md shows. */
+typedef struct ddp_setting {
+    const char *field, *variable; /* "period", "DREAMDDP_PERIOD"; NULL where it has none */
+    const char *preset;           /* what the field's zero means; NULL of a variable without a field */
+    const char *help;
+    int         same;             /* 1: all ranks must have the same */
+    char        values[256];      /* "1 to 1000000 steps", "none, stream or eager" */
+    char        value[256];       /* the field's; "" where it is zero */
+} ddp_setting;
+
+/* ddp_config_set - sets a field by its name, as "period" to "5" or "wire" to "topk:0.01"; "" is the default. A text is
+ * borrowed until ddp_open or ddp_launch. Errors: DDP_ARG for a name that no field has (with the one that was meant) or a
+ * value that it cannot have, *c is as it was.
+ * ddp_config_describe - setting i, with what c (may be NULL) has it set to; 0: there are no more. Fields that are
+ * pointers of the program (own_strategy, backend, allocator..) are in no row. */
+DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
+DDP_API int        ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
+
 /* The same of c->wire, and of "topk:FRACTION" c->topk_fraction too. */
 DDP_API int ddp_wire_set(ddp_config *c, const char *text);
 

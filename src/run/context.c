@@ -296,28 +296,6 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     return h;
 }
 
-void ddp__settings(const ddp_ctx *d, ddp__setting *out)
-{
-#define DDP__SET(field) {#field, (double)d->cfg.field}
-    const ddp__setting all[] = {
-        DDP__SET(average_state), DDP__SET(average_first), DDP__SET(clip_norm), DDP__SET(bucket_bytes), DDP__SET(deterministic), DDP__SET(paper),
-        {"net (bytes/s of the slowest link)", d->links[0].slowest}, DDP__SET(seed),
-        {"learning rate", (double)d->optimizer.lr}, {"first state_period", (double)d->cfg.state_period[0]},
-        {"second state_period", (double)d->cfg.state_period[1]}, DDP__SET(split_params),
-        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0)}, DDP__SET(outer_lr), DDP__SET(outer_momentum),
-        DDP__SET(overlap), DDP__SET(mixture), DDP__SET(fragments), DDP__SET(landing), DDP__SET(compensation),
-        DDP__SET(topk_fraction),
-        /* a newcomer takes these from the run, or has no part in them */
-        DDP__SET(period), DDP__SET(nccl), DDP__SET(min_world), DDP__SET(profile_steps), DDP__SET(partition_bytes),
-        DDP__SET(credit), DDP__SET(merge_sum), DDP__SET(no_barrier), DDP__SET(update_frequency), DDP__SET(preserve),
-        DDP__SET(servers), DDP__SET(staleness), DDP__SET(push_scale), DDP__SET(defer), DDP__SET(lgp), DDP__SET(correct),
-        DDP__SET(split)};
-#undef DDP__SET
-
-    DDP_STATIC_ASSERT(sizeof all == DDP__SETTINGS * sizeof *all, "the settings are counted");
-    memcpy(out, all, sizeof all);
-}
-
 uint64_t ddp__model_hash(const ddp_ctx *d)
 {
     const ddp__owned *o;

@@ -1,46 +1,5 @@
-/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it, and settings. */
+/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
 #include "run/launch.h"
-
-#ifdef __APPLE__
-#include <crt_externs.h>
-#define DDP__ENVIRON (*_NSGetEnviron())
-#else
-#define DDP__ENVIRON environ
-#endif
-
-/* What a variable holds, and which field of ddp_config it fills. */
-typedef enum ddp__env_kind {
-    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_ZERO, DDP__V_SECONDS, DDP__V_FLAG
-} ddp__env_kind;
-typedef struct ddp__env_variable {
-    const char   *name; /* behind DREAMDDP_ */
-    ddp__env_kind kind;
-    size_t        field;
-} ddp__env_variable;
-
-#define DDP__V(name, kind, field) {name, DDP__V_##kind, offsetof(ddp_config, field)}
-static const ddp__env_variable ddp__env_known[] = {
-    {"RANK", DDP__V_OTHER, 0}, {"WORLD_SIZE", DDP__V_OTHER, 0}, {"LOCAL_RANK", DDP__V_OTHER, 0},
-    {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
-    {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
-    {"RESUME", DDP__V_OTHER, 0}, {"SERVERS", DDP__V_OTHER, 0}, {"DEFER", DDP__V_OTHER, 0},
-    {"OVERLAP", DDP__V_OTHER, 0},
-    DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
-    DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
-    DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
-    DDP__V("TLS_KEY", TLS, tls_key),
-    DDP__V("PERIOD", COUNT, period), DDP__V("MIN_WORLD", COUNT, min_world), DDP__V("SITE", COUNT, site),
-    DDP__V("MAX_WORLD", COUNT, max_world), DDP__V("THREADS", COUNT, threads),
-    DDP__V("CONNECT_TIMEOUT", SECONDS, connect_timeout_s), DDP__V("JOIN_TIMEOUT", SECONDS, join_timeout_s),
-    DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
-    DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
-    DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
-    DDP__V("SPLIT_PARAMS", COUNT, split_params), DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
-    DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
-    DDP__V("STALENESS", COUNT, staleness), DDP__V("OUTER_LR", NUMBER, outer_lr),
-    DDP__V("OUTER_MOMENTUM", ZERO, outer_momentum), DDP__V("DETERMINISTIC", FLAG, deterministic),
-    {NULL, DDP__V_OTHER, 0}};
-#undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
 typedef struct ddp__launcher {
@@ -59,12 +18,6 @@ static const ddp__launcher ddp__launchers[] = {
 enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
        DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 
-const char *ddp__env_get(const char *name)
-{
-    const char *v = name ? getenv(name) : NULL;
-    return v && *v ? v : NULL;
-}
-
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
@@ -74,54 +27,6 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
     if (!ddp__parse_long(text, &v) || v < least || v > most)
         return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
     *out = (int)v;
-    return DDP_OK;
-}
-
-/* Levenshtein distance of two short words. */
-static int ddp__word_distance(const char *a, size_t an, const char *b)
-{
-    int row[32], bn = (int)strlen(b);
-
-    if (an > 40 || bn > 30) return 99;
-    for (int j = 0; j <= bn; j++) row[j] = j;
-    for (int i = 1; i <= (int)an; i++) {
-        int corner = row[0];
-        row[0] = i;
-        for (int j = 1; j <= bn; j++) {
-            int best = corner + (a[i - 1] != b[j - 1]);
-            corner = row[j];
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            row[j] = best;
-        }
-    }
-    return row[bn];
-}
-
-/* A mistyped variable would otherwise be ignored in silence. */
-static ddp_status ddp__env_check_names(ddp_error *err)
-{
-    char **e;
-
-    for (e = DDP__ENVIRON; e && *e; e++) {
-        const char *name = *e + 9, *end = strchr(*e, '=');
-        int i, nearest = 0, least = 100;
-        size_t n;
-        if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
-        n = (size_t)(end - name);
-        for (i = 0; ddp__env_known[i].name && least; i++) {
-            int d = ddp__word_distance(name, n, ddp__env_known[i].name);
-            if (d >= least) continue;
-            least = d;
-            nearest = i;
-        }
-        if (least > 3)
-            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: a field of ddp_config without a "
-                             "variable is set in the program; docs/own-loop.md lists them", n > 60 ? 60 : (int)n, name);
-        if (least)
-            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest].name);
-    }
     return DDP_OK;
 }
 
@@ -293,75 +198,5 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     }
     ddp__env_run_id(&env, which);
     *out = env;
-    return DDP_OK;
-}
-
-/* ---- settings ---- */
-
-static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, const char *text, void *field,
-                                 ddp_error *err)
-{
-    double number;
-    long count;
-
-    switch (v->kind) {
-    case DDP__V_OTHER:
-        break;
-    case DDP__V_TEXT:
-    case DDP__V_TLS:
-        if (!*(const char **)field) *(const char **)field = text;
-        break;
-    case DDP__V_COUNT:
-    case DDP__V_BYTES:
-        if (v->kind == DDP__V_COUNT ? *(int *)field != 0 : *(size_t *)field != 0) break;
-        if (!ddp__parse_long(text, &count) || count < 1 || (v->kind == DDP__V_COUNT && count > INT_MAX))
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number%s above 0", name, text,
-                             v->kind == DDP__V_BYTES ? " of bytes" : "");
-        if (v->kind == DDP__V_COUNT) *(int *)field = (int)count;
-        else *(size_t *)field = (size_t)count;
-        break;
-    case DDP__V_NUMBER:
-    case DDP__V_SECONDS:
-    case DDP__V_ZERO: /* a field whose 0 is its default: what is below says 0 */
-        if (*(double *)field > 0 || (v->kind == DDP__V_ZERO && *(double *)field < 0)) break;
-        if (!ddp__parse_double(text, &number) || number < 0 || (number == 0 && v->kind != DDP__V_ZERO))
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s", name, text, v->kind == DDP__V_ZERO ? " from 0" :
-                             v->kind == DDP__V_SECONDS ? " of seconds above 0" : " above 0");
-        *(double *)field = number > 0 ? number : -1;
-        break;
-    case DDP__V_FLAG: {
-        int on = 0;
-        DDP__TRY(ddp__env_flag(name, &on, err));
-        if (on) *(int *)field = 1;
-        break;
-    }
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
-{
-    const char *text = ddp__env_get(name);
-
-    if (!text) return DDP_OK;
-    if ((*text != '0' && *text != '1') || text[1])
-        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
-    *out = *text == '1';
-    return DDP_OK;
-}
-
-ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
-{
-    const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
-    const ddp__env_variable *v = ddp__env_known;
-    char name[64];
-
-    for (; v->name; v++) {
-        const char *text;
-        snprintf(name, sizeof name, "DREAMDDP_%s", v->name);
-        text = ddp__env_get(name);
-        if (!text || (tls && v->kind == DDP__V_TLS)) continue;
-        DDP__TRY(ddp__env_value(v, name, text, (char *)c + v->field, err));
-    }
     return DDP_OK;
 }

@@ -19,11 +19,9 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->log = d->host.log;
 }
 
-DDP_STATIC_ASSERT((int)DDP__SETTINGS_JOIN <= (int)DDP__JOIN_SETTINGS, "a newcomer has room for its settings");
-
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    ddp__setting setting[DDP__SETTINGS];
+    ddp__setting setting[DDP__JOIN_SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
     memset(l, 0, sizeof *l);
@@ -35,9 +33,8 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    ddp__settings(d, setting);
-    l->settings = DDP__SETTINGS_JOIN;
-    for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
+    l->settings = ddp__settings(d, 1, setting);
+    for (int i = 0; i < l->settings; i++) {
         l->name[i] = setting[i].name;
         l->value[i] = setting[i].value;
     }

@@ -27,6 +27,21 @@ DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strat
                                        ddp_config *out, ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void       ddp__config_free(ddp_config *c);
 
+/* ---- settings.c: the table of fields, variables, ranges and defaults ---- */
+
+DDP_LIB ddp_status ddp__setting_set(const ddp__strategies *list, ddp_config *c, const char *field, const char *value,
+                                    ddp_error *err);
+DDP_LIB int        ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int i, ddp_setting *out);
+DDP_LIB void       ddp__strategy_names(const ddp__strategies *list, char *out, size_t room); /* "ssgd, wfbp or dreamddp" */
+DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c, ddp_error *err); /* each alone */
+DDP_LIB void       ddp__settings_default(const ddp__strategies *list, ddp_config *c);
+DDP_LIB int        ddp__settings_own(ddp_config *c); /* copies texts; 0: out of memory */
+DDP_LIB void       ddp__settings_disown(ddp_config *c);
+/* An empty variable counts as unset: NULL. Refuses names that nobody knows. Fills fields of c that are zero. */
+DDP_LIB const char *ddp__env_get(const char *name);
+DDP_LIB ddp_status  ddp__env_check_names(ddp_error *err);
+DDP_LIB ddp_status  ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
+
 /* ---- refusals.c: what goes with what ---- */
 
 typedef struct ddp__goes_row { /* settings that no run can have: all of these, with one of any, where there are any */
@@ -68,11 +83,6 @@ typedef struct ddp__env {
  * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
  * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
 DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
-/* An empty variable counts as unset: NULL. 1 or 0 of a switch, *out stays where it is unset. Fields of c that are
- * zero, from DREAMDDP_ variables. */
-DDP_LIB const char *ddp__env_get(const char *name);
-DDP_LIB ddp_status  ddp__env_flag(const char *name, int *out, ddp_error *err);
-DDP_LIB ddp_status  ddp__env_settings(ddp_config *c, ddp_error *err);
 /* What goes over the wire for the name of a run: a number stands for itself, other text for its
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);

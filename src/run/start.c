@@ -255,8 +255,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
     f->layout = ddp__layout_hash(d);
     f->model = ddp__model_hash(d);
-    ddp__settings(d, setting);
-    for (int i = 0; i < DDP__SETTINGS; i++) f->setting[i] = setting[i].value;
+    for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
     memcpy(f->same, d->same, sizeof f->same);
 }
 
@@ -271,9 +270,9 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f,
                                         const ddp__fingerprint *zero, ddp_error *err)
 {
-    ddp__setting setting[DDP__SETTINGS];
+    ddp__setting setting[DDP__SETTINGS]; /* for their names */
+    const int settings = ddp__settings(d, 0, setting);
 
-    ddp__settings(d, setting); /* for their names */
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -283,7 +282,7 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
     if (f->micro_batches != zero->micro_batches)
         return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
                          (int)f->micro_batches, (int)zero->micro_batches);
-    for (int i = 0; i < DDP__SETTINGS; i++)
+    for (int i = 0; i < settings; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
                              setting[i].name, f->setting[i], zero->setting[i]);

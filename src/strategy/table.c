@@ -92,6 +92,16 @@ const ddp__strategies *ddp__built_in(void)
     return &table;
 }
 
+ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err)
+{
+    return ddp__setting_set(ddp__built_in(), c, field, value, err);
+}
+
+int ddp_config_describe(const ddp_config *c, int i, ddp_setting *out)
+{
+    return ddp__setting_describe(ddp__built_in(), c, i, out);
+}
+
 ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }
 
 int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)

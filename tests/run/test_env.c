@@ -48,17 +48,15 @@ static int forget(void **state)
         "DREAMDDP_RANKS",
         "DREAMDDP_",
         "DREAMDDP_NEET",
-        "DREAMDDP_CLIP_NORM",
+        "DREAMDDP_CUDA_STREAM",
         "DREAMDDP_JOINT",
     };
-    char name[64];
+    ddp_setting known;
     size_t i;
     (void)state;
     for (i = 0; i < sizeof own / sizeof own[0]; i++) unsetenv(own[i]);
-    for (i = 0; ddp__env_known[i].name; i++) {
-        snprintf(name, sizeof name, "DREAMDDP_%s", ddp__env_known[i].name);
-        unsetenv(name);
-    }
+    for (i = 0; ddp_config_describe(NULL, (int)i, &known); i++)
+        if (known.variable) unsetenv(known.variable);
     return 0;
 }
 
@@ -224,7 +222,7 @@ static void mistakes_are_named(void **state)
          "unknown environment variable DREAMDDP_RANKS: did you mean DREAMDDP_RANK?"},
         {{"DREAMDDP_JOINT=1"}, "did you mean DREAMDDP_JOIN?"},
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
-        {{"DREAMDDP_CLIP_NORM=1"}, "a field of ddp_config without a variable"},
+        {{"DREAMDDP_CUDA_STREAM=1"}, "a field of ddp_config without a variable"},
         {{"DREAMDDP_=1"}, "unknown environment variable DREAMDDP_:"},
     };
     size_t i;
@@ -257,7 +255,7 @@ static void run_ids_and_settings_are_handed_on(void **state)
     assert_int_equal(read_with(a, &env, &err), DDP_OK);
     assert_string_equal(env.run_id, "42");
     memset(&cfg, 0, sizeof cfg);
-    assert_int_equal(ddp__env_settings(&cfg, &err), DDP_OK);
+    assert_int_equal(ddp__env_settings(ddp__built_in(), &cfg, &err), DDP_OK);
     assert_string_equal(cfg.net, "1gbit");
     assert_string_equal(cfg.socket_ifname, "^lo");
     assert_int_equal(cfg.join, 1);
