@@ -442,10 +442,10 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
 }
 
 /* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
-static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const ddp_op_spec *spec)
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
-    return e->scratch ? e->scratch(spec, dev->half) : 0;
+    return e->scratch ? e->scratch((const ddp_op_spec *)spec, dev->half) : 0;
 }
 
 /* ==== cuda/rows.cuh ==== [cuda] */
@@ -726,23 +726,14 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 {
     const int width = ddp__vec<T>::width;
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    float x[width], y[width];
 
-    if (wide && i + width <= n) {
-        const ddp__vec<T> va = ddp__vec_load(a + i);
-        const ddp__vec<T> vb = b ? ddp__vec_load(b + i) : va;
-        ddp__vec<T> vo = va;
-        if (add) vo = ddp__vec_load(out + i);
-        for (int k = 0; k < width; k++) {
-            const float y = f(ddp__to_float(va.v[k]), b ? ddp__to_float(vb.v[k]) : 0);
-            vo.v[k] = ddp__from_float<T>(add ? ddp__to_float(vo.v[k]) + y : y);
-        }
-        ddp__vec_store(out + i, vo);
-        return;
-    }
-    for (int k = 0; k < width && i + k < n; k++) {
-        const float y = f(ddp__to_float(a[i + k]), b ? ddp__to_float(b[i + k]) : 0);
-        out[i + k] = ddp__from_float<T>(add ? ddp__to_float(out[i + k]) + y : y);
-    }
+    if (i >= n) return;
+    wide = wide && i + width <= n;
+    ddp__piece_load(x, a, i, n, wide);
+    if (b) ddp__piece_load(y, b, i, n, wide);
+    for (int k = 0; k < width; k++) x[k] = f(x[k], b ? y[k] : 0);
+    ddp__piece_store(out, x, i, n, wide, add);
 }
 
 template <typename T, typename F>
@@ -4715,10 +4706,41 @@ static inline __device__ int ddp__quantise_level_of(float x, double inverse)
     return x < 0 ? -q : q;
 }
 
+/* The largest magnitude of a block, of which a lane holds four elements. All lanes of a warp. */
+static inline __device__ uint32_t ddp__quantise_most(const float *e)
+{
+    uint32_t most = 0;
+
+    for (int i = 0; i < 4; i++)
+        if (ddp__magnitude(e[i]) > most) most = ddp__magnitude(e[i]);
+    for (int i = DDP__PACK_LANES / 2; i; i /= 2) {
+        const uint32_t other = __shfl_xor_sync(DDP__ALL_LANES, most, i);
+        if (other > most) most = other;
+    }
+    return most;
+}
+
+/* The levels of elements at.. of which there are four, or fewer at the end. */
+static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const int *level, size_t at)
+{
+    uint32_t word = 0;
+    int i;
+
+    if (q.wide && at + 4 <= q.n) {
+        for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
+        *(uint32_t *)(void *)(q.level + at) = word;
+    } else if (q.wide) {
+        for (i = 0; i < 4 && at + (size_t)i < q.n; i++) q.level[at + (size_t)i] = (unsigned char)level[i];
+    } else {
+        for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
+            q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+    }
+}
+
 static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const ddp_cuda_verdict *v)
 {
-    const size_t lane = threadIdx.x % DDP__PACK_LANES, aligned = (size_t)ddp__aligned(x);
-    const size_t step = ddp__thread_step() / DDP__PACK_LANES;
+    const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
+    const int aligned = ddp__aligned(x);
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
     if (v->what) return;
@@ -4726,34 +4748,17 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
-        ddp__vec<float> e;
-        uint32_t most = 0;
-        int level[4], i;
+        float e[4], scale;
+        double inverse;
+        int level[4];
 
-        if (aligned && at + 4 <= q.n) e = ddp__vec_load(x + at);
-        else
-            for (i = 0; i < 4; i++) e.v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
-        for (i = 0; i < 4; i++)
-            if (ddp__magnitude(e.v[i]) > most) most = ddp__magnitude(e.v[i]);
-        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
-            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
-            if (other > most) most = other;
-        }
+        ddp__piece_load(e, x, (long)at, (long)q.n, aligned && at + 4 <= q.n);
+        scale = ddp__quantise_scale_of(ddp__quantise_most(e), (double)q.levels);
         if (b >= q.blocks) continue;
-        const float scale = ddp__quantise_scale_of(most, (double)q.levels);
-        const double inverse = scale > 0 ? 1 / (double)scale : 0;
-        for (i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e.v[i], inverse);
+        inverse = scale > 0 ? 1 / (double)scale : 0;
+        for (int i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e[i], inverse);
         if (lane == 0) q.scale[b] = scale;
-        if (q.wide && at + 4 <= q.n) {
-            uint32_t word = 0;
-            for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
-            *(uint32_t *)(void *)(q.level + at) = word;
-        } else if (q.wide) {
-            for (i = 0; i < 4 && at + (size_t)i < q.n; i++) q.level[at + (size_t)i] = (unsigned char)level[i];
-        } else {
-            for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
-                q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
-        }
+        ddp__quantise_put(q, level, at);
     }
 }
 
@@ -4767,28 +4772,20 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     for (; b / 2 * 2 < q.blocks; b += step) { /* all lanes of a warp */
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
         float v[4], scale;
-        uint32_t most = 0;
-        int level[4] = {0, 0, 0, 0}, i;
+        uint32_t most;
+        int level[4] = {0, 0, 0, 0};
 
-        for (i = 0; i < 4; i++) {
-            v[i] = at + (size_t)i >= q.n ? 0 : x[at + (size_t)i];
-            if (ddp__magnitude(v[i]) > most) most = ddp__magnitude(v[i]);
-        }
-        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
-            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
-            if (other > most) most = other;
-        }
+        ddp__piece_load(v, x, (long)at, (long)q.n, 0);
+        most = ddp__quantise_most(v);
         if (b >= q.blocks) continue;
         scale = most < DDP__INFINITE ? ddp__quantise_scale_of(most, (double)q.levels) : __uint_as_float(most);
         if (scale < FLT_MIN) scale = 0;
-        for (i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
+        for (int i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
             level[i] = ddp__quantise_level_of(v[i], 1 / (double)scale);
         if (lane == 0) q.scale[b] = scale;
-        for (i = 0; i < 4 && at + (size_t)i < q.n; i++) {
-            if (q.wide) q.level[at + (size_t)i] = (unsigned char)level[i];
-            else if (i % 2 == 0) q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+        ddp__quantise_put(q, level, at);
+        for (int i = 0; i < 4 && at + (size_t)i < q.n; i++)
             x[at + (size_t)i] = __fsub_rn(v[i], __fmul_rn((float)level[i], scale));
-        }
     }
 }
 
@@ -5167,12 +5164,12 @@ typedef struct ddp__cuda_mirror {
     float     *master;
     ddp__bf16 *copy;
     size_t     count;
+    struct ddp__cuda_mirror *next;
 } ddp__cuda_mirror;
 
 typedef struct ddp__cuda_self {
     ddp__cuda        *dev;
     ddp__cuda_mirror *mirror;
-    int               mirrors, mirror_room;
     /* uploads pass through pinned memory, part after part */
     char             *ring;
     cudaEvent_t      *ring_free; /* [DDP__UPLOAD_PARTS] */
@@ -5196,8 +5193,21 @@ typedef struct ddp__cuda_self {
     int               ranged;   /* an NVTX range is open */
 } ddp__cuda_self;
 
-/* The device of what a backend's functions are given. */
-static inline ddp__cuda *ddp__cuda_of(void *self) { return ((ddp__cuda_self *)self)->dev; }
+/* What the functions of the table are given: what open gave, or the device or the network of it. */
+struct ddp__cuda_given {
+    void *self;
+
+    operator ddp__cuda_self *() const { return (ddp__cuda_self *)self; }
+    operator ddp__cuda *() const { return ((ddp__cuda_self *)self)->dev; }
+    operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
+};
+
+/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. */
+template <auto F> struct ddp__cuda_entry_of;
+template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
+    static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
+};
+#define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
 
 /* ---- times ---- */
 
@@ -5210,9 +5220,8 @@ static void ddp__cuda_free_marks(ddp__cuda_self *c)
 }
 
 /* The event behind the marks says where the device's clock stands on the host's. */
-static int ddp__cuda_marks(void *self, int marks)
+static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
     c->base = c->marks = marks;
@@ -5225,16 +5234,14 @@ static int ddp__cuda_marks(void *self, int marks)
     return 1;
 }
 
-static void ddp__cuda_mark(void *self, int mark)
+static void ddp__cuda_mark(ddp__cuda_self *c, int mark)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
 }
 
 /* From mark to mark: milliseconds in a float are exact only over short times. */
-static double ddp__cuda_marked(void *self, int mark)
+static double ddp__cuda_marked(ddp__cuda_self *c, int mark)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
     float ms = 0;
 
@@ -5246,9 +5253,8 @@ static double ddp__cuda_marked(void *self, int mark)
     return c->base_s;
 }
 
-static void ddp__cuda_range(void *self, const char *name)
+static void ddp__cuda_range(ddp__cuda_self *c, const char *name)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = name != NULL;
     if (name) (void)nvtxRangePushA(name);
@@ -5265,8 +5271,7 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
 /* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
 static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
 {
-    for (int i = 0; i < c->mirrors; i++) {
-        const ddp__cuda_mirror *m = &c->mirror[i];
+    for (const ddp__cuda_mirror *m = c->mirror; m; m = m->next) {
         if (p < m->master || p >= m->master + m->count) continue;
         *left = m->count - (size_t)(p - m->master);
         return m->copy + (p - m->master);
@@ -5309,9 +5314,8 @@ static void ddp__cuda_free_slots(ddp__cuda_self *c)
     c->slots = 0;
 }
 
-static int ddp__cuda_slots(void *self, int slots)
+static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     const size_t n = (size_t)slots;
 
@@ -5333,9 +5337,8 @@ static int ddp__cuda_slots(void *self, int slots)
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
-static void ddp__cuda_raise_all(void *self)
+static void ddp__cuda_raise_all(ddp__cuda_self *c)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
@@ -5361,15 +5364,13 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
     return s ? s : ddp__cuda_status(dev, err);
 }
 
-static void ddp__cuda_record(void *self, int slot)
+static void ddp__cuda_record(ddp__cuda_self *c, int slot)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
 }
 
-static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) && !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0))
@@ -5378,9 +5379,8 @@ static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *fr
     return ddp__cuda_status(dev, err);
 }
 
-static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_give(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
@@ -5391,15 +5391,13 @@ static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t 
     return ddp__cuda_status(dev, err);
 }
 
-static void ddp__cuda_raise(void *self, int slot, unsigned turn)
+static void ddp__cuda_raise(ddp__cuda_self *c, int slot, unsigned turn)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
 }
 
-static void ddp__cuda_hold(void *self, int slot, unsigned turn)
+static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
 }
@@ -5451,55 +5449,57 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
                                      long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    float vw[4], vg[4], v0[4], v1[4];
 
-    if (wide && i + 4 <= n) {
-        ddp__vec<float> vw = ddp__vec_load(w + i), vg = ddp__vec_load(g + i), v0 = vw, v1 = vw;
-        if (R::states > 0) v0 = ddp__vec_load(s0 + i);
-        if (R::states > 1) v1 = ddp__vec_load(s1 + i);
-        for (int k = 0; k < 4; k++) {
-            vw.v[k] = rule(vw.v[k], vg.v[k], &v0.v[k], &v1.v[k]);
-            vg.v[k] = 0;
-        }
-        ddp__vec_store(w + i, vw);
-        if (zero) ddp__vec_store(g + i, vg);
-        if (R::states > 0) ddp__vec_store(s0 + i, v0);
-        if (R::states > 1) ddp__vec_store(s1 + i, v1);
-        for (int k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
-        return;
-    }
-    for (int k = 0; k < 4 && i + k < n; k++) {
-        float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
-        const float x = rule(w[i + k], g[i + k], a, b);
-        w[i + k] = x;
-        if (zero) g[i + k] = 0;
-        if (copy) copy[i + k] = __float2bfloat16_rn(x);
-    }
-}
-
-static __global__ void ddp__k_axpy(float *y, const float *x, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = __fadd_rn(y[i], __fmul_rn(s, x[i]));
-}
-
-static __global__ void ddp__k_scale(float *x, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = __fmul_rn(x[i], s);
-}
-
-static __global__ void ddp__k_fill(float *x, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = s;
-}
-
-static __global__ void ddp__k_compensate(float *x, const float *now, const float *then, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    x[i] = __fadd_rn(x[i], __fmul_rn(__fmul_rn(__fmul_rn(x[i], x[i]), __fsub_rn(now[i], then[i])), s));
+    wide = wide && i + 4 <= n;
+    ddp__piece_load(vw, w, i, n, wide);
+    ddp__piece_load(vg, g, i, n, wide);
+    ddp__piece_load(v0, R::states > 0 ? s0 : w, i, n, wide);
+    ddp__piece_load(v1, R::states > 1 ? s1 : w, i, n, wide);
+    for (int k = 0; k < 4; k++) {
+        vw[k] = rule(vw[k], vg[k], &v0[k], &v1[k]);
+        vg[k] = 0;
+    }
+    ddp__piece_store(w, vw, i, n, wide, 0);
+    if (zero) ddp__piece_store(g, vg, i, n, wide, 0);
+    if (R::states > 0) ddp__piece_store(s0, v0, i, n, wide, 0);
+    if (R::states > 1) ddp__piece_store(s1, v1, i, n, wide, 0);
+    for (int k = 0; copy && k < 4 && i + k < n; k++) copy[i + k] = __float2bfloat16_rn(vw[k]);
 }
+
+/* x[i] = f(x[i], i): the arithmetic of the table. */
+template <typename F> static __global__ void ddp__k_each(float *x, long n, F f)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = f(x[i], i);
+}
+
+struct ddp__each_axpy {
+    const float *x;
+    float s;
+
+    __device__ float operator()(float y, long i) const { return __fadd_rn(y, __fmul_rn(s, x[i])); }
+};
+struct ddp__each_scale {
+    float s;
+
+    __device__ float operator()(float x, long) const { return __fmul_rn(x, s); }
+};
+struct ddp__each_fill {
+    float s;
+
+    __device__ float operator()(float, long) const { return s; }
+};
+struct ddp__each_compensate {
+    const float *now, *then;
+    float s;
+
+    __device__ float operator()(float x, long i) const
+    {
+        return __fadd_rn(x, __fmul_rn(__fmul_rn(__fmul_rn(x, x), __fsub_rn(now[i], then[i])), s));
+    }
+};
 
 /* ---- the global norm: fixed parts, fixed trees, sums in double ---- */
 
@@ -5546,9 +5546,8 @@ template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const
               (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
 }
 
-static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
+static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const ddp_update *u, int zero)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     const ddp__rule_sgd<0, 0> sgd = {o->hyper[0], o->hyper[1], u->lr};
     const ddp__rule_sgd<1, 0> momentum = {o->hyper[0], o->hyper[1], u->lr};
     const ddp__rule_sgd<1, 1> nesterov = {o->hyper[0], o->hyper[1], u->lr};
@@ -5576,32 +5575,31 @@ static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_updat
     }
 }
 
-static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
+template <typename F> static void ddp__cuda_each(ddp__cuda_self *c, float *x, size_t n, const F &f)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
+    ddp__cuda *dev = c->dev;
+    DDP__EACH((ddp__k_each<F>), (long)n, DDP__UPDATE_THREADS, x, (long)n, f);
+    ddp__cuda_refresh(c, x, n * sizeof *x, dev->stream);
 }
 
-static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
+static void ddp__cuda_axpy(ddp__cuda_self *c, float *y, const float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+    ddp__cuda_each(c, y, n, ddp__each_axpy{x, s});
 }
 
-static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
+static void ddp__cuda_scale(ddp__cuda_self *c, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+    ddp__cuda_each(c, x, n, ddp__each_scale{s});
 }
 
-static void ddp__cuda_compensate(void *self, float *x, const float *now, const float *then, size_t n, float s)
+static void ddp__cuda_fill(ddp__cuda_self *c, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_compensate, (long)n, DDP__UPDATE_THREADS, x, now, then, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+    ddp__cuda_each(c, x, n, ddp__each_fill{s});
+}
+
+static void ddp__cuda_compensate(ddp__cuda_self *c, float *x, const float *now, const float *then, size_t n, float s)
+{
+    ddp__cuda_each(c, x, n, ddp__each_compensate{now, then, s});
 }
 
 static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
@@ -5612,27 +5610,26 @@ static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
     return q;
 }
 
-static void ddp__cuda_split(void *self, int bits, float *x, void *out, size_t n)
+static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_t n)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
     const ddp__quantised q = ddp__payload_of(bits, out, n);
     if (n) DDP__STRIDE(ddp__k_split, q.blocks * DDP__PACK_LANES, q, x);
 }
 
 /* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
-static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
+static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
+    ddp__cuda *dev = c->dev;
     float *none = NULL;
-    DDP__RUN(ddp__k_axpy, 1, 1, none, none, 0l, 0.0f);
-    DDP__RUN(ddp__k_scale, 1, 1, none, 0l, 0.0f);
-    DDP__RUN(ddp__k_fill, 1, 1, none, 0l, 0.0f);
-    DDP__RUN(ddp__k_compensate, 1, 1, none, none, none, 0l, 0.0f);
+    ddp__cuda_axpy(c, none, none, 0, 0);
+    ddp__cuda_scale(c, none, 0, 0);
+    ddp__cuda_fill(c, none, 0, 0);
+    ddp__cuda_compensate(c, none, none, none, 0, 0);
     DDP__RUN(ddp__k_split, 1, 32, ddp__payload_of(8, none, 0), none);
 }
 
-static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
+static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int first)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
@@ -5640,9 +5637,8 @@ static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
     DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
 }
 
-static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
+static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float limit)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
@@ -5653,10 +5649,8 @@ static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
 
 /* ---- opening ---- */
 
-static void ddp__cuda_backend_close(void *self)
+static void ddp__cuda_backend_close(ddp__cuda_self *c)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (!c) return;
     if (c->dev) {
         (void)cudaSetDevice(c->dev->device);
@@ -5671,7 +5665,11 @@ static void ddp__cuda_backend_close(void *self)
         if (c->squares) (void)cudaFree(c->squares);
         ddp__cuda_close(c->dev);
     }
-    if (c->mirror) DDP_FREE(c->mirror);
+    while (c->mirror) {
+        ddp__cuda_mirror *m = c->mirror;
+        c->mirror = m->next;
+        DDP_FREE(m);
+    }
     DDP_FREE(c);
 }
 
@@ -5697,13 +5695,13 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_conv_ops(dev);
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
-    ddp__cuda_load_arithmetic(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
     if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
     if (!dev->failed && !c->ring_free) ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
+    ddp__cuda_load_arithmetic(c);
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -5712,19 +5710,13 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     return DDP_OK;
 }
 
-static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
-{
-    return ddp__cuda_await((ddp__cuda_self *)self, NULL, err);
-}
-
-static ddp_status ddp__cuda_check(void *self, ddp_error *err) { return ddp__cuda_status(ddp__cuda_of(self), err); }
+static ddp_status ddp__cuda_wait(ddp__cuda_self *c, ddp_error *err) { return ddp__cuda_await(c, NULL, err); }
 
 /* ---- memory ---- */
 
 /* Too little of it is no failure of the device: the caller says what it was for. */
-static void *ddp__cuda_alloc(void *self, size_t bytes)
+static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
     void *p = NULL;
     cudaError_t e = cudaSetDevice(dev->device);
 
@@ -5738,9 +5730,8 @@ static void *ddp__cuda_alloc(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_release(void *self, void *at, size_t)
+static void ddp__cuda_release(ddp__cuda *dev, void *at, size_t)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
     (void)cudaSetDevice(dev->device);
     (void)cudaFree(at);
 }
@@ -5759,48 +5750,44 @@ static void *ddp__cuda_pin(void *, size_t bytes)
 
 static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); }
 
-static void ddp__cuda_memory(void *self, double *total, double *unused)
+static void ddp__cuda_memory(ddp__cuda *dev, double *total, double *unused)
 {
     size_t all = 0, left = 0;
-    (void)DDP__CUDA(ddp__cuda_of(self), cudaMemGetInfo(&left, &all));
+    (void)DDP__CUDA(dev, cudaMemGetInfo(&left, &all));
     *total = (double)all;
     *unused = (double)left;
 }
 
-static int ddp__cuda_element_bytes(void *self) { return ddp__cuda_of(self)->half ? 2 : 4; }
+static int ddp__cuda_element_bytes(ddp__cuda *dev) { return dev->half ? 2 : 4; }
 
-static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
+static void *ddp__cuda_mirror_new(ddp__cuda_self *c, float *params, size_t count)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda_mirror *m;
 
     if (!c->dev->half) return params;
-    if (c->mirrors == c->mirror_room) {
-        const int room = c->mirror_room ? 2 * c->mirror_room : 32;
-        m = (ddp__cuda_mirror *)DDP_REALLOC(c->mirror, (size_t)room * sizeof *m);
-        if (!m) return NULL;
-        c->mirror = m;
-        c->mirror_room = room;
+    m = (ddp__cuda_mirror *)ddp__calloc(1, sizeof *m);
+    if (m) m->copy = (ddp__bf16 *)ddp__cuda_alloc(c->dev, count * sizeof *m->copy);
+    if (!m || !m->copy) {
+        if (m) DDP_FREE(m);
+        return NULL;
     }
-    m = &c->mirror[c->mirrors];
-    m->copy = (ddp__bf16 *)ddp__cuda_alloc(self, count * sizeof *m->copy);
-    if (!m->copy) return NULL;
     m->master = params;
     m->count = count;
-    c->mirrors++;
+    m->next = c->mirror;
+    c->mirror = m;
     return m->copy;
 }
 
-static void ddp__cuda_forget(void *self, float *params)
+static void ddp__cuda_forget(ddp__cuda_self *c, float *params)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda_mirror **link = &c->mirror, *m;
 
-    for (int i = 0; i < c->mirrors; i++) {
-        if (c->mirror[i].master != params) continue;
-        ddp__cuda_release(self, c->mirror[i].copy, 0);
-        c->mirror[i] = c->mirror[--c->mirrors];
-        return;
-    }
+    while (*link && (*link)->master != params) link = &(*link)->next;
+    m = *link;
+    if (!m) return;
+    *link = m->next;
+    ddp__cuda_release(c->dev, m->copy, 0);
+    DDP_FREE(m);
 }
 
 /* ---- copies ---- */
@@ -5813,75 +5800,63 @@ static uint16_t ddp__bf16_bits(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* The next part of the ring, when what was copied from it last has arrived. */
-static char *ddp__cuda_ring(ddp__cuda_self *c)
-{
-    const int part = c->ring_next;
-    (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
-    return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
-}
-
-static void ddp__cuda_ring_go(ddp__cuda_self *c, void *to, const char *from, size_t bytes)
+/* Sends bytes part by part through the ring: fill(part, at, n) makes the n from at on. */
+template <typename F> static void ddp__cuda_send(ddp__cuda_self *c, void *to, size_t bytes, F fill)
 {
     ddp__cuda *dev = c->dev;
-    (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, dev->stream));
-    (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[c->ring_next], dev->stream));
-    c->ring_next = (c->ring_next + 1) % DDP__UPLOAD_PARTS;
-}
-
-static void ddp__cuda_upload(void *self, void *to, const void *from, size_t bytes)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     size_t at = 0, n;
 
     for (; at < bytes; at += n) {
-        char *part = ddp__cuda_ring(c);
+        const int part = c->ring_next;
+        char *from = c->ring + (size_t)part * DDP__UPLOAD_BYTES;
         n = bytes - at < (size_t)DDP__UPLOAD_BYTES ? bytes - at : (size_t)DDP__UPLOAD_BYTES;
-        memcpy(part, (const char *)from + at, n);
-        ddp__cuda_ring_go(c, (char *)to + at, part, n);
+        (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* what was copied from it has arrived; poll says it again */
+        fill(from, at, n);
+        (void)DDP__CUDA(dev, cudaMemcpyAsync((char *)to + at, from, n, cudaMemcpyHostToDevice, dev->stream));
+        (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[part], dev->stream));
+        c->ring_next = (part + 1) % DDP__UPLOAD_PARTS;
     }
+}
+
+static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size_t bytes)
+{
+    ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) { memcpy(part, (const char *)from + at, n); });
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-static void ddp__cuda_upload_elements(void *self, void *to, const float *from, size_t count)
+static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *from, size_t count)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    const size_t most = DDP__UPLOAD_BYTES / sizeof(uint16_t);
-    size_t at = 0, n;
-
-    for (; at < count; at += n) {
-        uint16_t *part = (uint16_t *)(void *)ddp__cuda_ring(c);
-        n = count - at < most ? count - at : most;
-        for (size_t i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
-        ddp__cuda_ring_go(c, (uint16_t *)to + at, (const char *)part, n * sizeof *part);
-    }
+    ddp__cuda_send(c, to, count * sizeof(uint16_t), [=](void *part, size_t at, size_t n) {
+        uint16_t *bits = (uint16_t *)part;
+        for (size_t i = 0; i < n / sizeof *bits; i++) bits[i] = ddp__bf16_bits(from[at / sizeof *bits + i]);
+    });
 }
 
-static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
+    ddp__cuda *dev = c->dev;
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
-    DDP__TRY(ddp__cuda_wait(self, err));
+    DDP__TRY(ddp__cuda_wait(c, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
-    return ddp__cuda_wait(self, err);
+    return ddp__cuda_wait(c, err);
 }
 
-static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *out, ddp_error *err)
+static ddp_status ddp__cuda_norm2(ddp__cuda_self *c, const float *x, size_t n, double *out, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     *out = 0;
     if (n == 0) return DDP_OK;
-    ddp__cuda_clip_add(self, x, n, 1);
-    return ddp__cuda_download(self, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
+    ddp__cuda_clip_add(c, x, n, 1);
+    return ddp__cuda_download(c, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count, ddp_error *err)
+static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, size_t count,
+                                              ddp_error *err)
 {
     uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
     ddp_status s;
 
     if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
-    s = ddp__cuda_download(self, bits, from, count * sizeof *bits, err);
+    s = ddp__cuda_download(c, bits, from, count * sizeof *bits, err);
     for (size_t i = 0; i < count; i++) {
         const uint32_t u = (uint32_t)bits[i] << 16;
         memcpy(&to[i], &u, sizeof u);
@@ -5890,65 +5865,42 @@ static ddp_status ddp__cuda_download_elements(void *self, float *to, const void 
     return s;
 }
 
-static void ddp__cuda_early(void *self, const float *from)
+static void ddp__cuda_early(ddp__cuda_self *c, const float *from)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     c->early_from = from;
     if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost, dev->stream)))
         (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
 }
 
-static int ddp__cuda_early_value(void *self, const float *from, float *value)
+static int ddp__cuda_early_value(ddp__cuda_self *c, const float *from, float *value)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     if (c->early_from != from) return 0;
     *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
     return 1;
 }
 
-static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
+static void ddp__cuda_copy(ddp__cuda_self *c, void *to, const void *from, size_t bytes)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
+    ddp__cuda *dev = c->dev;
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
-    ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
+    ddp__cuda_refresh(c, to, bytes, dev->stream);
 }
 
-static void ddp__cuda_zero(void *self, void *at, size_t bytes)
+static void ddp__cuda_zero(ddp__cuda *dev, void *at, size_t bytes)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
     (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
 }
 
 /* ---- operators ---- */
 
-static const ddp_op *ddp__cuda_backend_op(void *self, const char *name)
-{
-    return ddp__cuda_op(ddp__cuda_of(self), name);
-}
-
-static const ddp_op_pair *ddp__cuda_pair(void *self, const char *first, const char *second)
-{
-    return ddp__cuda_pair_of(ddp__cuda_of(self), first, second);
-}
-
-static size_t ddp__cuda_backend_scratch(void *self, const ddp_op *op, const void *spec)
-{
-    return ddp__cuda_scratch(ddp__cuda_of(self), op, (const ddp_op_spec *)spec);
-}
-
-static int ddp__cuda_reserve(void *self, size_t bytes)
-{
-    return ddp__cuda_want_scratch(ddp__cuda_of(self), bytes, NULL) == DDP_OK;
-}
-
-static void *ddp__cuda_compute(void *self) { return ddp__cuda_of(self); }
+static int ddp__cuda_reserve(ddp__cuda *dev, size_t bytes) { return ddp__cuda_want_scratch(dev, bytes, NULL) == DDP_OK; }
+static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 /* ---- from device to device ---- */
 
-static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
+static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
@@ -5957,46 +5909,35 @@ static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_err
 static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
-    if (!c->mirrors) return DDP_OK;
+    if (!c->mirror) return DDP_OK;
     for (int i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays, const size_t *counts, int arrays_count,
-                                    int sum, ddp_error *err)
+static ddp_status ddp__cuda_average(ddp__cuda_self *c, int slot, float *const *arrays, const size_t *counts,
+                                    int arrays_count, int sum, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts, arrays_count, err));
     return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
-static void ddp__cuda_follow(void *self, int slot)
+static void ddp__cuda_follow(ddp__cuda_self *c, int slot)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
 }
 
-static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn, float *const *arrays,
+static ddp_status ddp__cuda_spread(ddp__cuda_self *c, int slot, int held, unsigned turn, float *const *arrays,
                                    const size_t *counts, int arrays_count, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
-static void ddp__cuda_finish(void *self, int slot) { ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot); }
-
-static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
+static void ddp__cuda_leave(ddp__cuda_self *c, int on_error)
 {
-    return ddp__nccl_poll(((ddp__cuda_self *)self)->nccl, err);
-}
-
-static void ddp__cuda_leave(void *self, int on_error)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__nccl_leave(c->nccl, on_error);
     c->nccl = NULL;
 }
@@ -6009,37 +5950,38 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 
     memset(&b, 0, sizeof b);
     b.name = "cuda", b.device = device, b.numbers = (int)numbers;
-    b.open = ddp__cuda_backend_open, b.close = ddp__cuda_backend_close;
-    b.wait = ddp__cuda_wait, b.check = ddp__cuda_check;
+    b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
+    b.wait = DDP__GIVEN(ddp__cuda_wait), b.check = DDP__GIVEN(ddp__cuda_status);
 
-    b.alloc = ddp__cuda_alloc, b.release = ddp__cuda_release;
+    b.alloc = DDP__GIVEN(ddp__cuda_alloc), b.release = DDP__GIVEN(ddp__cuda_release);
     b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin;
-    b.memory = ddp__cuda_memory, b.element_bytes = ddp__cuda_element_bytes;
-    b.mirror = ddp__cuda_mirror_new, b.forget = ddp__cuda_forget;
+    b.memory = DDP__GIVEN(ddp__cuda_memory), b.element_bytes = DDP__GIVEN(ddp__cuda_element_bytes);
+    b.mirror = DDP__GIVEN(ddp__cuda_mirror_new), b.forget = DDP__GIVEN(ddp__cuda_forget);
 
-    b.upload = ddp__cuda_upload, b.upload_elements = ddp__cuda_upload_elements;
-    b.download = ddp__cuda_download, b.download_elements = ddp__cuda_download_elements;
-    b.early = ddp__cuda_early, b.early_value = ddp__cuda_early_value;
-    b.copy = ddp__cuda_copy, b.zero = ddp__cuda_zero;
+    b.upload = DDP__GIVEN(ddp__cuda_upload), b.upload_elements = DDP__GIVEN(ddp__cuda_upload_elements);
+    b.download = DDP__GIVEN(ddp__cuda_download), b.download_elements = DDP__GIVEN(ddp__cuda_download_elements);
+    b.early = DDP__GIVEN(ddp__cuda_early), b.early_value = DDP__GIVEN(ddp__cuda_early_value);
+    b.copy = DDP__GIVEN(ddp__cuda_copy), b.zero = DDP__GIVEN(ddp__cuda_zero);
 
-    b.axpy = ddp__cuda_axpy, b.norm2 = ddp__cuda_norm2;
-    b.scale = ddp__cuda_scale, b.fill = ddp__cuda_fill, b.update = ddp__cuda_update;
-    b.compensate = ddp__cuda_compensate, b.split = ddp__cuda_split;
-    b.clip_add = ddp__cuda_clip_add, b.clip_scale = ddp__cuda_clip_scale;
+    b.axpy = DDP__GIVEN(ddp__cuda_axpy), b.norm2 = DDP__GIVEN(ddp__cuda_norm2);
+    b.scale = DDP__GIVEN(ddp__cuda_scale), b.fill = DDP__GIVEN(ddp__cuda_fill);
+    b.update = DDP__GIVEN(ddp__cuda_update), b.compensate = DDP__GIVEN(ddp__cuda_compensate);
+    b.split = DDP__GIVEN(ddp__cuda_split), b.clip_add = DDP__GIVEN(ddp__cuda_clip_add);
+    b.clip_scale = DDP__GIVEN(ddp__cuda_clip_scale);
 
-    b.op = ddp__cuda_backend_op, b.pair = ddp__cuda_pair, b.compute = ddp__cuda_compute;
-    b.scratch = ddp__cuda_backend_scratch, b.reserve = ddp__cuda_reserve;
+    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair_of), b.compute = DDP__GIVEN(ddp__cuda_compute);
+    b.scratch = DDP__GIVEN(ddp__cuda_scratch), b.reserve = DDP__GIVEN(ddp__cuda_reserve);
 
-    b.slots = ddp__cuda_slots, b.record = ddp__cuda_record;
-    b.fetch = ddp__cuda_fetch, b.give = ddp__cuda_give, b.hold = ddp__cuda_hold;
-    b.raise = ddp__cuda_raise, b.raise_all = ddp__cuda_raise_all;
+    b.slots = DDP__GIVEN(ddp__cuda_slots), b.record = DDP__GIVEN(ddp__cuda_record);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give), b.hold = DDP__GIVEN(ddp__cuda_hold);
+    b.raise = DDP__GIVEN(ddp__cuda_raise), b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
 
-    b.join = ddp__cuda_join, b.leave = ddp__cuda_leave, b.poll = ddp__cuda_poll;
-    b.average = ddp__cuda_average, b.spread = ddp__cuda_spread;
-    b.follow = ddp__cuda_follow, b.finish = ddp__cuda_finish;
+    b.join = DDP__GIVEN(ddp__cuda_join), b.leave = DDP__GIVEN(ddp__cuda_leave), b.poll = DDP__GIVEN(ddp__nccl_poll);
+    b.average = DDP__GIVEN(ddp__cuda_average), b.spread = DDP__GIVEN(ddp__cuda_spread);
+    b.follow = DDP__GIVEN(ddp__cuda_follow), b.finish = DDP__GIVEN(ddp__nccl_finish);
 
-    b.marks = ddp__cuda_marks, b.mark = ddp__cuda_mark, b.marked = ddp__cuda_marked;
-    b.range = ddp__cuda_range;
+    b.marks = DDP__GIVEN(ddp__cuda_marks), b.mark = DDP__GIVEN(ddp__cuda_mark);
+    b.marked = DDP__GIVEN(ddp__cuda_marked), b.range = DDP__GIVEN(ddp__cuda_range);
     return b;
 }
 

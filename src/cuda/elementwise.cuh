@@ -42,23 +42,14 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 {
     const int width = ddp__vec<T>::width;
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    float x[width], y[width];
 
-    if (wide && i + width <= n) {
-        const ddp__vec<T> va = ddp__vec_load(a + i);
-        const ddp__vec<T> vb = b ? ddp__vec_load(b + i) : va;
-        ddp__vec<T> vo = va;
-        if (add) vo = ddp__vec_load(out + i);
-        for (int k = 0; k < width; k++) {
-            const float y = f(ddp__to_float(va.v[k]), b ? ddp__to_float(vb.v[k]) : 0);
-            vo.v[k] = ddp__from_float<T>(add ? ddp__to_float(vo.v[k]) + y : y);
-        }
-        ddp__vec_store(out + i, vo);
-        return;
-    }
-    for (int k = 0; k < width && i + k < n; k++) {
-        const float y = f(ddp__to_float(a[i + k]), b ? ddp__to_float(b[i + k]) : 0);
-        out[i + k] = ddp__from_float<T>(add ? ddp__to_float(out[i + k]) + y : y);
-    }
+    if (i >= n) return;
+    wide = wide && i + width <= n;
+    ddp__piece_load(x, a, i, n, wide);
+    if (b) ddp__piece_load(y, b, i, n, wide);
+    for (int k = 0; k < width; k++) x[k] = f(x[k], b ? y[k] : 0);
+    ddp__piece_store(out, x, i, n, wide, add);
 }
 
 template <typename T, typename F>

@@ -64,10 +64,41 @@ static inline __device__ int ddp__quantise_level_of(float x, double inverse)
     return x < 0 ? -q : q;
 }
 
+/* The largest magnitude of a block, of which a lane holds four elements. All lanes of a warp. */
+static inline __device__ uint32_t ddp__quantise_most(const float *e)
+{
+    uint32_t most = 0;
+
+    for (int i = 0; i < 4; i++)
+        if (ddp__magnitude(e[i]) > most) most = ddp__magnitude(e[i]);
+    for (int i = DDP__PACK_LANES / 2; i; i /= 2) {
+        const uint32_t other = __shfl_xor_sync(DDP__ALL_LANES, most, i);
+        if (other > most) most = other;
+    }
+    return most;
+}
+
+/* The levels of elements at.. of which there are four, or fewer at the end. */
+static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const int *level, size_t at)
+{
+    uint32_t word = 0;
+    int i;
+
+    if (q.wide && at + 4 <= q.n) {
+        for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
+        *(uint32_t *)(void *)(q.level + at) = word;
+    } else if (q.wide) {
+        for (i = 0; i < 4 && at + (size_t)i < q.n; i++) q.level[at + (size_t)i] = (unsigned char)level[i];
+    } else {
+        for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
+            q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+    }
+}
+
 static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const ddp_cuda_verdict *v)
 {
-    const size_t lane = threadIdx.x % DDP__PACK_LANES, aligned = (size_t)ddp__aligned(x);
-    const size_t step = ddp__thread_step() / DDP__PACK_LANES;
+    const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
+    const int aligned = ddp__aligned(x);
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
     if (v->what) return;
@@ -75,34 +106,17 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
-        ddp__vec<float> e;
-        uint32_t most = 0;
-        int level[4], i;
+        float e[4], scale;
+        double inverse;
+        int level[4];
 
-        if (aligned && at + 4 <= q.n) e = ddp__vec_load(x + at);
-        else
-            for (i = 0; i < 4; i++) e.v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
-        for (i = 0; i < 4; i++)
-            if (ddp__magnitude(e.v[i]) > most) most = ddp__magnitude(e.v[i]);
-        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
-            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
-            if (other > most) most = other;
-        }
+        ddp__piece_load(e, x, (long)at, (long)q.n, aligned && at + 4 <= q.n);
+        scale = ddp__quantise_scale_of(ddp__quantise_most(e), (double)q.levels);
         if (b >= q.blocks) continue;
-        const float scale = ddp__quantise_scale_of(most, (double)q.levels);
-        const double inverse = scale > 0 ? 1 / (double)scale : 0;
-        for (i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e.v[i], inverse);
+        inverse = scale > 0 ? 1 / (double)scale : 0;
+        for (int i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e[i], inverse);
         if (lane == 0) q.scale[b] = scale;
-        if (q.wide && at + 4 <= q.n) {
-            uint32_t word = 0;
-            for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
-            *(uint32_t *)(void *)(q.level + at) = word;
-        } else if (q.wide) {
-            for (i = 0; i < 4 && at + (size_t)i < q.n; i++) q.level[at + (size_t)i] = (unsigned char)level[i];
-        } else {
-            for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
-                q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
-        }
+        ddp__quantise_put(q, level, at);
     }
 }
 
@@ -116,28 +130,20 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     for (; b / 2 * 2 < q.blocks; b += step) { /* all lanes of a warp */
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
         float v[4], scale;
-        uint32_t most = 0;
-        int level[4] = {0, 0, 0, 0}, i;
+        uint32_t most;
+        int level[4] = {0, 0, 0, 0};
 
-        for (i = 0; i < 4; i++) {
-            v[i] = at + (size_t)i >= q.n ? 0 : x[at + (size_t)i];
-            if (ddp__magnitude(v[i]) > most) most = ddp__magnitude(v[i]);
-        }
-        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
-            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
-            if (other > most) most = other;
-        }
+        ddp__piece_load(v, x, (long)at, (long)q.n, 0);
+        most = ddp__quantise_most(v);
         if (b >= q.blocks) continue;
         scale = most < DDP__INFINITE ? ddp__quantise_scale_of(most, (double)q.levels) : __uint_as_float(most);
         if (scale < FLT_MIN) scale = 0;
-        for (i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
+        for (int i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
             level[i] = ddp__quantise_level_of(v[i], 1 / (double)scale);
         if (lane == 0) q.scale[b] = scale;
-        for (i = 0; i < 4 && at + (size_t)i < q.n; i++) {
-            if (q.wide) q.level[at + (size_t)i] = (unsigned char)level[i];
-            else if (i % 2 == 0) q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+        ddp__quantise_put(q, level, at);
+        for (int i = 0; i < 4 && at + (size_t)i < q.n; i++)
             x[at + (size_t)i] = __fsub_rn(v[i], __fmul_rn((float)level[i], scale));
-        }
     }
 }
 

@@ -333,10 +333,10 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
 }
 
 /* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
-static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const ddp_op_spec *spec)
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
-    return e->scratch ? e->scratch(spec, dev->half) : 0;
+    return e->scratch ? e->scratch((const ddp_op_spec *)spec, dev->half) : 0;
 }
 
 #endif /* DDP_CUDA_RUNTIME_CUH */

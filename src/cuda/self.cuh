@@ -19,12 +19,12 @@ typedef struct ddp__cuda_mirror {
     float     *master;
     ddp__bf16 *copy;
     size_t     count;
+    struct ddp__cuda_mirror *next;
 } ddp__cuda_mirror;
 
 typedef struct ddp__cuda_self {
     ddp__cuda        *dev;
     ddp__cuda_mirror *mirror;
-    int               mirrors, mirror_room;
     /* uploads pass through pinned memory, part after part */
     char             *ring;
     cudaEvent_t      *ring_free; /* [DDP__UPLOAD_PARTS] */
@@ -48,8 +48,21 @@ typedef struct ddp__cuda_self {
     int               ranged;   /* an NVTX range is open */
 } ddp__cuda_self;
 
-/* The device of what a backend's functions are given. */
-static inline ddp__cuda *ddp__cuda_of(void *self) { return ((ddp__cuda_self *)self)->dev; }
+/* What the functions of the table are given: what open gave, or the device or the network of it. */
+struct ddp__cuda_given {
+    void *self;
+
+    operator ddp__cuda_self *() const { return (ddp__cuda_self *)self; }
+    operator ddp__cuda *() const { return ((ddp__cuda_self *)self)->dev; }
+    operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
+};
+
+/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. */
+template <auto F> struct ddp__cuda_entry_of;
+template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
+    static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
+};
+#define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
 
 /* ---- times ---- */
 
@@ -62,9 +75,8 @@ static void ddp__cuda_free_marks(ddp__cuda_self *c)
 }
 
 /* The event behind the marks says where the device's clock stands on the host's. */
-static int ddp__cuda_marks(void *self, int marks)
+static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
     c->base = c->marks = marks;
@@ -77,16 +89,14 @@ static int ddp__cuda_marks(void *self, int marks)
     return 1;
 }
 
-static void ddp__cuda_mark(void *self, int mark)
+static void ddp__cuda_mark(ddp__cuda_self *c, int mark)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
 }
 
 /* From mark to mark: milliseconds in a float are exact only over short times. */
-static double ddp__cuda_marked(void *self, int mark)
+static double ddp__cuda_marked(ddp__cuda_self *c, int mark)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     const cudaError_t e = ddp__cuda_asked(cudaEventQuery(c->mark[mark]));
     float ms = 0;
 
@@ -98,9 +108,8 @@ static double ddp__cuda_marked(void *self, int mark)
     return c->base_s;
 }
 
-static void ddp__cuda_range(void *self, const char *name)
+static void ddp__cuda_range(ddp__cuda_self *c, const char *name)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = name != NULL;
     if (name) (void)nvtxRangePushA(name);
@@ -117,8 +126,7 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
 /* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
 static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
 {
-    for (int i = 0; i < c->mirrors; i++) {
-        const ddp__cuda_mirror *m = &c->mirror[i];
+    for (const ddp__cuda_mirror *m = c->mirror; m; m = m->next) {
         if (p < m->master || p >= m->master + m->count) continue;
         *left = m->count - (size_t)(p - m->master);
         return m->copy + (p - m->master);
@@ -161,9 +169,8 @@ static void ddp__cuda_free_slots(ddp__cuda_self *c)
     c->slots = 0;
 }
 
-static int ddp__cuda_slots(void *self, int slots)
+static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     const size_t n = (size_t)slots;
 
@@ -185,9 +192,8 @@ static int ddp__cuda_slots(void *self, int slots)
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
-static void ddp__cuda_raise_all(void *self)
+static void ddp__cuda_raise_all(ddp__cuda_self *c)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
@@ -213,15 +219,13 @@ static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_erro
     return s ? s : ddp__cuda_status(dev, err);
 }
 
-static void ddp__cuda_record(void *self, int slot)
+static void ddp__cuda_record(ddp__cuda_self *c, int slot)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
 }
 
-static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_fetch(ddp__cuda_self *c, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) && !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0))
@@ -230,9 +234,8 @@ static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *fr
     return ddp__cuda_status(dev, err);
 }
 
-static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
+static ddp_status ddp__cuda_give(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
     if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
@@ -243,15 +246,13 @@ static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t 
     return ddp__cuda_status(dev, err);
 }
 
-static void ddp__cuda_raise(void *self, int slot, unsigned turn)
+static void ddp__cuda_raise(ddp__cuda_self *c, int slot, unsigned turn)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
 }
 
-static void ddp__cuda_hold(void *self, int slot, unsigned turn)
+static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
 }

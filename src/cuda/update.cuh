@@ -51,55 +51,57 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
                                      long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+    float vw[4], vg[4], v0[4], v1[4];
 
-    if (wide && i + 4 <= n) {
-        ddp__vec<float> vw = ddp__vec_load(w + i), vg = ddp__vec_load(g + i), v0 = vw, v1 = vw;
-        if (R::states > 0) v0 = ddp__vec_load(s0 + i);
-        if (R::states > 1) v1 = ddp__vec_load(s1 + i);
-        for (int k = 0; k < 4; k++) {
-            vw.v[k] = rule(vw.v[k], vg.v[k], &v0.v[k], &v1.v[k]);
-            vg.v[k] = 0;
-        }
-        ddp__vec_store(w + i, vw);
-        if (zero) ddp__vec_store(g + i, vg);
-        if (R::states > 0) ddp__vec_store(s0 + i, v0);
-        if (R::states > 1) ddp__vec_store(s1 + i, v1);
-        for (int k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
-        return;
-    }
-    for (int k = 0; k < 4 && i + k < n; k++) {
-        float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
-        const float x = rule(w[i + k], g[i + k], a, b);
-        w[i + k] = x;
-        if (zero) g[i + k] = 0;
-        if (copy) copy[i + k] = __float2bfloat16_rn(x);
-    }
-}
-
-static __global__ void ddp__k_axpy(float *y, const float *x, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) y[i] = __fadd_rn(y[i], __fmul_rn(s, x[i]));
-}
-
-static __global__ void ddp__k_scale(float *x, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = __fmul_rn(x[i], s);
-}
-
-static __global__ void ddp__k_fill(float *x, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) x[i] = s;
-}
-
-static __global__ void ddp__k_compensate(float *x, const float *now, const float *then, long n, float s)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
-    x[i] = __fadd_rn(x[i], __fmul_rn(__fmul_rn(__fmul_rn(x[i], x[i]), __fsub_rn(now[i], then[i])), s));
+    wide = wide && i + 4 <= n;
+    ddp__piece_load(vw, w, i, n, wide);
+    ddp__piece_load(vg, g, i, n, wide);
+    ddp__piece_load(v0, R::states > 0 ? s0 : w, i, n, wide);
+    ddp__piece_load(v1, R::states > 1 ? s1 : w, i, n, wide);
+    for (int k = 0; k < 4; k++) {
+        vw[k] = rule(vw[k], vg[k], &v0[k], &v1[k]);
+        vg[k] = 0;
+    }
+    ddp__piece_store(w, vw, i, n, wide, 0);
+    if (zero) ddp__piece_store(g, vg, i, n, wide, 0);
+    if (R::states > 0) ddp__piece_store(s0, v0, i, n, wide, 0);
+    if (R::states > 1) ddp__piece_store(s1, v1, i, n, wide, 0);
+    for (int k = 0; copy && k < 4 && i + k < n; k++) copy[i + k] = __float2bfloat16_rn(vw[k]);
 }
+
+/* x[i] = f(x[i], i): the arithmetic of the table. */
+template <typename F> static __global__ void ddp__k_each(float *x, long n, F f)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] = f(x[i], i);
+}
+
+struct ddp__each_axpy {
+    const float *x;
+    float s;
+
+    __device__ float operator()(float y, long i) const { return __fadd_rn(y, __fmul_rn(s, x[i])); }
+};
+struct ddp__each_scale {
+    float s;
+
+    __device__ float operator()(float x, long) const { return __fmul_rn(x, s); }
+};
+struct ddp__each_fill {
+    float s;
+
+    __device__ float operator()(float, long) const { return s; }
+};
+struct ddp__each_compensate {
+    const float *now, *then;
+    float s;
+
+    __device__ float operator()(float x, long i) const
+    {
+        return __fadd_rn(x, __fmul_rn(__fmul_rn(__fmul_rn(x, x), __fsub_rn(now[i], then[i])), s));
+    }
+};
 
 /* ---- the global norm: fixed parts, fixed trees, sums in double ---- */
 
@@ -146,9 +148,8 @@ template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const
               (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
 }
 
-static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
+static void ddp__cuda_update(ddp__cuda_self *c, const ddp_optimizer *o, const ddp_update *u, int zero)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     const ddp__rule_sgd<0, 0> sgd = {o->hyper[0], o->hyper[1], u->lr};
     const ddp__rule_sgd<1, 0> momentum = {o->hyper[0], o->hyper[1], u->lr};
     const ddp__rule_sgd<1, 1> nesterov = {o->hyper[0], o->hyper[1], u->lr};
@@ -176,32 +177,31 @@ static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_updat
     }
 }
 
-static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
+template <typename F> static void ddp__cuda_each(ddp__cuda_self *c, float *x, size_t n, const F &f)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
+    ddp__cuda *dev = c->dev;
+    DDP__EACH((ddp__k_each<F>), (long)n, DDP__UPDATE_THREADS, x, (long)n, f);
+    ddp__cuda_refresh(c, x, n * sizeof *x, dev->stream);
 }
 
-static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
+static void ddp__cuda_axpy(ddp__cuda_self *c, float *y, const float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+    ddp__cuda_each(c, y, n, ddp__each_axpy{x, s});
 }
 
-static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
+static void ddp__cuda_scale(ddp__cuda_self *c, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+    ddp__cuda_each(c, x, n, ddp__each_scale{s});
 }
 
-static void ddp__cuda_compensate(void *self, float *x, const float *now, const float *then, size_t n, float s)
+static void ddp__cuda_fill(ddp__cuda_self *c, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
-    DDP__EACH(ddp__k_compensate, (long)n, DDP__UPDATE_THREADS, x, now, then, (long)n, s);
-    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+    ddp__cuda_each(c, x, n, ddp__each_fill{s});
+}
+
+static void ddp__cuda_compensate(ddp__cuda_self *c, float *x, const float *now, const float *then, size_t n, float s)
+{
+    ddp__cuda_each(c, x, n, ddp__each_compensate{now, then, s});
 }
 
 static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
@@ -212,27 +212,26 @@ static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
     return q;
 }
 
-static void ddp__cuda_split(void *self, int bits, float *x, void *out, size_t n)
+static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_t n)
 {
-    ddp__cuda *dev = ddp__cuda_of(self);
     const ddp__quantised q = ddp__payload_of(bits, out, n);
     if (n) DDP__STRIDE(ddp__k_split, q.blocks * DDP__PACK_LANES, q, x);
 }
 
 /* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
-static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
+static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
+    ddp__cuda *dev = c->dev;
     float *none = NULL;
-    DDP__RUN(ddp__k_axpy, 1, 1, none, none, 0l, 0.0f);
-    DDP__RUN(ddp__k_scale, 1, 1, none, 0l, 0.0f);
-    DDP__RUN(ddp__k_fill, 1, 1, none, 0l, 0.0f);
-    DDP__RUN(ddp__k_compensate, 1, 1, none, none, none, 0l, 0.0f);
+    ddp__cuda_axpy(c, none, none, 0, 0);
+    ddp__cuda_scale(c, none, 0, 0);
+    ddp__cuda_fill(c, none, 0, 0);
+    ddp__cuda_compensate(c, none, none, none, 0, 0);
     DDP__RUN(ddp__k_split, 1, 32, ddp__payload_of(8, none, 0), none);
 }
 
-static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
+static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int first)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
@@ -240,9 +239,8 @@ static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
     DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
 }
 
-static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
+static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float limit)
 {
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }

@@ -449,7 +449,7 @@ static int pairs_found;
 
 static const ddp_op_pair *count_pairs(void *self, const char *first, const char *second)
 {
-    const ddp_op_pair *p = strcmp(first, "add") ? NULL : ddp__cuda_pair(self, first, second);
+    const ddp_op_pair *p = strcmp(first, "add") ? NULL : ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
 
     pairs_found += p != NULL;
     return p;
@@ -565,7 +565,7 @@ static void residual_sums_run_with_their_norms(void **state)
 
 static const ddp_op_pair *count_products(void *self, const char *first, const char *second)
 {
-    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : ddp__cuda_pair(self, first, second);
+    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
 
     pairs_found += p != NULL;
     return p;
