@@ -287,9 +287,10 @@ static void put_line(int rank, const stream *s, size_t length)
 {
     char text[LINE + 16];
     int at = prefix ? snprintf(text, sizeof text, "[%d] ", rank) : 0;
-    const char *told = rank == 0 && s->to == 2 ? strstr(s->line, "dreamddp: closed: ") : NULL;
+    static const char closed[] = "dreamddp info: closed: ";
+    const char *told = rank == 0 && s->to == 2 ? strstr(s->line, closed) : NULL;
 
-    if (told) snprintf(summary, sizeof summary, "%.*s", (int)(s->line + length - told - 18), told + 18);
+    if (told) snprintf(summary, sizeof summary, "%.*s", (int)(s->line + length - told), told + sizeof closed - 1);
     memcpy(text + at, s->line, length);
     text[at + (int)length] = '\n';
     put(s->to, text, (size_t)at + length + 1);

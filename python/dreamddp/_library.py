@@ -115,7 +115,7 @@ def config_of(lib, settings):
         if field not in FIELDS or field in IN_C:
             near = difflib.get_close_matches(field, [f for f in FIELDS if f not in IN_C], 1)
             raise InvalidArgument("init has no setting '%s'%s" % (
-                field, "; did you mean %s?" % near[0] if near else ": docs/own-loop.md lists them"))
+                field, "; did you mean %s?" % near[0] if near else ": docs/settings.md lists them"))
         try:
             found = _value(lib, config, field, value)
             if found is None:

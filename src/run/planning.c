@@ -197,6 +197,23 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
 }
 
+/* "step 6: dreamddp sends 12 messages in 5 steps (3 2 3 2 2); a step should take 41.2 ms, 93 % of .." */
+static void ddp__plan_tell(const ddp_ctx *d, const ddp_transfer *t, int n, int steps)
+{
+    char sets[64] = "";
+    size_t at = 0;
+
+    for (int s = 0, i = 0; s < steps && at < sizeof sets - 8; s++) {
+        const int from = i;
+        while (i < n && t[i].step <= s) i++;
+        at += (size_t)snprintf(sets + at, sizeof sets - at, "%s%d", s ? " " : "", i - from);
+        if (at >= sizeof sets - 8 && s + 1 < steps) snprintf(sets + at, sizeof sets - at, " ..");
+    }
+    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %s sends %d message%s in %d step%s (%s); a step should take %.1f ms, with "
+             "%.0f %% of communication hidden", d->step, d->ops.name, n, n == 1 ? "" : "s", steps, steps == 1 ? "" : "s",
+             sets, 1e3 * d->stats.predicted_step_s, d->stats.predicted_hidden_pct);
+}
+
 /* What a step should take, into the statistics. */
 static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
@@ -211,11 +228,13 @@ static ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
         backward += p->backward_s[l];
     }
     if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
-    if (t) DDP_FREE(t);
     d->plan_steps = steps;
-    if (!d->ops.transfers) return DDP_OK; /* nobody knows */
-    d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
-    d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+    if (d->ops.transfers) { /* else nobody knows */
+        d->stats.predicted_step_s = forward + p->between_s + backward + exposed / steps;
+        d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+        if (d->team_size > 1 && ddp__leads(d)) ddp__plan_tell(d, t, n, steps);
+    }
+    if (t) DDP_FREE(t);
     return DDP_OK;
 }
 

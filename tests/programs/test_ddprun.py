@@ -153,7 +153,14 @@ def ranks_meet_and_train(folder):
     r = run("-n", "2", "--net", "1gbit", "--strategy", "wfbp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=120)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr[-400:]))
     expect(re.search(r"^\[0\] .*loss", r.stdout, re.M), r.stdout[-400:])
-    expect("all well" in r.stderr, r.stderr[-400:])
+    told = re.search(r"^\[0\] dreamddp info: closed: (wfbp, \d+ steps of .* ms, \d+ % of communication hidden, .* MB sent)$",
+                     r.stderr, re.M)
+    expect(told, r.stderr[-400:])
+    expect(r.stderr.splitlines()[-1].endswith("all well; " + told.group(1)), r.stderr[-400:])
+    r = run("-n", "2", "--strategy", "dreamddp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=120)
+    expect(re.search(r"^\[0\] dreamddp info: step \d+: dreamddp sends \d+ messages in 4 steps \(\d+( \d+){3}\); a step should "
+                     r"take [\d.]+ ms, with \d+ % of communication hidden$", r.stderr, re.M), r.stderr[-400:])
+    expect(r.stderr.count("closed: ") == 1, r.stderr)
 
 
 @case
