@@ -7569,6 +7569,20 @@ typedef struct ddp__conv_product {
     int            add; /* over images */
 } ddp__conv_product;
 
+/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
+ * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
+ * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes first. */
+typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
+
+static inline ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
+{
+    const long rest = (first + padding) % stride, taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
+    const long tap = rest + stride * (taps - 1);
+    const ddp__conv_phase p = {(first + padding - tap) / stride, taps, tap};
+
+    return p;
+}
+
 /* Most taps of a side: then the part of an image behind any one position fits the stack. */
 enum { DDP__CONV_KERNEL = 64 };
 
@@ -7609,6 +7623,8 @@ DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn
 
 /* Checks that inputs first..last exist and hold floats and have at least one dimension. */
 DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err);
+/* The shape rule of an operator whose output has the shape of input 0 and takes flops for each element. */
+DDP_LIB ddp_status ddp__op_same(ddp_op_spec *s, const char *op, double flops, ddp_error *err);
 /* Reads argument i as a whole number of at least 1. */
 DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what,
                                  long *value, ddp_error *err);
@@ -7628,6 +7644,11 @@ DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 /* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
 DDP_LIB double ddp__image_count(const ddp_shape *s);
+
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
+ * float, planes in double, in order. */
+DDP_LIB void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean,
+                               double *sum);
 
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
@@ -8553,6 +8574,15 @@ ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int l
     return DDP_OK;
 }
 
+ddp_status ddp__op_same(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    s->out = s->in[0];
+    s->flops = flops * (double)ddp_shape_count(&s->out);
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
 ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what, long *value, ddp_error *err)
 {
     const double v = s->arg[i];
@@ -8620,6 +8650,20 @@ ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err
         return ddp__fail(err, DDP_ARG, "%s: the input must be (batch, channels, height, width), "
                          "not of %d dimensions; ddp_input_shape makes one", op, s->in[0].dims);
     return DDP_OK;
+}
+
+void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean, double *sum)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+
+    sum[0] = sum[1] = 0;
+    for (long b = 0; b < s->dim[0]; b++) {
+        float part[2];
+        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
+        sum[0] += (double)part[0];
+        sum[1] += (double)part[1];
+    }
 }
 
 ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels, ddp_error *err)
@@ -9064,15 +9108,12 @@ static void ddp__embedding_backward(const ddp_op_call *call)
 
 static ddp_status ddp__position_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, "position", 0, 0, err));
+    DDP__TRY(ddp__op_same(s, "position", 1, err));
     if (s->in[0].dims != 3)
         return ddp__fail(err, DDP_ARG, "position: the input must be (batch, time, width), "
                          "got %d dimensions", s->in[0].dims);
-    s->out = s->in[0];
     ddp__op_param(s, "weight", s->out.dim[1], s->out.dim[2], DDP_INIT_NORMAL, 0.02);
-    s->flops = (double)ddp_shape_count(&s->out);
     s->in_place_ok = 1;
-    s->out_unread = 1;
     return DDP_OK;
 }
 
@@ -9130,8 +9171,6 @@ static void ddp__position_backward(const ddp_op_call *call)
 
 enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head: angles lie on the stack */
 
-static double ddp__rope_theta(const ddp_op_spec *s) { return s->arg[2] > 0 ? s->arg[2] : 10000; }
-
 static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 {
     ddp__head_layout l;
@@ -9165,11 +9204,11 @@ static void ddp__rope_positions(void *user, long first, long last)
     const ddp__head_layout l = ddp__head_layout_of(job->spec);
     const long batch = job->spec->in[0].dim[0], time = job->spec->in[0].dim[1];
     const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
+    const double theta = job->spec->arg[2] > 0 ? job->spec->arg[2] : 10000;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
 
-    for (long i = 0; i < half; i++)
-        rate[i] = job->direction * pow(ddp__rope_theta(job->spec), -2.0 * (double)i / (double)l.d);
+    for (long i = 0; i < half; i++) rate[i] = job->direction * pow(theta, -2.0 * (double)i / (double)l.d);
     for (long t = first; t < last; t++) {
         for (long i = 0; i < half; i++) {
             cosine[i] = (float)cos((double)t * rate[i]);
@@ -9230,15 +9269,10 @@ static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
     return z;
 }
 
-static double ddp__norm_eps(const ddp_op_spec *s) { return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS; }
-
 static ddp_status ddp__norm_start(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
-    s->out = s->in[0];
+    DDP__TRY(ddp__op_same(s, op, flops, err));
     ddp__op_param(s, "scale", s->in[0].dim[s->in[0].dims - 1], 0, DDP_INIT_ONE, 0);
-    s->flops = flops * (double)ddp_shape_count(&s->in[0]);
-    s->out_unread = 1;
     return DDP_OK;
 }
 
@@ -9265,7 +9299,7 @@ static void ddp__norm_rows(void *user, long first, long last)
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__kernels *kn = ddp__kernels_best();
     const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
-    const float eps = (float)ddp__norm_eps(call->spec);
+    const float eps = (float)(!z.centred && call->spec->arg[0] > 0 ? call->spec->arg[0] : DDP__NORM_EPS);
 
     for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * z.n;
@@ -9340,7 +9374,7 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
-    s->out = s->in[0];
+    DDP__TRY(ddp__op_same(s, "batch_norm2d", 8, err)); /* as layer_norm */
     ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
     ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
     s->buffer[0] = s->buffer[1] = mean;
@@ -9348,28 +9382,7 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     s->buffer[1].init = DDP_INIT_ONE;
     s->buffers = 2;
     s->saved = 2 * (size_t)s->in[0].dim[1];
-    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
-    s->out_unread = 1;
     return DDP_OK;
-}
-
-/* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
-static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
-
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes in double, in order. */
-static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
-                                 float y_mean, double *sum)
-{
-    const ddp__kernels *kn = ddp__kernels_best();
-    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
-
-    sum[0] = sum[1] = 0;
-    for (long b = 0; b < s->dim[0]; b++) {
-        float part[2];
-        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
-        sum[0] += (double)part[0];
-        sum[1] += (double)part[1];
-    }
 }
 
 /* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
@@ -9406,10 +9419,11 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     float *stat = (float *)call->saved + 2 * c;
     double mean = (double)*running_mean, var = (double)*running_var;
 
-    if (call->training) {
+    if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
         ddp__batch_norm_moments(s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
-        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * (count > 1 ? count / (count - 1) : 1) -
+                                                        (double)*running_var));
     }
     stat[0] = (float)mean;
     stat[1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
@@ -9449,7 +9463,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         const double mean = (double)stat[0], rstd = (double)stat[1];
         const double scale = (double)((const float *)call->param[0])[c] * rstd;
         double sum[2], slope;
-        ddp__batch_norm_sums(s, x, dy, stat[0], 0, sum);
+        ddp__channel_sums(s, x, dy, stat[0], 0, sum);
         if (dscale) dscale[c] += (float)(sum[1] * rstd);
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;
@@ -9813,22 +9827,13 @@ DDP__OPS(ddp__attention_ops,
 /* ==== ops/elementwise.c ==== [ops] */
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
 
-static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
-{
-    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
-    s->out = s->in[0];
-    s->flops = flops * (double)ddp_shape_count(&s->out);
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
 /* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one input, by
  * the kernels of that name ---- */
 
 #define DDP__MAP_OP(name, flops)                                                                                       \
     static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                                              \
     {                                                                                                                  \
-        return ddp__same_shape(s, #name, flops, err);                                                                  \
+        return ddp__op_same(s, #name, flops, err);                                                                  \
     }                                                                                                                  \
     static void ddp__##name##_range(void *user, long first, long last)                                                 \
     {                                                                                                                  \
@@ -9863,7 +9868,7 @@ static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
             return ddp__fail(err, DDP_ARG, "add: dimension %d of the inputs is %ld and %ld; they "
                              "must be equal", i, s->in[0].dim[i], s->in[1].dim[i]);
     s->in_place_ok = 1;
-    return ddp__same_shape(s, "add", 1, err);
+    return ddp__op_same(s, "add", 1, err);
 }
 
 static void ddp__add_range(void *user, long first, long last)
@@ -9914,17 +9919,14 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
-static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a, void **b)
+/* The factors in the arrays given per input; NULL stays NULL. Returns how far apart their rows are. */
+static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a, float **b)
 {
-    const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
-    char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
+    const long n = s->out.dim[s->out.dims - 1];
 
-    if (s->inputs > 1) {
-        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
-    } else {
-        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
-    }
+    *a = (float *)of[0];
+    *b = s->inputs > 1 ? (float *)of[1] : *a ? *a + n : NULL;
+    return s->inputs > 1 ? n : 2 * n;
 }
 
 static void ddp__swiglu_rows(void *user, long first, long last)
@@ -9932,12 +9934,10 @@ static void ddp__swiglu_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
-    void *a, *b;
+    float *a, *b;
+    const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
 
-    for (long r = first; r < last; r++) {
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
-        kn->swiglu((float *)call->out + r * n, (const float *)a, (const float *)b, n);
-    }
+    for (long r = first; r < last; r++) kn->swiglu((float *)call->out + r * n, a + r * row, b + r * row, n);
 }
 
 static void ddp__swiglu_grad_rows(void *user, long first, long last)
@@ -9945,15 +9945,14 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
-    const float *dy = (const float *)call->grad_out;
-    void *a, *b, *da, *db;
+    float *a, *b, *da, *db;
+    const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
 
-    for (long r = first; r < last; r++) {
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
-        ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
-        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, dy + r * n, n, call->add_in[0],
+    ddp__swiglu_factors(call->spec, call->grad_in, &da, &db);
+    for (long r = first; r < last; r++)
+        kn->swiglu_grad(da ? da + r * row : NULL, db ? db + r * row : NULL, a + r * row, b + r * row,
+                        (const float *)call->grad_out + r * n, n, call->add_in[0],
                         call->add_in[call->spec->inputs > 1]);
-    }
 }
 
 static void ddp__swiglu_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows); }
@@ -9970,7 +9969,7 @@ static void ddp__swiglu_backward(const ddp_op_call *call)
 
 static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__same_shape(s, "dropout", 1, err));
+    DDP__TRY(ddp__op_same(s, "dropout", 1, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
         return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g", s->arg[0]);
     s->in_place_ok = 1;
@@ -10189,21 +10188,6 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-typedef struct ddp__conv_size {
-    long images, groups, in, out; /* channels of a group in and out */
-    long h, w, rows, cols, kernel, stride, padding;
-} ddp__conv_size;
-
-static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
-{
-    const long groups = (long)s->arg[4];
-    const ddp__conv_size z = {s->in[0].dim[0], groups, s->in[0].dim[1] / groups, s->out.dim[1] / groups,
-                              s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2], s->out.dim[3],
-                              (long)s->arg[1], (long)s->arg[2], (long)s->arg[3]};
-
-    return z;
-}
-
 /* ---- float, where every group has one plane of input: no matrix product would have anything to
  * reuse, so planes are multiplied tap by tap ---- */
 
@@ -10362,28 +10346,37 @@ static void ddp__depthwise_groups(void *user, long first, long last)
 /* The product that forward is: x through the window, by weight, gives y. */
 static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    const ddp_op_spec *s = call->spec;
+    const long *in = s->in[0].dim, *out = s->out.dim;
+    ddp__conv_view *v = &g->view;
 
     memset(g, 0, sizeof *g);
-    g->view.x = (const float *)call->in[0];
-    g->view.images = z.images, g->view.image = z.groups * z.in * z.h * z.w;
-    g->view.planes = z.in;
-    g->view.h = z.h, g->view.w = z.w;
-    g->view.rows = z.rows, g->view.cols = z.cols;
-    g->view.step = z.stride;
-    g->view.top = g->view.left = -z.padding;
-    g->view.kh = g->view.kw = z.kernel;
-    if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* an image is one long row */
-        g->view.w = g->view.cols = z.h * z.w;
-        g->view.h = g->view.rows = 1;
-    }
-    g->groups = z.groups;
-    g->m = z.out;
-    g->w_kw = 1, g->w_kh = z.kernel;
-    g->w_plane = z.kernel * z.kernel, g->w_row = z.in * g->w_plane;
-    g->w_group = z.out * g->w_row;
-    g->y_col = 1, g->y_row = g->view.cols;
-    g->y_plane = z.rows * z.cols, g->y_image = z.groups * z.out * g->y_plane;
+    g->groups = (long)s->arg[4];
+    g->m = out[1] / g->groups;
+    v->x = (const float *)call->in[0];
+    v->images = in[0], v->image = in[1] * in[2] * in[3];
+    v->planes = in[1] / g->groups;
+    v->h = in[2], v->w = in[3];
+    v->rows = out[2], v->cols = out[3];
+    v->kh = v->kw = (long)s->arg[1];
+    v->step = (long)s->arg[2];
+    v->top = v->left = -(long)s->arg[3];
+    g->w_kw = 1, g->w_kh = v->kw;
+    g->w_plane = v->kh * v->kw, g->w_row = v->planes * g->w_plane;
+    g->w_group = g->m * g->w_row;
+    g->y_col = 1, g->y_row = v->cols;
+    g->y_plane = v->rows * v->cols, g->y_image = out[1] * g->y_plane;
+}
+
+/* A 1x1 window that skips nothing sees an image as one long row. */
+static void ddp__conv_flat(ddp__conv_product *g)
+{
+    ddp__conv_view *v = &g->view;
+
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1) return;
+    v->w = v->cols = v->h * v->w;
+    v->h = v->rows = 1;
+    g->y_row = v->cols;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -10406,6 +10399,7 @@ static void ddp__conv_forward(const ddp_op_call *call)
     ddp__depthwise d;
 
     ddp__conv_product_fill(call, &g);
+    ddp__conv_flat(&g);
     g.w = (float *)(void *)call->param[0];
     g.y = (float *)call->out;
     if (call->param[1]) {
@@ -10421,96 +10415,75 @@ static void ddp__conv_forward(const ddp_op_call *call)
 static void ddp__conv_bias_grad(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->out;
-    const long n = s->dim[2] * s->dim[3];
 
     for (long c = first; c < last; c++) {
-        double sum = 0;
-        for (long b = 0; b < s->dim[0]; b++) {
-            const float *dy = (const float *)call->grad_out + (b * s->dim[1] + c) * n;
-            float part[2];
-            kn->moments(dy, dy, n, 0, 0, part);
-            sum += (double)part[0];
-        }
-        ((float *)call->grad_param[1])[c] += (float)sum;
+        const float *dy = (const float *)call->grad_out + c * s->dim[2] * s->dim[3];
+        double sum[2];
+        ddp__channel_sums(s, dy, dy, 0, 0, sum);
+        ((float *)call->grad_param[1])[c] += (float)sum[0];
     }
-}
-
-/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
- * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
- * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
-static void ddp__conv_phase(const ddp__conv_size *z, long first, long *begin, long *taps, long *tap)
-{
-    const long rest = (first + z->padding) % z->stride;
-
-    *taps = rest < z->kernel ? (z->kernel - rest - 1) / z->stride + 1 : 0;
-    *tap = rest + z->stride * (*taps - 1);
-    *begin = (first + z->padding - *tap) / z->stride;
 }
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. */
 static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0, long c0)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    const ddp__conv_view *v = &forward->view;
+    const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
+    const ddp__conv_phase b = ddp__conv_phase_of(v->kw, v->step, -v->left, c0);
     ddp__conv_product g = *forward;
-    long h, w, b, r, c;
+    long p, r, c;
 
-    ddp__conv_phase(&z, r0, &g.view.top, &g.view.kh, &h);
-    ddp__conv_phase(&z, c0, &g.view.left, &g.view.kw, &w);
-    g.view.rows = (z.h - r0 - 1) / z.stride + 1, g.view.cols = (z.w - c0 - 1) / z.stride + 1;
-    g.y = (float *)call->grad_in[0] + r0 * z.w + c0;
-    if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
-        for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
+    g.view.rows = (v->h - r0 - 1) / v->step + 1, g.view.cols = (v->w - c0 - 1) / v->step + 1;
+    g.y = (float *)call->grad_in[0] + r0 * v->w + c0;
+    if (a.taps == 0 || b.taps == 0) { /* no output saw these */
+        for (p = 0; !call->add_in[0] && p < v->images * g.groups * v->planes; p++)
             for (r = 0; r < g.view.rows; r++)
-                for (c = 0; c < g.view.cols; c++) g.y[(b * z.h + r * z.stride) * z.w + c * z.stride] = 0;
+                for (c = 0; c < g.view.cols; c++) g.y[(p * v->h + r * v->step) * v->w + c * v->step] = 0;
         return;
     }
     g.view.x = (const float *)call->grad_out;
     g.view.image = forward->y_image;
-    g.view.planes = z.out;
-    g.view.h = z.rows, g.view.w = z.cols;
+    g.view.planes = forward->m;
+    g.view.h = v->rows, g.view.w = v->cols;
     g.view.step = 1;
-    g.m = z.in;
+    g.view.top = a.begin, g.view.left = b.begin;
+    g.view.kh = a.taps, g.view.kw = b.taps;
+    g.m = v->planes;
     g.w = (float *)(void *)call->param[0];
-    g.w += h * z.kernel + w;
+    g.w += a.first * forward->w_kh + b.first;
     g.w_row = forward->w_plane, g.w_plane = forward->w_row;
-    g.w_kh = -z.stride * z.kernel, g.w_kw = -z.stride;
-    g.y_plane = z.h * z.w, g.y_image = forward->view.image;
-    g.y_row = z.stride * z.w, g.y_col = z.stride;
+    g.w_kh = -v->step * forward->w_kh, g.w_kw = -v->step;
+    g.y_plane = v->h * v->w, g.y_image = v->image;
+    g.y_row = v->step * v->w, g.y_col = v->step;
     g.add = call->add_in[0];
-    if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* as in forward */
-        g.view.h = g.view.rows = 1, g.view.w = g.view.cols = forward->view.cols;
-        g.y_row = g.view.cols;
-    }
+    ddp__conv_flat(&g);
     ddp__conv_over_images(call, &g);
 }
 
 static void ddp__conv_backward(const ddp_op_call *call)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
-    ddp__conv_product g;
+    ddp__conv_product forward, g;
     ddp__depthwise d;
 
-    ddp__conv_product_fill(call, &g);
+    ddp__conv_product_fill(call, &forward);
+    g = forward;
+    ddp__conv_flat(&g);
+    g.y = (float *)(void *)call->grad_out;
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
     if (ddp__depthwise_plan(&d, &g)) {
         g.w = (float *)(void *)call->param[0];
-        g.y = (float *)(void *)call->grad_out;
         d.dw = (float *)call->grad_param[0];
         d.dx = (float *)call->grad_in[0];
         d.add = call->add_in[0];
         if (d.dw || d.dx) ddp_op_parallel(call, g.groups, 1, ddp__depthwise_groups, &d);
         return;
     }
-    if (call->grad_param[0]) {
-        g.w = (float *)call->grad_param[0];
-        g.y = (float *)(void *)call->grad_out;
-        ddp__conv_over_weights(call, &g);
-    }
-    for (long r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
-        for (long c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
+    g.w = (float *)call->grad_param[0];
+    if (g.w) ddp__conv_over_weights(call, &g);
+    for (long r = 0; call->grad_in[0] && r < forward.view.step && r < forward.view.h; r++)
+        for (long c = 0; c < forward.view.step && c < forward.view.w; c++) ddp__conv_input_grad(call, &forward, r, c);
 }
 
 DDP__OPS(ddp__conv_ops,
@@ -10572,7 +10545,8 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
         if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                                   \
     }
 
-/* ---- maximum; the first of equals has it, and a NaN is one ---- */
+/* ---- over windows: the maximum, which the first of equals has, and a NaN is one; or the mean over kernel x kernel
+ * elements, padding counted as zeros ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
 static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
@@ -10583,11 +10557,23 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__max_pool_planes(void *user, long first, long last)
+static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__pool2d_shape(s, "avg_pool2d", err);
+}
+
+/* Where the maxima of planes from first on are noted; NULL: means are taken. */
+static float *ddp__pool_at(const ddp_op_call *call, long first)
+{
+    return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3] : NULL;
+}
+
+static void ddp__window_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    float *y = (float *)call->out + first * z.rows * z.cols, *at = (float *)call->saved + first * z.rows * z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    float *y = (float *)call->out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
@@ -10596,8 +10582,15 @@ static void ddp__max_pool_planes(void *user, long first, long last)
             ddp__pool_span(&z, i, z.h, &r0, &r1);
             for (j = 0; j < z.cols; j++) {
                 long best;
+                float sum = 0;
                 ddp__pool_span(&z, j, z.w, &c0, &c1);
                 best = r0 * z.w + c0;
+                if (!at) {
+                    for (r = r0; r < r1; r++)
+                        for (c = c0; c < c1; c++) sum += x[r * z.w + c];
+                    *y++ = sum * part;
+                    continue;
+                }
                 for (r = r0; r < r1; r++)
                     for (c = c0; c < c1; c++)
                         if (!(x[r * z.w + c] <= x[best]) && !isnan(x[best])) best = r * z.w + c;
@@ -10609,81 +10602,35 @@ static void ddp__max_pool_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_grad_planes(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
-    const float *at = (const float *)call->saved + first * z.rows * z.cols;
-
-    for (long p = first; p < last; p++) {
-        float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
-        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (long i = 0; i < z.rows; i++)
-            for (long j = 0; j < z.cols; j++, dy++, at++) {
-                const long r = i * z.stride - z.padding + (long)*at / z.kernel;
-                const long c = j * z.stride - z.padding + (long)*at % z.kernel;
-                dx[r * z.w + c] += *dy;
-            }
-    }
-}
-
-DDP__POOL_RUNS(ddp__max_pool)
-
-/* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
-
-static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__pool2d_shape(s, "avg_pool2d", err);
-}
-
-static void ddp__avg_pool_planes(void *user, long first, long last)
+static void ddp__window_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
     const float part = 1.0f / (float)(z.kernel * z.kernel);
-    float *y = (float *)call->out + first * z.rows * z.cols;
-    long p, i, j, r, c, r0, r1, c0, c1;
-
-    for (p = first; p < last; p++) {
-        const float *x = (const float *)call->in[0] + p * z.h * z.w;
-        for (i = 0; i < z.rows; i++) {
-            ddp__pool_span(&z, i, z.h, &r0, &r1);
-            for (j = 0; j < z.cols; j++) {
-                float sum = 0;
-                ddp__pool_span(&z, j, z.w, &c0, &c1);
-                for (r = r0; r < r1; r++)
-                    for (c = c0; c < c1; c++) sum += x[r * z.w + c];
-                *y++ = sum * part;
-            }
-        }
-    }
-}
-
-static void ddp__avg_pool_grad_planes(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
         if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (i = 0; i < z.rows; i++) {
-            ddp__pool_span(&z, i, z.h, &r0, &r1);
-            for (j = 0; j < z.cols; j++) {
-                const float d = *dy++ * part;
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, dy++) {
+                const float d = *dy * part;
+                if (at) {
+                    r = i * z.stride - z.padding + (long)*at / z.kernel;
+                    c = j * z.stride - z.padding + (long)*at++ % z.kernel;
+                    dx[r * z.w + c] += *dy;
+                    continue;
+                }
+                ddp__pool_span(&z, i, z.h, &r0, &r1);
                 ddp__pool_span(&z, j, z.w, &c0, &c1);
                 for (r = r0; r < r1; r++)
                     for (c = c0; c < c1; c++) dx[r * z.w + c] += d;
             }
-        }
     }
 }
 
-DDP__POOL_RUNS(ddp__avg_pool)
+DDP__POOL_RUNS(ddp__window_pool)
 
 /* ---- mean of each channel ---- */
 
@@ -10760,8 +10707,8 @@ static void ddp__flatten_backward(const ddp_op_call *call)
 }
 
 DDP__OPS(ddp__pool_ops,
-    {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
-    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+    {"max_pool2d", ddp__max_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
+    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
     {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
     {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})
 
@@ -12363,39 +12310,33 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
     return NULL;
 }
 
-static ddp_images *ddp__cifar_files(const char *const *path, int count, int classes, ddp_error *err)
+static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp_images *m = ddp__images_new(path[0], err);
-    ddp_status s = DDP_OK;
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status s = ddp__file_read(path, &t, err);
 
-    for (int i = 0; m && s == DDP_OK && i < count; i++) {
-        ddp__text t = {NULL, 0, 0, 0};
-        s = ddp__file_read(path[i], &t, err);
-        if (s == DDP_OK) s = ddp__cifar_add(m, path[i], (const unsigned char *)t.data, t.size, classes, err);
-        ddp__text_free(&t);
-    }
-    if (s == DDP_OK) return m;
-    ddp_images_close(m);
-    return NULL;
+    if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
+    ddp__text_free(&t);
+    return s;
 }
 
 ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 {
-    return ddp__cifar_files(&path, 1, classes, err);
+    ddp_images *m = ddp__images_new(path, err);
+
+    if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
+    ddp_images_close(m);
+    return NULL;
 }
 
 /* ---- a folder ---- */
 
-enum { DDP__FOLDER_FILES = 64 };
-
-/* Files of one kind in a folder. */
+/* A file of a folder. */
 typedef struct ddp__folder {
-    char *path[DDP__FOLDER_FILES]; /* sorted by name */
-    int   count;
+    const char *folder;
+    char        name[256]; /* "": none */
+    ddp__text   path;
 } ddp__folder;
-
-static void ddp__folder_free(ddp__folder *f) { while (f->count) DDP_FREE(f->path[--f->count]); }
-static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* name = start, anything if open, end, and perhaps .gz */
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
@@ -12406,49 +12347,54 @@ static int ddp__folder_match(const char *name, const char *start, int open, cons
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
 
-static ddp_status ddp__folder_list(const char *folder, const char *start, int open,
-                                   const char *end, ddp__folder *out, ddp_error *err)
+/* Goes on to the next such file in the order of names. */
+static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, const char *end, ddp_error *err)
 {
-    DIR *d = opendir(folder);
+    DIR *d = opendir(f->folder);
+    char next[sizeof f->name] = "";
     struct stat st;
     struct dirent *entry;
-    ddp__text path;
-    int lost = 0;
 
-    memset(out, 0, sizeof *out);
-    if (!d && !stat(folder, &st) && !S_ISDIR(st.st_mode))
+    if (!d && !stat(f->folder, &st) && !S_ISDIR(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a folder of images is needed",
-                         folder, ddp__file_kind(st.st_mode));
-    if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", folder, strerror(errno));
-    while ((entry = readdir(d)) != NULL) {
-        if (!ddp__folder_match(entry->d_name, start, open, end)) continue;
-        memset(&path, 0, sizeof path);
-        ddp__text_addf(&path, "%s/%s", folder, entry->d_name);
-        if (out->count == DDP__FOLDER_FILES || path.failed) {
-            lost = 1;
-            ddp__text_free(&path);
-        } else {
-            out->path[out->count++] = path.data;
-        }
-    }
+                         f->folder, ddp__file_kind(st.st_mode));
+    if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", f->folder, strerror(errno));
+    while ((entry = readdir(d)) != NULL)
+        if (ddp__folder_match(entry->d_name, start, open, end) && strcmp(entry->d_name, f->name) > 0 &&
+            (!*next || strcmp(entry->d_name, next) < 0))
+            snprintf(next, sizeof next, "%s", entry->d_name);
     closedir(d);
-    qsort(out->path, (size_t)out->count, sizeof *out->path, ddp__folder_order);
-    if (!lost) return DDP_OK;
-    ddp__folder_free(out);
-    return ddp__fail(err, DDP_MEMORY, "%s: more than %d files %s*%s, or out of memory", folder,
-                     DDP__FOLDER_FILES, start, end);
+    memcpy(f->name, next, sizeof next);
+    if (!*next) return DDP_OK;
+    f->path.size = 0;
+    ddp__text_addf(&f->path, "%s/%s", f->folder, next);
+    return f->path.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the name of a file in %s", f->folder) : DDP_OK;
 }
 
-/* MNIST of a folder: the labels beside its images. */
-static ddp_images *ddp__folder_idx(const char *folder, const char *start, const char *images, ddp_error *err)
+/* MNIST: the labels beside the images at f. */
+static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_error *err)
 {
-    ddp__folder labels;
+    ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0}};
     ddp_images *m = NULL;
 
-    if (ddp__folder_list(folder, start, 1, "idx1-ubyte", &labels, err)) return NULL;
-    if (labels.count) m = ddp_images_idx(images, labels.path[0], err);
-    else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, start, images);
-    ddp__folder_free(&labels);
+    if (ddp__folder_next(&labels, start, 1, "idx1-ubyte", err) == DDP_OK) {
+        if (*labels.name) m = ddp_images_idx(f->path.data, labels.path.data, err);
+        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", f->folder, start, f->path.data);
+    }
+    ddp__text_free(&labels.path);
+    return m;
+}
+
+/* CIFAR: the file at f and all that follow. */
+static ddp_images *ddp__folder_cifar(ddp__folder *f, const char *start, int classes, ddp_error *err)
+{
+    ddp_images *m = ddp__images_new(f->path.data, err);
+
+    while (m && *f->name)
+        if (ddp__cifar_file(m, f->path.data, classes, err) || ddp__folder_next(f, start, classes == 10, ".bin", err)) {
+            ddp_images_close(m);
+            m = NULL;
+        }
     return m;
 }
 
@@ -12456,25 +12402,22 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     static const char *const start[3][2] = {
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
-    ddp__folder files;
-    ddp_images *m;
+    ddp__folder f = {folder, "", {NULL, 0, 0, 0}};
+    ddp_images *m = NULL;
+    ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
 
-    if (!folder) {
-        ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
-        return NULL;
+    for (int k = 0; s == DDP_OK && !m && !*f.name && k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
+        s = ddp__folder_next(&f, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", err);
+        if (s || !*f.name) continue;
+        if (k == 0) m = ddp__folder_idx(&f, test ? "t10k-labels" : "train-labels", err);
+        else m = ddp__folder_cifar(&f, start[k][!!test], k == 1 ? 10 : 100, err);
     }
-    for (int k = 0; k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
-        if (ddp__folder_list(folder, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", &files, err)) return NULL;
-        if (!files.count) continue;
-        if (k == 0) m = ddp__folder_idx(folder, test ? "t10k-labels" : "train-labels", files.path[0], err);
-        else m = ddp__cifar_files((const char *const *)files.path, files.count, k == 1 ? 10 : 100, err);
-        ddp__folder_free(&files);
-        return m;
-    }
-    ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
-              "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
-              test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
-    return NULL;
+    if (s == DDP_OK && !m && !*f.name)
+        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
+                  "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
+                  test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
+    ddp__text_free(&f.path);
+    return m;
 }
 
 /* ---- ranges and batches ---- */

@@ -452,10 +452,10 @@ static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *
 /* What kernels share: 16 bytes at a time, the way between bfloat16 and float, pieces of a row, sums
  * over a warp and a block, and sums down the columns of many rows. */
 
-/* 4 floats or 8 bfloat16. */
-template <typename T> struct __align__(16) ddp__vec {
-    static const int width = 16 / (int)sizeof(T);
-    T v[16 / sizeof(T)];
+/* 4 floats or 8 bfloat16; or W of them. */
+template <typename T, int W = 16 / (int)sizeof(T)> struct __align__(W * sizeof(T)) ddp__vec {
+    static const int width = W;
+    T v[W];
 };
 
 __device__ static __forceinline__ float ddp__to_float(float x) { return x; }
@@ -465,27 +465,28 @@ template <typename T> __device__ static __forceinline__ T ddp__from_float(float 
 template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
 template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
 
-/* p must be a multiple of 16 bytes. */
-template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_load(const T *p)
+/* p must be a multiple of the vector's bytes. */
+template <typename T, int W = 16 / (int)sizeof(T)>
+__device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 {
 #if defined(DDP_CUDA_ON_CPU)
-    ddp__vec<T> r;
+    ddp__vec<T, W> r;
 
-    cuda_on_cpu::check_aligned(p, 16);
-    memcpy((void *)&r, (const void *)p, 16);
+    cuda_on_cpu::check_aligned(p, sizeof r);
+    memcpy((void *)&r, (const void *)p, sizeof r);
     return r;
 #else
-    return *reinterpret_cast<const ddp__vec<T> *>(p);
+    return *reinterpret_cast<const ddp__vec<T, W> *>(p);
 #endif
 }
 
-template <typename T> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
+template <typename T, int W> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W> &r)
 {
 #if defined(DDP_CUDA_ON_CPU)
-    cuda_on_cpu::check_aligned(p, 16);
-    memcpy((void *)p, (const void *)&r, 16);
+    cuda_on_cpu::check_aligned(p, sizeof r);
+    memcpy((void *)p, (const void *)&r, sizeof r);
 #else
-    *reinterpret_cast<ddp__vec<T> *>(p) = r;
+    *reinterpret_cast<ddp__vec<T, W> *>(p) = r;
 #endif
 }
 
@@ -562,8 +563,8 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
     return v;
 }
 
-/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
-template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
+/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: an N, which has +=, for each. */
+template <int THREADS, typename N> __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
     shared[threadIdx.x] = mine;
     __syncthreads();
@@ -1523,7 +1524,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 
 /* sum: the addition whose output is the input; NULL: it has run. */
 template <typename T, int RMS>
-static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
     const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
@@ -1536,7 +1537,7 @@ static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, co
 }
 
 template <typename T, int RMS>
-static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
@@ -1570,29 +1571,22 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
                  (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
 }
 
-template <int RMS> static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
+typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
+
+/* The same for the numbers of the device, behind its addition and alone. */
+template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half>
+static void ddp__cuda_norm_pair(const ddp_op_call *sum, const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) ddp__cuda_norm_forward_as<ddp__bf16, RMS>(dev, sum, c);
-    else ddp__cuda_norm_forward_as<float, RMS>(dev, sum, c);
+    (dev->half ? Half : Single)(dev, sum, c);
 }
-
-template <int RMS> static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
+template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) ddp__cuda_norm_backward_as<ddp__bf16, RMS>(dev, sum, c);
-    else ddp__cuda_norm_backward_as<float, RMS>(dev, sum, c);
+    ddp__cuda_norm_pair<Single, Half>(NULL, c);
 }
-
-template <int RMS> static void ddp__cuda_norm_forward(const ddp_op_call *c)
-{
-    ddp__cuda_sum_norm_forward<RMS>(NULL, c);
-}
-
-template <int RMS> static void ddp__cuda_norm_backward(const ddp_op_call *c)
-{
-    ddp__cuda_sum_norm_backward<RMS>(NULL, c);
-}
+#define DDP__NORMS(as, RMS)                                                                                          \
+    as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> >,                                 \
+        as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> >
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {
@@ -2254,86 +2248,53 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* Block (tile of queries, head): dq. */
-template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the queries of
+ * all heads that share it. */
+template <typename T, int R, int C, int KEYS> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
-    const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
-    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    T *to = grad + ddp__heads_q(&z, head);
+    const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
+    const long mine = (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float acc[R][C];
+    float one[R][C], two[R][C]; /* dk and dv; dq and nothing */
 
     for (int i = 0; i < R; i++)
-        for (int c = 0; c < C; c++) acc[i][c] = 0;
-    ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-    ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
-    for (long first = 0; first <= from; first += tile) {
-        __syncthreads();
-        ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
-        ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
-        __syncthreads();
-        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
-        __syncthreads();
-        for (int n = 0; n < tile; n++)
-            for (int c = 0; c < C; c++)
-                for (int i = 0; i < R && x + side * c < z.d; i++)
-                    acc[i][c] += d[(y + side * i) * (tile + 1) + n] * k[n * ld + x + side * c];
-    }
-    for (int i = 0; i < R; i++) {
-        const long t = from + y + side * i;
-        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
-            T *g = to + t * z.row + x + side * c;
-            *g = ddp__from_float<T>(acc[i][c] + (add ? ddp__to_float(*g) : 0));
-        }
-    }
-}
-
-/* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
-template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
-{
-    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
-    const long tiles = (z.t + tile - 1) / tile, shared_head = blockIdx.x / tiles;
-    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head), values = z.kv_heads * z.d;
-    DDP__SHARED(float, shared);
-    float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
-    float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float dk[R][C], dv[R][C];
-
-    for (int i = 0; i < R; i++)
-        for (int c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
-    ddp__attend_load<T, R>(k, in + at, z.row, first, z.t, z.d);
-    ddp__attend_load<T, R>(v, in + at + values, z.row, first, z.t, z.d);
-    for (long head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
-        for (long from = first; from < z.t; from += tile) {
+        for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
+    ddp__attend_load<T, R>(KEYS ? k : q, in + (KEYS ? at : ddp__heads_q(&z, block)), z.row, mine, z.t, z.d);
+    if (KEYS) ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
+    else ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
+    for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
+        for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
+            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* of queries, of keys */
+            const long head = KEYS ? shared_head * z.group + turn : block;
             __syncthreads();
-            ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-            ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
+            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t, z.d);
+            if (KEYS) ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
+            else ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
             __syncthreads();
             ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
             for (int n = 0; n < tile; n++)
                 for (int c = 0; c < C; c++)
                     for (int i = 0; i < R && x + side * c < z.d; i++) {
-                        const int key = n * (tile + 1) + y + side * i;
-                        dk[i][c] += d[key] * q[n * ld + x + side * c];
-                        dv[i][c] += p[key] * o[n * ld + x + side * c];
+                        const int key = n * (tile + 1) + y + side * i, query = (y + side * i) * (tile + 1) + n;
+                        one[i][c] += d[KEYS ? key : query] * (KEYS ? q : k)[n * ld + x + side * c];
+                        if (KEYS) two[i][c] += p[key] * o[n * ld + x + side * c];
                     }
         }
     for (int i = 0; i < R; i++) {
-        const long t = first + y + side * i;
+        const long t = mine + y + side * i;
         for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
-            T *g = grad + at + t * z.row + x + side * c;
-            *g = ddp__from_float<T>(dk[i][c] + (add ? ddp__to_float(*g) : 0));
+            T *g = grad + (KEYS ? at : ddp__heads_q(&z, block)) + t * z.row + x + side * c;
+            *g = ddp__from_float<T>(one[i][c] + (add ? ddp__to_float(*g) : 0));
+            if (!KEYS) continue;
             g += values;
-            *g = ddp__from_float<T>(dv[i][c] + (add ? ddp__to_float(*g) : 0));
+            *g = ddp__from_float<T>(two[i][c] + (add ? ddp__to_float(*g) : 0));
         }
     }
 }
@@ -2380,17 +2341,21 @@ static inline long ddp__attend_grad_bytes(int r, int d)
     return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
 }
 
+template <typename T, int R, int C, int KEYS>
+static void ddp__cuda_attend_grad_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    DDP__LAUNCH((ddp__k_attend_grad<T, R, C, KEYS>),
+                (unsigned)(ddp__blocks(z->t, DDP__ATTEND_SIDE * R) * z->b * (KEYS ? z->kv_heads : z->heads)),
+                DDP__ATTEND_THREADS, ddp__attend_grad_bytes(R, z->d), dev->stream, (T *)c->grad_in[0],
+                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z,
+                c->add_in[0]);
+}
+
 template <typename T, int R, int C>
 static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long tile = DDP__ATTEND_SIDE * R, shared = ddp__attend_grad_bytes(R, z->d);
-
-    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
-                shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
-                (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads),
-                DDP__ATTEND_THREADS, shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
-                (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
+    ddp__cuda_attend_grad_of<T, R, C, 0>(dev, c, z);
+    ddp__cuda_attend_grad_of<T, R, C, 1>(dev, c, z);
 }
 
 /* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
@@ -2649,8 +2614,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
     {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
     DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
     DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>, ddp__cuda_norm_scratch},
-    {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
+    {"layer_norm", DDP__NORMS(ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
+    {"rms_norm", DDP__NORMS(ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
     DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
     DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
@@ -2661,8 +2626,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>, ddp__cuda_sum_norm_backward<0>},
-                             rms_norm = {ddp__cuda_sum_norm_forward<1>, ddp__cuda_sum_norm_backward<1>},
+    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0)},
+                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1)},
                              gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
@@ -3157,9 +3122,31 @@ typedef struct ddp__channels {
 } ddp__channels;
 
 /* What the statistics of a part are: elements, mean, sum of squared differences from it. */
-typedef struct ddp__moments {
+struct ddp__moments {
     double n, mean, squares;
-} ddp__moments;
+
+    /* Chan, Golub and LeVeque (1979). */
+    __device__ void operator+=(const ddp__moments &b)
+    {
+        const double off = b.mean - mean, all = n + b.n;
+
+        if (b.n == 0) return;
+        if (n == 0) {
+            *this = b;
+            return;
+        }
+        squares = squares + b.squares + off * off * n * b.n / all;
+        mean = mean + off * b.n / all;
+        n = all;
+    }
+};
+
+/* Of dy and of dy (x - mean). */
+struct ddp__channel_sum {
+    double sum, product;
+
+    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
+};
 
 static ddp__channels ddp__channels_of(const ddp_shape *s)
 {
@@ -3175,34 +3162,6 @@ static ddp__channels ddp__channels_of(const ddp_shape *s)
     c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
     return c;
 }
-
-static dim3 ddp__channels_grid(const ddp__channels &c) { return dim3((unsigned)c.channels, (unsigned)c.parts); }
-
-/* W elements at once: 1, or as many as 16 bytes hold. */
-template <typename T, int W> struct ddp__several {
-    T v[W];
-
-    __device__ explicit ddp__several(const T *p)
-    {
-        if (W == 1) {
-            v[0] = p[0];
-        } else {
-            const ddp__vec<T> r = ddp__vec_load(p);
-            for (int e = 0; e < W; e++) v[e] = r.v[e];
-        }
-    }
-    __device__ void store(T *p) const
-    {
-        ddp__vec<T> r;
-
-        if (W == 1) {
-            p[0] = v[0];
-        } else {
-            for (int e = 0; e < W; e++) r.v[e] = v[e];
-            ddp__vec_store(p, r);
-        }
-    }
-};
 
 /* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
  * is a multiple of that. at = element of the array, left = elements of the part still to come. */
@@ -3236,33 +3195,18 @@ struct ddp__channel_walk {
 
 /* ---- moments ---- */
 
-/* Chan, Golub and LeVeque (1979). */
-static inline __device__ ddp__moments ddp__moments_join(const ddp__moments &a, const ddp__moments &b)
-{
-    ddp__moments r;
-    const double off = b.mean - a.mean;
-
-    if (b.n == 0) return a;
-    if (a.n == 0) return b;
-    r.n = a.n + b.n;
-    r.mean = a.mean + off * b.n / r.n;
-    r.squares = a.squares + b.squares + off * off * a.n * b.n / r.n;
-    return r;
-}
-
 /* Squares are of differences from the thread's first element, so a mean far from 0 costs no
  * digits. W: elements of a load. */
 template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
 {
     __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
-    const int t = (int)threadIdx.x;
     ddp__channel_walk walk(c, W);
     ddp__moments m = {0, 0, 0};
     float first = 0, sum = 0, squares = 0;
 
     if (walk.left > 0) first = ddp__to_float(x[walk.at]);
     for (; walk.left > 0; walk.next()) {
-        const ddp__several<T, W> v(x + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) {
             const float d = ddp__to_float(v.v[e]) - first;
             sum += d;
@@ -3275,58 +3219,45 @@ template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments
         m.squares = (double)squares - (double)sum * (double)sum / m.n;
         if (m.squares < 0) m.squares = 0;
     }
-    all[t] = m;
-    __syncthreads();
-    for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
-        if (t < half) all[t] = ddp__moments_join(all[t], all[t + half]);
-        __syncthreads();
-    }
-    if (t == 0) part[blockIdx.x * c.parts + blockIdx.y] = all[0];
+    m = ddp__block_sum<DDP__CHANNEL_THREADS>(m, all);
+    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
 /* ---- sums of dy, and of dy (x - mean) ---- */
 
 /* x NULL: the second is 0. stat: mean and another float per channel. */
 template <typename T, int W>
-__global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const float *stat, ddp__channels c)
+__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat, ddp__channels c)
 {
-    __shared__ double all[2][DDP__CHANNEL_THREADS];
-    const int t = (int)threadIdx.x;
+    __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
     const float mean = x ? stat[2 * blockIdx.x] : 0;
     float sum = 0, product = 0;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__several<T, W> d(dy + walk.at);
+        const ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
         for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
         if (!x) continue;
-        const ddp__several<T, W> v(x + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
     }
-    all[0][t] = (double)sum;
-    all[1][t] = (double)product;
-    __syncthreads();
-    for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
-        if (t < half)
-            for (int k = 0; k < 2; k++) all[k][t] += all[k][t + half];
-        __syncthreads();
-    }
-    if (t > 1) return;
-    part[2 * (blockIdx.x * c.parts + blockIdx.y) + t] = all[t][0];
+    const ddp__channel_sum total =
+        ddp__block_sum<DDP__CHANNEL_THREADS>(ddp__channel_sum{(double)sum, (double)product}, all);
+    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = total;
 }
 
-/* What a channel's parts sum to: of dy (k 0) or of dy (x - mean) (k 1). */
-static inline __device__ double ddp__channel_total(const double *part, const ddp__channels &c, long channel, int k)
+/* What a channel's parts sum to. */
+template <typename N> static inline __device__ N ddp__channel_total(const N *part, const ddp__channels &c, long channel)
 {
-    double sum = 0;
-    for (long p = 0; p < c.parts; p++) sum += part[2 * (channel * c.parts + p) + k];
-    return sum;
+    N all = part[channel * c.parts];
+    for (long p = 1; p < c.parts; p++) all += part[channel * c.parts + p];
+    return all;
 }
 
 /* grad[c] += the sum of channel c. */
-static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const double *part, ddp__channels c)
+static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__channel_sum *part, ddp__channels c)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i, 0);
+    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i).sum;
 }
 
 /* ---- batch norm ---- */
@@ -3345,8 +3276,7 @@ static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_
     mean = (double)running_mean[i];
     var = (double)running_var[i];
     if (training) {
-        ddp__moments m = part[i * c.parts];
-        for (long p = 1; p < c.parts; p++) m = ddp__moments_join(m, part[i * c.parts + p]);
+        const ddp__moments m = ddp__channel_total(part, c, i);
         mean = m.mean;
         var = m.squares / m.n;
         running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
@@ -3366,32 +3296,32 @@ __global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, con
     const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__several<T, W> v(x + walk.at);
+        ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
-        v.store(y + walk.at);
+        ddp__vec_store(y + walk.at, v);
     }
 }
 
 /* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
 template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const double *part,
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
                                          const float *stat, const T *scale, ddp__channels c)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const double count = (double)c.images * (double)c.n;
-    double sum, product, mean, rstd, factor, of_x;
+    double mean, rstd, factor, of_x;
+    ddp__channel_sum all;
 
     if (i >= c.channels) return;
-    sum = ddp__channel_total(part, c, i, 0);
-    product = ddp__channel_total(part, c, i, 1);
+    all = ddp__channel_total(part, c, i);
     mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
     factor = (double)ddp__to_float(scale[i]) * rstd;
-    of_x = -factor * rstd * rstd * product / count;
-    if (dscale) dscale[i] += (float)(product * rstd);
-    if (dshift) dshift[i] += (float)sum;
+    of_x = -factor * rstd * rstd * all.product / count;
+    if (dscale) dscale[i] += (float)(all.product * rstd);
+    if (dshift) dshift[i] += (float)all.sum;
     slope[3 * i] = (float)factor;
     slope[3 * i + 1] = (float)of_x;
-    slope[3 * i + 2] = (float)(-factor * sum / count - of_x * mean);
+    slope[3 * i + 2] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
 template <typename T, int W>
@@ -3400,15 +3330,14 @@ __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const flo
     const float *s = slope + 3 * blockIdx.x;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__several<T, W> v(x + walk.at);
-        const ddp__several<T, W> d(dy + walk.at);
-        ddp__several<T, W> r(add ? dx + walk.at : dy + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at), d = ddp__vec_load<T, W>(dy + walk.at);
+        ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
         for (int e = 0; e < W; e++) {
             float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
             if (add) g += ddp__to_float(r.v[e]);
             r.v[e] = ddp__from_float<T>(g);
         }
-        r.store(dx + walk.at);
+        ddp__vec_store(dx + walk.at, r);
     }
 }
 
@@ -3420,50 +3349,44 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-template <typename T, int W>
-static void ddp__cuda_batch_norm_forward_of(ddp__cuda *dev, const ddp_op_call *call, const ddp__channels &c)
-{
-    ddp__moments *part = (ddp__moments *)dev->scratch;
-    const T *x = (const T *)call->in[0];
-
-    if (call->training)
-        DDP__RUN((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, x, c);
-    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
-              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__RUN((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, (T *)call->out, x,
-             (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1], c);
-}
-
-template <typename T, int W>
-static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *call, const ddp__channels &c)
-{
-    double *part = (double *)dev->scratch;
-    float *slope = (float *)(part + 2 * c.channels * c.parts);
-    const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
-
-    DDP__RUN((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, x, stat, c);
-    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
-              (float *)call->grad_param[1], (const double *)part, stat, (const T *)call->param[0], c);
-    if (call->grad_in[0])
-        DDP__RUN((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
-                 (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0], c);
-}
+/* DDP__WALK(kernel, wide, c, args...): kernel<T, W> over the parts of all channels of c; wide 1: planes are read 16 bytes
+ * at a time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                          \
+    do {                                                                                                         \
+        const dim3 ddp__grid((unsigned)(c).channels, (unsigned)(c).parts);                                       \
+        if (wide)                                                                                                \
+            DDP__RUN((kernel<T, ddp__vec<T>::width>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);          \
+        else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
+    } while (0)
 
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->out)) ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->out);
+    ddp__moments *part = (ddp__moments *)dev->scratch;
+    const T *x = (const T *)call->in[0];
+
+    if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
+    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
+              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, x, (const float *)call->saved,
+              (const T *)call->param[0], (const T *)call->param[1]);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
-        ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_backward_of<T, 1>(dev, call, c);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]);
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
+    float *slope = (float *)(part + c.channels * c.parts);
+    const float *stat = (const float *)call->saved;
+    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+
+    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat);
+    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
+              (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
+    if (call->grad_in[0])
+        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0]);
 }
 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
@@ -3569,7 +3492,8 @@ static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call
     float *part = (float *)dev->scratch;
 
     if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v, part, c);
+        DDP__RUN((ddp__k_depthwise_weights<T>), dim3((unsigned)c.channels, (unsigned)c.parts), DDP__CHANNEL_THREADS, v,
+                 part, c);
         ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
     }
     if (call->grad_in[0])
@@ -3664,7 +3588,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     const ddp__channels c = ddp__channels_of(&s->out);
     ddp__cuda_conv v = ddp__cuda_conv_of(s);
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    const size_t sums = 2 * (size_t)(c.channels * c.parts) * sizeof(double);
+    const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
     size_t most;
 
     if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
@@ -3736,19 +3660,11 @@ static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *gr
     else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
 }
 
-static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__cuda_conv &v, const ddp__conv_pack &s)
-{
-    if (dev->half) ddp__conv_images<ddp__conv_bf16>(dev, v, s);
-    else if (dev->tf32) ddp__conv_images<ddp__conv_tf32>(dev, v, s);
-    else ddp__conv_images<ddp__conv_plain>(dev, v, s);
-}
-
-static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    if (dev->half) ddp__conv_weights<ddp__conv_bf16>(dev, v, grad);
-    else if (dev->tf32) ddp__conv_weights<ddp__conv_tf32>(dev, v, grad);
-    else ddp__conv_weights<ddp__conv_plain>(dev, v, grad);
-}
+/* f(dev, args...) with the products of the device's numbers. */
+#define DDP__CONV_RUN(f, dev, ...)                                          \
+    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
+                   : f<ddp__conv_plain>(dev, __VA_ARGS__))
 
 /* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
  * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
@@ -3810,18 +3726,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
     ddp__cuda_conv_flat(&v);
     if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 0);
-    else ddp__cuda_conv_images(dev, v, ddp__cuda_conv_packing(v, call->param[0]));
-}
-
-/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
- * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
- * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
-static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin, int *taps, int *tap)
-{
-    const int rest = (first + padding) % stride;
-    *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
-    *tap = rest + stride * (*taps - 1);
-    *begin = (first + padding - *tap) / stride;
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, ddp__cuda_conv_packing(v, call->param[0]));
 }
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
@@ -3831,12 +3736,13 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
     const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
     const size_t bytes = dev->half ? 2 : 4;
     ddp__conv_pack s = forward;
+    const ddp__conv_phase a = ddp__conv_phase_of(f.kh, f.step, -f.top, r0);
+    const ddp__conv_phase b = ddp__conv_phase_of(f.kw, f.step, -f.left, c0);
     ddp__cuda_conv v = f;
-    int a, b;
 
-    ddp__cuda_conv_phase(f.kh, f.step, -f.top, r0, &v.top, &v.kh, &a);
-    ddp__cuda_conv_phase(f.kw, f.step, -f.left, c0, &v.left, &v.kw, &b);
-    if (!v.kh || !v.kw) return;
+    if (!a.taps || !b.taps) return;
+    v.top = (int)a.begin, v.kh = (int)a.taps;
+    v.left = (int)b.begin, v.kw = (int)b.taps;
     v.x = call->grad_out;
     v.image = f.y_image;
     v.planes = f.m;
@@ -3849,13 +3755,13 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
     v.y_plane = (long)f.h * f.w, v.y_image = f.image;
     v.y_row = (long)f.step * f.w, v.y_col = f.step;
     v.add = call->add_in[0];
-    s.w = (const unsigned char *)call->param[0] + (size_t)(a * forward.kh_step + b) * bytes;
+    s.w = (const unsigned char *)call->param[0] + (size_t)(a.first * forward.kh_step + b.first) * bytes;
     s.row = forward.plane, s.plane = forward.row;
     s.kh_step = -f.step * forward.kh_step, s.kw_step = -f.step;
     ddp__cuda_conv_flat(&v);
     if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 1);
-    else ddp__cuda_conv_images(dev, v, s);
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
 }
 
 static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
@@ -3871,15 +3777,11 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
 {
     const ddp__channels c = ddp__channels_of(&call->spec->out);
     const T *dy = (const T *)call->grad_out, *no_x = NULL;
-    double *part = (double *)dev->scratch;
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     const float *no_stat = NULL;
 
-    if (ddp__wide<T>(c.n, dy))
-        DDP__RUN((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
-                 DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
-    else
-        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
-    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], (const double *)part, c);
+    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
 }
 
 template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
@@ -3897,7 +3799,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     if (call->grad_param[0]) {
         if (ddp__conv_point_fits(flat, dev->half) && ddp__aligned(flat.x, flat.y))
             ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
-        else ddp__cuda_conv_weights(dev, flat, (float *)call->grad_param[0]);
+        else DDP__CONV_RUN(ddp__conv_weights, dev, flat, (float *)call->grad_param[0]);
     }
     if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
 }

@@ -136,86 +136,53 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     }
 }
 
-/* Block (tile of queries, head): dq. */
-template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+/* KEYS 0: block (tile of queries, head): dq. KEYS 1: block (tile of keys, head of keys): dk and dv over the queries of
+ * all heads that share it. */
+template <typename T, int R, int C, int KEYS> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+ddp__k_attend_grad(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
-    const long tiles = (z.t + tile - 1) / tile, head = blockIdx.x / tiles;
-    const long from = (tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    T *to = grad + ddp__heads_q(&z, head);
+    const long tiles = (z.t + tile - 1) / tile, block = blockIdx.x / tiles, values = z.kv_heads * z.d;
+    const long mine = (KEYS ? blockIdx.x % tiles : tiles - 1 - blockIdx.x % tiles) * tile; /* the longest sums first */
+    const long shared_head = KEYS ? block : block / z.group, at = ddp__heads_k(&z, shared_head);
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float acc[R][C];
+    float one[R][C], two[R][C]; /* dk and dv; dq and nothing */
 
     for (int i = 0; i < R; i++)
-        for (int c = 0; c < C; c++) acc[i][c] = 0;
-    ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-    ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
-    for (long first = 0; first <= from; first += tile) {
-        __syncthreads();
-        ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
-        ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
-        __syncthreads();
-        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
-        __syncthreads();
-        for (int n = 0; n < tile; n++)
-            for (int c = 0; c < C; c++)
-                for (int i = 0; i < R && x + side * c < z.d; i++)
-                    acc[i][c] += d[(y + side * i) * (tile + 1) + n] * k[n * ld + x + side * c];
-    }
-    for (int i = 0; i < R; i++) {
-        const long t = from + y + side * i;
-        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
-            T *g = to + t * z.row + x + side * c;
-            *g = ddp__from_float<T>(acc[i][c] + (add ? ddp__to_float(*g) : 0));
-        }
-    }
-}
-
-/* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
-template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
-{
-    const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
-    const long tiles = (z.t + tile - 1) / tile, shared_head = blockIdx.x / tiles;
-    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head), values = z.kv_heads * z.d;
-    DDP__SHARED(float, shared);
-    float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
-    float *p = v + tile * ld, *d = p + tile * (tile + 1);
-    float dk[R][C], dv[R][C];
-
-    for (int i = 0; i < R; i++)
-        for (int c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
-    ddp__attend_load<T, R>(k, in + at, z.row, first, z.t, z.d);
-    ddp__attend_load<T, R>(v, in + at + values, z.row, first, z.t, z.d);
-    for (long head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
-        for (long from = first; from < z.t; from += tile) {
+        for (int c = 0; c < C; c++) one[i][c] = two[i][c] = 0;
+    ddp__attend_load<T, R>(KEYS ? k : q, in + (KEYS ? at : ddp__heads_q(&z, block)), z.row, mine, z.t, z.d);
+    if (KEYS) ddp__attend_load<T, R>(v, in + at + values, z.row, mine, z.t, z.d);
+    else ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, block), z.width, mine, z.t, z.d);
+    for (long turn = 0; turn < (KEYS ? z.group : 1); turn++)
+        for (long other = KEYS ? mine : 0; KEYS ? other < z.t : other <= mine; other += tile) {
+            const long from = KEYS ? other : mine, first = KEYS ? mine : other; /* of queries, of keys */
+            const long head = KEYS ? shared_head * z.group + turn : block;
             __syncthreads();
-            ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-            ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
+            ddp__attend_load<T, R>(KEYS ? q : k, in + (KEYS ? ddp__heads_q(&z, head) : at), z.row, other, z.t, z.d);
+            if (KEYS) ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, other, z.t, z.d);
+            else ddp__attend_load<T, R>(v, in + at + values, z.row, other, z.t, z.d);
             __syncthreads();
             ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
             for (int n = 0; n < tile; n++)
                 for (int c = 0; c < C; c++)
                     for (int i = 0; i < R && x + side * c < z.d; i++) {
-                        const int key = n * (tile + 1) + y + side * i;
-                        dk[i][c] += d[key] * q[n * ld + x + side * c];
-                        dv[i][c] += p[key] * o[n * ld + x + side * c];
+                        const int key = n * (tile + 1) + y + side * i, query = (y + side * i) * (tile + 1) + n;
+                        one[i][c] += d[KEYS ? key : query] * (KEYS ? q : k)[n * ld + x + side * c];
+                        if (KEYS) two[i][c] += p[key] * o[n * ld + x + side * c];
                     }
         }
     for (int i = 0; i < R; i++) {
-        const long t = first + y + side * i;
+        const long t = mine + y + side * i;
         for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
-            T *g = grad + at + t * z.row + x + side * c;
-            *g = ddp__from_float<T>(dk[i][c] + (add ? ddp__to_float(*g) : 0));
+            T *g = grad + (KEYS ? at : ddp__heads_q(&z, block)) + t * z.row + x + side * c;
+            *g = ddp__from_float<T>(one[i][c] + (add ? ddp__to_float(*g) : 0));
+            if (!KEYS) continue;
             g += values;
-            *g = ddp__from_float<T>(dv[i][c] + (add ? ddp__to_float(*g) : 0));
+            *g = ddp__from_float<T>(two[i][c] + (add ? ddp__to_float(*g) : 0));
         }
     }
 }
@@ -262,17 +229,21 @@ static inline long ddp__attend_grad_bytes(int r, int d)
     return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
 }
 
+template <typename T, int R, int C, int KEYS>
+static void ddp__cuda_attend_grad_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
+{
+    DDP__LAUNCH((ddp__k_attend_grad<T, R, C, KEYS>),
+                (unsigned)(ddp__blocks(z->t, DDP__ATTEND_SIDE * R) * z->b * (KEYS ? z->kv_heads : z->heads)),
+                DDP__ATTEND_THREADS, ddp__attend_grad_bytes(R, z->d), dev->stream, (T *)c->grad_in[0],
+                (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z,
+                c->add_in[0]);
+}
+
 template <typename T, int R, int C>
 static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long tile = DDP__ATTEND_SIDE * R, shared = ddp__attend_grad_bytes(R, z->d);
-
-    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
-                shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
-                (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads),
-                DDP__ATTEND_THREADS, shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
-                (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
+    ddp__cuda_attend_grad_of<T, R, C, 0>(dev, c, z);
+    ddp__cuda_attend_grad_of<T, R, C, 1>(dev, c, z);
 }
 
 /* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */

@@ -19,9 +19,31 @@ typedef struct ddp__channels {
 } ddp__channels;
 
 /* What the statistics of a part are: elements, mean, sum of squared differences from it. */
-typedef struct ddp__moments {
+struct ddp__moments {
     double n, mean, squares;
-} ddp__moments;
+
+    /* Chan, Golub and LeVeque (1979). */
+    __device__ void operator+=(const ddp__moments &b)
+    {
+        const double off = b.mean - mean, all = n + b.n;
+
+        if (b.n == 0) return;
+        if (n == 0) {
+            *this = b;
+            return;
+        }
+        squares = squares + b.squares + off * off * n * b.n / all;
+        mean = mean + off * b.n / all;
+        n = all;
+    }
+};
+
+/* Of dy and of dy (x - mean). */
+struct ddp__channel_sum {
+    double sum, product;
+
+    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
+};
 
 static ddp__channels ddp__channels_of(const ddp_shape *s)
 {
@@ -37,34 +59,6 @@ static ddp__channels ddp__channels_of(const ddp_shape *s)
     c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
     return c;
 }
-
-static dim3 ddp__channels_grid(const ddp__channels &c) { return dim3((unsigned)c.channels, (unsigned)c.parts); }
-
-/* W elements at once: 1, or as many as 16 bytes hold. */
-template <typename T, int W> struct ddp__several {
-    T v[W];
-
-    __device__ explicit ddp__several(const T *p)
-    {
-        if (W == 1) {
-            v[0] = p[0];
-        } else {
-            const ddp__vec<T> r = ddp__vec_load(p);
-            for (int e = 0; e < W; e++) v[e] = r.v[e];
-        }
-    }
-    __device__ void store(T *p) const
-    {
-        ddp__vec<T> r;
-
-        if (W == 1) {
-            p[0] = v[0];
-        } else {
-            for (int e = 0; e < W; e++) r.v[e] = v[e];
-            ddp__vec_store(p, r);
-        }
-    }
-};
 
 /* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
  * is a multiple of that. at = element of the array, left = elements of the part still to come. */
@@ -98,33 +92,18 @@ struct ddp__channel_walk {
 
 /* ---- moments ---- */
 
-/* Chan, Golub and LeVeque (1979). */
-static inline __device__ ddp__moments ddp__moments_join(const ddp__moments &a, const ddp__moments &b)
-{
-    ddp__moments r;
-    const double off = b.mean - a.mean;
-
-    if (b.n == 0) return a;
-    if (a.n == 0) return b;
-    r.n = a.n + b.n;
-    r.mean = a.mean + off * b.n / r.n;
-    r.squares = a.squares + b.squares + off * off * a.n * b.n / r.n;
-    return r;
-}
-
 /* Squares are of differences from the thread's first element, so a mean far from 0 costs no
  * digits. W: elements of a load. */
 template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
 {
     __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
-    const int t = (int)threadIdx.x;
     ddp__channel_walk walk(c, W);
     ddp__moments m = {0, 0, 0};
     float first = 0, sum = 0, squares = 0;
 
     if (walk.left > 0) first = ddp__to_float(x[walk.at]);
     for (; walk.left > 0; walk.next()) {
-        const ddp__several<T, W> v(x + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) {
             const float d = ddp__to_float(v.v[e]) - first;
             sum += d;
@@ -137,58 +116,45 @@ template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments
         m.squares = (double)squares - (double)sum * (double)sum / m.n;
         if (m.squares < 0) m.squares = 0;
     }
-    all[t] = m;
-    __syncthreads();
-    for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
-        if (t < half) all[t] = ddp__moments_join(all[t], all[t + half]);
-        __syncthreads();
-    }
-    if (t == 0) part[blockIdx.x * c.parts + blockIdx.y] = all[0];
+    m = ddp__block_sum<DDP__CHANNEL_THREADS>(m, all);
+    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
 /* ---- sums of dy, and of dy (x - mean) ---- */
 
 /* x NULL: the second is 0. stat: mean and another float per channel. */
 template <typename T, int W>
-__global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const float *stat, ddp__channels c)
+__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat, ddp__channels c)
 {
-    __shared__ double all[2][DDP__CHANNEL_THREADS];
-    const int t = (int)threadIdx.x;
+    __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
     const float mean = x ? stat[2 * blockIdx.x] : 0;
     float sum = 0, product = 0;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__several<T, W> d(dy + walk.at);
+        const ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
         for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
         if (!x) continue;
-        const ddp__several<T, W> v(x + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
     }
-    all[0][t] = (double)sum;
-    all[1][t] = (double)product;
-    __syncthreads();
-    for (int half = DDP__CHANNEL_THREADS / 2; half; half /= 2) {
-        if (t < half)
-            for (int k = 0; k < 2; k++) all[k][t] += all[k][t + half];
-        __syncthreads();
-    }
-    if (t > 1) return;
-    part[2 * (blockIdx.x * c.parts + blockIdx.y) + t] = all[t][0];
+    const ddp__channel_sum total =
+        ddp__block_sum<DDP__CHANNEL_THREADS>(ddp__channel_sum{(double)sum, (double)product}, all);
+    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = total;
 }
 
-/* What a channel's parts sum to: of dy (k 0) or of dy (x - mean) (k 1). */
-static inline __device__ double ddp__channel_total(const double *part, const ddp__channels &c, long channel, int k)
+/* What a channel's parts sum to. */
+template <typename N> static inline __device__ N ddp__channel_total(const N *part, const ddp__channels &c, long channel)
 {
-    double sum = 0;
-    for (long p = 0; p < c.parts; p++) sum += part[2 * (channel * c.parts + p) + k];
-    return sum;
+    N all = part[channel * c.parts];
+    for (long p = 1; p < c.parts; p++) all += part[channel * c.parts + p];
+    return all;
 }
 
 /* grad[c] += the sum of channel c. */
-static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const double *part, ddp__channels c)
+static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__channel_sum *part, ddp__channels c)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i, 0);
+    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i).sum;
 }
 
 /* ---- batch norm ---- */
@@ -207,8 +173,7 @@ static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_
     mean = (double)running_mean[i];
     var = (double)running_var[i];
     if (training) {
-        ddp__moments m = part[i * c.parts];
-        for (long p = 1; p < c.parts; p++) m = ddp__moments_join(m, part[i * c.parts + p]);
+        const ddp__moments m = ddp__channel_total(part, c, i);
         mean = m.mean;
         var = m.squares / m.n;
         running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
@@ -228,32 +193,32 @@ __global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, con
     const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__several<T, W> v(x + walk.at);
+        ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
-        v.store(y + walk.at);
+        ddp__vec_store(y + walk.at, v);
     }
 }
 
 /* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
 template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const double *part,
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
                                          const float *stat, const T *scale, ddp__channels c)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const double count = (double)c.images * (double)c.n;
-    double sum, product, mean, rstd, factor, of_x;
+    double mean, rstd, factor, of_x;
+    ddp__channel_sum all;
 
     if (i >= c.channels) return;
-    sum = ddp__channel_total(part, c, i, 0);
-    product = ddp__channel_total(part, c, i, 1);
+    all = ddp__channel_total(part, c, i);
     mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
     factor = (double)ddp__to_float(scale[i]) * rstd;
-    of_x = -factor * rstd * rstd * product / count;
-    if (dscale) dscale[i] += (float)(product * rstd);
-    if (dshift) dshift[i] += (float)sum;
+    of_x = -factor * rstd * rstd * all.product / count;
+    if (dscale) dscale[i] += (float)(all.product * rstd);
+    if (dshift) dshift[i] += (float)all.sum;
     slope[3 * i] = (float)factor;
     slope[3 * i + 1] = (float)of_x;
-    slope[3 * i + 2] = (float)(-factor * sum / count - of_x * mean);
+    slope[3 * i + 2] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
 template <typename T, int W>
@@ -262,15 +227,14 @@ __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const flo
     const float *s = slope + 3 * blockIdx.x;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__several<T, W> v(x + walk.at);
-        const ddp__several<T, W> d(dy + walk.at);
-        ddp__several<T, W> r(add ? dx + walk.at : dy + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at), d = ddp__vec_load<T, W>(dy + walk.at);
+        ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
         for (int e = 0; e < W; e++) {
             float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
             if (add) g += ddp__to_float(r.v[e]);
             r.v[e] = ddp__from_float<T>(g);
         }
-        r.store(dx + walk.at);
+        ddp__vec_store(dx + walk.at, r);
     }
 }
 
@@ -282,50 +246,44 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
     return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-template <typename T, int W>
-static void ddp__cuda_batch_norm_forward_of(ddp__cuda *dev, const ddp_op_call *call, const ddp__channels &c)
-{
-    ddp__moments *part = (ddp__moments *)dev->scratch;
-    const T *x = (const T *)call->in[0];
-
-    if (call->training)
-        DDP__RUN((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, x, c);
-    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
-              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__RUN((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, (T *)call->out, x,
-             (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1], c);
-}
-
-template <typename T, int W>
-static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *call, const ddp__channels &c)
-{
-    double *part = (double *)dev->scratch;
-    float *slope = (float *)(part + 2 * c.channels * c.parts);
-    const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
-
-    DDP__RUN((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, x, stat, c);
-    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
-              (float *)call->grad_param[1], (const double *)part, stat, (const T *)call->param[0], c);
-    if (call->grad_in[0])
-        DDP__RUN((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
-                 (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0], c);
-}
+/* DDP__WALK(kernel, wide, c, args...): kernel<T, W> over the parts of all channels of c; wide 1: planes are read 16 bytes
+ * at a time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                          \
+    do {                                                                                                         \
+        const dim3 ddp__grid((unsigned)(c).channels, (unsigned)(c).parts);                                       \
+        if (wide)                                                                                                \
+            DDP__RUN((kernel<T, ddp__vec<T>::width>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);          \
+        else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
+    } while (0)
 
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->out)) ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->out);
+    ddp__moments *part = (ddp__moments *)dev->scratch;
+    const T *x = (const T *)call->in[0];
+
+    if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
+    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
+              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, x, (const float *)call->saved,
+              (const T *)call->param[0], (const T *)call->param[1]);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
-        ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_backward_of<T, 1>(dev, call, c);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]);
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
+    float *slope = (float *)(part + c.channels * c.parts);
+    const float *stat = (const float *)call->saved;
+    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+
+    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat);
+    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
+              (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
+    if (call->grad_in[0])
+        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0]);
 }
 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))

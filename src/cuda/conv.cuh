@@ -104,7 +104,8 @@ static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call
     float *part = (float *)dev->scratch;
 
     if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v, part, c);
+        DDP__RUN((ddp__k_depthwise_weights<T>), dim3((unsigned)c.channels, (unsigned)c.parts), DDP__CHANNEL_THREADS, v,
+                 part, c);
         ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
     }
     if (call->grad_in[0])
@@ -199,7 +200,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     const ddp__channels c = ddp__channels_of(&s->out);
     ddp__cuda_conv v = ddp__cuda_conv_of(s);
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    const size_t sums = 2 * (size_t)(c.channels * c.parts) * sizeof(double);
+    const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
     size_t most;
 
     if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
@@ -271,19 +272,11 @@ static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *gr
     else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
 }
 
-static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__cuda_conv &v, const ddp__conv_pack &s)
-{
-    if (dev->half) ddp__conv_images<ddp__conv_bf16>(dev, v, s);
-    else if (dev->tf32) ddp__conv_images<ddp__conv_tf32>(dev, v, s);
-    else ddp__conv_images<ddp__conv_plain>(dev, v, s);
-}
-
-static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    if (dev->half) ddp__conv_weights<ddp__conv_bf16>(dev, v, grad);
-    else if (dev->tf32) ddp__conv_weights<ddp__conv_tf32>(dev, v, grad);
-    else ddp__conv_weights<ddp__conv_plain>(dev, v, grad);
-}
+/* f(dev, args...) with the products of the device's numbers. */
+#define DDP__CONV_RUN(f, dev, ...)                                          \
+    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
+                   : f<ddp__conv_plain>(dev, __VA_ARGS__))
 
 /* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
  * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
@@ -345,18 +338,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
     ddp__cuda_conv_flat(&v);
     if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 0);
-    else ddp__cuda_conv_images(dev, v, ddp__cuda_conv_packing(v, call->param[0]));
-}
-
-/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
- * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
- * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
-static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin, int *taps, int *tap)
-{
-    const int rest = (first + padding) % stride;
-    *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
-    *tap = rest + stride * (*taps - 1);
-    *begin = (first + padding - *tap) / stride;
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, ddp__cuda_conv_packing(v, call->param[0]));
 }
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
@@ -366,12 +348,13 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
     const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
     const size_t bytes = dev->half ? 2 : 4;
     ddp__conv_pack s = forward;
+    const ddp__conv_phase a = ddp__conv_phase_of(f.kh, f.step, -f.top, r0);
+    const ddp__conv_phase b = ddp__conv_phase_of(f.kw, f.step, -f.left, c0);
     ddp__cuda_conv v = f;
-    int a, b;
 
-    ddp__cuda_conv_phase(f.kh, f.step, -f.top, r0, &v.top, &v.kh, &a);
-    ddp__cuda_conv_phase(f.kw, f.step, -f.left, c0, &v.left, &v.kw, &b);
-    if (!v.kh || !v.kw) return;
+    if (!a.taps || !b.taps) return;
+    v.top = (int)a.begin, v.kh = (int)a.taps;
+    v.left = (int)b.begin, v.kw = (int)b.taps;
     v.x = call->grad_out;
     v.image = f.y_image;
     v.planes = f.m;
@@ -384,13 +367,13 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
     v.y_plane = (long)f.h * f.w, v.y_image = f.image;
     v.y_row = (long)f.step * f.w, v.y_col = f.step;
     v.add = call->add_in[0];
-    s.w = (const unsigned char *)call->param[0] + (size_t)(a * forward.kh_step + b) * bytes;
+    s.w = (const unsigned char *)call->param[0] + (size_t)(a.first * forward.kh_step + b.first) * bytes;
     s.row = forward.plane, s.plane = forward.row;
     s.kh_step = -f.step * forward.kh_step, s.kw_step = -f.step;
     ddp__cuda_conv_flat(&v);
     if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 1);
-    else ddp__cuda_conv_images(dev, v, s);
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
 }
 
 static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
@@ -406,15 +389,11 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
 {
     const ddp__channels c = ddp__channels_of(&call->spec->out);
     const T *dy = (const T *)call->grad_out, *no_x = NULL;
-    double *part = (double *)dev->scratch;
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     const float *no_stat = NULL;
 
-    if (ddp__wide<T>(c.n, dy))
-        DDP__RUN((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
-                 DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
-    else
-        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
-    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], (const double *)part, c);
+    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
 }
 
 template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
@@ -432,7 +411,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     if (call->grad_param[0]) {
         if (ddp__conv_point_fits(flat, dev->half) && ddp__aligned(flat.x, flat.y))
             ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
-        else ddp__cuda_conv_weights(dev, flat, (float *)call->grad_param[0]);
+        else DDP__CONV_RUN(ddp__conv_weights, dev, flat, (float *)call->grad_param[0]);
     }
     if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
 }

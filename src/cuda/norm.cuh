@@ -125,7 +125,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
 
 /* sum: the addition whose output is the input; NULL: it has run. */
 template <typename T, int RMS>
-static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
     const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
@@ -138,7 +138,7 @@ static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, co
 }
 
 template <typename T, int RMS>
-static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
@@ -172,29 +172,22 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
                  (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
 }
 
-template <int RMS> static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
+typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
+
+/* The same for the numbers of the device, behind its addition and alone. */
+template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half>
+static void ddp__cuda_norm_pair(const ddp_op_call *sum, const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) ddp__cuda_norm_forward_as<ddp__bf16, RMS>(dev, sum, c);
-    else ddp__cuda_norm_forward_as<float, RMS>(dev, sum, c);
+    (dev->half ? Half : Single)(dev, sum, c);
 }
-
-template <int RMS> static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
+template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) ddp__cuda_norm_backward_as<ddp__bf16, RMS>(dev, sum, c);
-    else ddp__cuda_norm_backward_as<float, RMS>(dev, sum, c);
+    ddp__cuda_norm_pair<Single, Half>(NULL, c);
 }
-
-template <int RMS> static void ddp__cuda_norm_forward(const ddp_op_call *c)
-{
-    ddp__cuda_sum_norm_forward<RMS>(NULL, c);
-}
-
-template <int RMS> static void ddp__cuda_norm_backward(const ddp_op_call *c)
-{
-    ddp__cuda_sum_norm_backward<RMS>(NULL, c);
-}
+#define DDP__NORMS(as, RMS)                                                                                          \
+    as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> >,                                 \
+        as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> >
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {

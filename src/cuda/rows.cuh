@@ -5,10 +5,10 @@
 
 #include "cuda/runtime.cuh"
 
-/* 4 floats or 8 bfloat16. */
-template <typename T> struct __align__(16) ddp__vec {
-    static const int width = 16 / (int)sizeof(T);
-    T v[16 / sizeof(T)];
+/* 4 floats or 8 bfloat16; or W of them. */
+template <typename T, int W = 16 / (int)sizeof(T)> struct __align__(W * sizeof(T)) ddp__vec {
+    static const int width = W;
+    T v[W];
 };
 
 __device__ static __forceinline__ float ddp__to_float(float x) { return x; }
@@ -18,27 +18,28 @@ template <typename T> __device__ static __forceinline__ T ddp__from_float(float 
 template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
 template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
 
-/* p must be a multiple of 16 bytes. */
-template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_load(const T *p)
+/* p must be a multiple of the vector's bytes. */
+template <typename T, int W = 16 / (int)sizeof(T)>
+__device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 {
 #if defined(DDP_CUDA_ON_CPU)
-    ddp__vec<T> r;
+    ddp__vec<T, W> r;
 
-    cuda_on_cpu::check_aligned(p, 16);
-    memcpy((void *)&r, (const void *)p, 16);
+    cuda_on_cpu::check_aligned(p, sizeof r);
+    memcpy((void *)&r, (const void *)p, sizeof r);
     return r;
 #else
-    return *reinterpret_cast<const ddp__vec<T> *>(p);
+    return *reinterpret_cast<const ddp__vec<T, W> *>(p);
 #endif
 }
 
-template <typename T> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
+template <typename T, int W> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T, W> &r)
 {
 #if defined(DDP_CUDA_ON_CPU)
-    cuda_on_cpu::check_aligned(p, 16);
-    memcpy((void *)p, (const void *)&r, 16);
+    cuda_on_cpu::check_aligned(p, sizeof r);
+    memcpy((void *)p, (const void *)&r, sizeof r);
 #else
-    *reinterpret_cast<ddp__vec<T> *>(p) = r;
+    *reinterpret_cast<ddp__vec<T, W> *>(p) = r;
 #endif
 }
 
@@ -115,8 +116,8 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
     return v;
 }
 
-/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
-template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
+/* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: an N, which has +=, for each. */
+template <int THREADS, typename N> __device__ static __forceinline__ N ddp__block_sum(const N &mine, N *shared)
 {
     shared[threadIdx.x] = mine;
     __syncthreads();

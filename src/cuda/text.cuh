@@ -85,8 +85,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
     {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
     DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
     DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>, ddp__cuda_norm_scratch},
-    {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
+    {"layer_norm", DDP__NORMS(ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
+    {"rms_norm", DDP__NORMS(ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
     DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
     DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
@@ -97,8 +97,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>, ddp__cuda_sum_norm_backward<0>},
-                             rms_norm = {ddp__cuda_sum_norm_forward<1>, ddp__cuda_sum_norm_backward<1>},
+    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0)},
+                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1)},
                              gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;

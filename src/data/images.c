@@ -164,39 +164,33 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
     return NULL;
 }
 
-static ddp_images *ddp__cifar_files(const char *const *path, int count, int classes, ddp_error *err)
+static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp_images *m = ddp__images_new(path[0], err);
-    ddp_status s = DDP_OK;
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status s = ddp__file_read(path, &t, err);
 
-    for (int i = 0; m && s == DDP_OK && i < count; i++) {
-        ddp__text t = {NULL, 0, 0, 0};
-        s = ddp__file_read(path[i], &t, err);
-        if (s == DDP_OK) s = ddp__cifar_add(m, path[i], (const unsigned char *)t.data, t.size, classes, err);
-        ddp__text_free(&t);
-    }
-    if (s == DDP_OK) return m;
-    ddp_images_close(m);
-    return NULL;
+    if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
+    ddp__text_free(&t);
+    return s;
 }
 
 ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 {
-    return ddp__cifar_files(&path, 1, classes, err);
+    ddp_images *m = ddp__images_new(path, err);
+
+    if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
+    ddp_images_close(m);
+    return NULL;
 }
 
 /* ---- a folder ---- */
 
-enum { DDP__FOLDER_FILES = 64 };
-
-/* Files of one kind in a folder. */
+/* A file of a folder. */
 typedef struct ddp__folder {
-    char *path[DDP__FOLDER_FILES]; /* sorted by name */
-    int   count;
+    const char *folder;
+    char        name[256]; /* "": none */
+    ddp__text   path;
 } ddp__folder;
-
-static void ddp__folder_free(ddp__folder *f) { while (f->count) DDP_FREE(f->path[--f->count]); }
-static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* name = start, anything if open, end, and perhaps .gz */
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
@@ -207,49 +201,54 @@ static int ddp__folder_match(const char *name, const char *start, int open, cons
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
 
-static ddp_status ddp__folder_list(const char *folder, const char *start, int open,
-                                   const char *end, ddp__folder *out, ddp_error *err)
+/* Goes on to the next such file in the order of names. */
+static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, const char *end, ddp_error *err)
 {
-    DIR *d = opendir(folder);
+    DIR *d = opendir(f->folder);
+    char next[sizeof f->name] = "";
     struct stat st;
     struct dirent *entry;
-    ddp__text path;
-    int lost = 0;
 
-    memset(out, 0, sizeof *out);
-    if (!d && !stat(folder, &st) && !S_ISDIR(st.st_mode))
+    if (!d && !stat(f->folder, &st) && !S_ISDIR(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a folder of images is needed",
-                         folder, ddp__file_kind(st.st_mode));
-    if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", folder, strerror(errno));
-    while ((entry = readdir(d)) != NULL) {
-        if (!ddp__folder_match(entry->d_name, start, open, end)) continue;
-        memset(&path, 0, sizeof path);
-        ddp__text_addf(&path, "%s/%s", folder, entry->d_name);
-        if (out->count == DDP__FOLDER_FILES || path.failed) {
-            lost = 1;
-            ddp__text_free(&path);
-        } else {
-            out->path[out->count++] = path.data;
-        }
-    }
+                         f->folder, ddp__file_kind(st.st_mode));
+    if (!d) return ddp__fail(err, DDP_IO, "cannot read %s: %s", f->folder, strerror(errno));
+    while ((entry = readdir(d)) != NULL)
+        if (ddp__folder_match(entry->d_name, start, open, end) && strcmp(entry->d_name, f->name) > 0 &&
+            (!*next || strcmp(entry->d_name, next) < 0))
+            snprintf(next, sizeof next, "%s", entry->d_name);
     closedir(d);
-    qsort(out->path, (size_t)out->count, sizeof *out->path, ddp__folder_order);
-    if (!lost) return DDP_OK;
-    ddp__folder_free(out);
-    return ddp__fail(err, DDP_MEMORY, "%s: more than %d files %s*%s, or out of memory", folder,
-                     DDP__FOLDER_FILES, start, end);
+    memcpy(f->name, next, sizeof next);
+    if (!*next) return DDP_OK;
+    f->path.size = 0;
+    ddp__text_addf(&f->path, "%s/%s", f->folder, next);
+    return f->path.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the name of a file in %s", f->folder) : DDP_OK;
 }
 
-/* MNIST of a folder: the labels beside its images. */
-static ddp_images *ddp__folder_idx(const char *folder, const char *start, const char *images, ddp_error *err)
+/* MNIST: the labels beside the images at f. */
+static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_error *err)
 {
-    ddp__folder labels;
+    ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0}};
     ddp_images *m = NULL;
 
-    if (ddp__folder_list(folder, start, 1, "idx1-ubyte", &labels, err)) return NULL;
-    if (labels.count) m = ddp_images_idx(images, labels.path[0], err);
-    else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, start, images);
-    ddp__folder_free(&labels);
+    if (ddp__folder_next(&labels, start, 1, "idx1-ubyte", err) == DDP_OK) {
+        if (*labels.name) m = ddp_images_idx(f->path.data, labels.path.data, err);
+        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", f->folder, start, f->path.data);
+    }
+    ddp__text_free(&labels.path);
+    return m;
+}
+
+/* CIFAR: the file at f and all that follow. */
+static ddp_images *ddp__folder_cifar(ddp__folder *f, const char *start, int classes, ddp_error *err)
+{
+    ddp_images *m = ddp__images_new(f->path.data, err);
+
+    while (m && *f->name)
+        if (ddp__cifar_file(m, f->path.data, classes, err) || ddp__folder_next(f, start, classes == 10, ".bin", err)) {
+            ddp_images_close(m);
+            m = NULL;
+        }
     return m;
 }
 
@@ -257,25 +256,22 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     static const char *const start[3][2] = {
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
-    ddp__folder files;
-    ddp_images *m;
+    ddp__folder f = {folder, "", {NULL, 0, 0, 0}};
+    ddp_images *m = NULL;
+    ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
 
-    if (!folder) {
-        ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
-        return NULL;
+    for (int k = 0; s == DDP_OK && !m && !*f.name && k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
+        s = ddp__folder_next(&f, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", err);
+        if (s || !*f.name) continue;
+        if (k == 0) m = ddp__folder_idx(&f, test ? "t10k-labels" : "train-labels", err);
+        else m = ddp__folder_cifar(&f, start[k][!!test], k == 1 ? 10 : 100, err);
     }
-    for (int k = 0; k < 3; k++) { /* MNIST, CIFAR-10, CIFAR-100 */
-        if (ddp__folder_list(folder, start[k][!!test], k < 2, k ? ".bin" : "idx3-ubyte", &files, err)) return NULL;
-        if (!files.count) continue;
-        if (k == 0) m = ddp__folder_idx(folder, test ? "t10k-labels" : "train-labels", files.path[0], err);
-        else m = ddp__cifar_files((const char *const *)files.path, files.count, k == 1 ? 10 : 100, err);
-        ddp__folder_free(&files);
-        return m;
-    }
-    ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
-              "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
-              test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
-    return NULL;
+    if (s == DDP_OK && !m && !*f.name)
+        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
+                  "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
+                  test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
+    ddp__text_free(&f.path);
+    return m;
 }
 
 /* ---- ranges and batches ---- */

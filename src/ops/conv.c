@@ -35,21 +35,6 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-typedef struct ddp__conv_size {
-    long images, groups, in, out; /* channels of a group in and out */
-    long h, w, rows, cols, kernel, stride, padding;
-} ddp__conv_size;
-
-static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
-{
-    const long groups = (long)s->arg[4];
-    const ddp__conv_size z = {s->in[0].dim[0], groups, s->in[0].dim[1] / groups, s->out.dim[1] / groups,
-                              s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2], s->out.dim[3],
-                              (long)s->arg[1], (long)s->arg[2], (long)s->arg[3]};
-
-    return z;
-}
-
 /* ---- float, where every group has one plane of input: no matrix product would have anything to
  * reuse, so planes are multiplied tap by tap ---- */
 
@@ -208,28 +193,37 @@ static void ddp__depthwise_groups(void *user, long first, long last)
 /* The product that forward is: x through the window, by weight, gives y. */
 static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    const ddp_op_spec *s = call->spec;
+    const long *in = s->in[0].dim, *out = s->out.dim;
+    ddp__conv_view *v = &g->view;
 
     memset(g, 0, sizeof *g);
-    g->view.x = (const float *)call->in[0];
-    g->view.images = z.images, g->view.image = z.groups * z.in * z.h * z.w;
-    g->view.planes = z.in;
-    g->view.h = z.h, g->view.w = z.w;
-    g->view.rows = z.rows, g->view.cols = z.cols;
-    g->view.step = z.stride;
-    g->view.top = g->view.left = -z.padding;
-    g->view.kh = g->view.kw = z.kernel;
-    if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* an image is one long row */
-        g->view.w = g->view.cols = z.h * z.w;
-        g->view.h = g->view.rows = 1;
-    }
-    g->groups = z.groups;
-    g->m = z.out;
-    g->w_kw = 1, g->w_kh = z.kernel;
-    g->w_plane = z.kernel * z.kernel, g->w_row = z.in * g->w_plane;
-    g->w_group = z.out * g->w_row;
-    g->y_col = 1, g->y_row = g->view.cols;
-    g->y_plane = z.rows * z.cols, g->y_image = z.groups * z.out * g->y_plane;
+    g->groups = (long)s->arg[4];
+    g->m = out[1] / g->groups;
+    v->x = (const float *)call->in[0];
+    v->images = in[0], v->image = in[1] * in[2] * in[3];
+    v->planes = in[1] / g->groups;
+    v->h = in[2], v->w = in[3];
+    v->rows = out[2], v->cols = out[3];
+    v->kh = v->kw = (long)s->arg[1];
+    v->step = (long)s->arg[2];
+    v->top = v->left = -(long)s->arg[3];
+    g->w_kw = 1, g->w_kh = v->kw;
+    g->w_plane = v->kh * v->kw, g->w_row = v->planes * g->w_plane;
+    g->w_group = g->m * g->w_row;
+    g->y_col = 1, g->y_row = v->cols;
+    g->y_plane = v->rows * v->cols, g->y_image = out[1] * g->y_plane;
+}
+
+/* A 1x1 window that skips nothing sees an image as one long row. */
+static void ddp__conv_flat(ddp__conv_product *g)
+{
+    ddp__conv_view *v = &g->view;
+
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1) return;
+    v->w = v->cols = v->h * v->w;
+    v->h = v->rows = 1;
+    g->y_row = v->cols;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -252,6 +246,7 @@ static void ddp__conv_forward(const ddp_op_call *call)
     ddp__depthwise d;
 
     ddp__conv_product_fill(call, &g);
+    ddp__conv_flat(&g);
     g.w = (float *)(void *)call->param[0];
     g.y = (float *)call->out;
     if (call->param[1]) {
@@ -267,96 +262,75 @@ static void ddp__conv_forward(const ddp_op_call *call)
 static void ddp__conv_bias_grad(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->out;
-    const long n = s->dim[2] * s->dim[3];
 
     for (long c = first; c < last; c++) {
-        double sum = 0;
-        for (long b = 0; b < s->dim[0]; b++) {
-            const float *dy = (const float *)call->grad_out + (b * s->dim[1] + c) * n;
-            float part[2];
-            kn->moments(dy, dy, n, 0, 0, part);
-            sum += (double)part[0];
-        }
-        ((float *)call->grad_param[1])[c] += (float)sum;
+        const float *dy = (const float *)call->grad_out + c * s->dim[2] * s->dim[3];
+        double sum[2];
+        ddp__channel_sums(s, dy, dy, 0, 0, sum);
+        ((float *)call->grad_param[1])[c] += (float)sum[0];
     }
-}
-
-/* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
- * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
- * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
-static void ddp__conv_phase(const ddp__conv_size *z, long first, long *begin, long *taps, long *tap)
-{
-    const long rest = (first + z->padding) % z->stride;
-
-    *taps = rest < z->kernel ? (z->kernel - rest - 1) / z->stride + 1 : 0;
-    *tap = rest + z->stride * (*taps - 1);
-    *begin = (first + z->padding - *tap) / z->stride;
 }
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. */
 static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0, long c0)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    const ddp__conv_view *v = &forward->view;
+    const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
+    const ddp__conv_phase b = ddp__conv_phase_of(v->kw, v->step, -v->left, c0);
     ddp__conv_product g = *forward;
-    long h, w, b, r, c;
+    long p, r, c;
 
-    ddp__conv_phase(&z, r0, &g.view.top, &g.view.kh, &h);
-    ddp__conv_phase(&z, c0, &g.view.left, &g.view.kw, &w);
-    g.view.rows = (z.h - r0 - 1) / z.stride + 1, g.view.cols = (z.w - c0 - 1) / z.stride + 1;
-    g.y = (float *)call->grad_in[0] + r0 * z.w + c0;
-    if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
-        for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
+    g.view.rows = (v->h - r0 - 1) / v->step + 1, g.view.cols = (v->w - c0 - 1) / v->step + 1;
+    g.y = (float *)call->grad_in[0] + r0 * v->w + c0;
+    if (a.taps == 0 || b.taps == 0) { /* no output saw these */
+        for (p = 0; !call->add_in[0] && p < v->images * g.groups * v->planes; p++)
             for (r = 0; r < g.view.rows; r++)
-                for (c = 0; c < g.view.cols; c++) g.y[(b * z.h + r * z.stride) * z.w + c * z.stride] = 0;
+                for (c = 0; c < g.view.cols; c++) g.y[(p * v->h + r * v->step) * v->w + c * v->step] = 0;
         return;
     }
     g.view.x = (const float *)call->grad_out;
     g.view.image = forward->y_image;
-    g.view.planes = z.out;
-    g.view.h = z.rows, g.view.w = z.cols;
+    g.view.planes = forward->m;
+    g.view.h = v->rows, g.view.w = v->cols;
     g.view.step = 1;
-    g.m = z.in;
+    g.view.top = a.begin, g.view.left = b.begin;
+    g.view.kh = a.taps, g.view.kw = b.taps;
+    g.m = v->planes;
     g.w = (float *)(void *)call->param[0];
-    g.w += h * z.kernel + w;
+    g.w += a.first * forward->w_kh + b.first;
     g.w_row = forward->w_plane, g.w_plane = forward->w_row;
-    g.w_kh = -z.stride * z.kernel, g.w_kw = -z.stride;
-    g.y_plane = z.h * z.w, g.y_image = forward->view.image;
-    g.y_row = z.stride * z.w, g.y_col = z.stride;
+    g.w_kh = -v->step * forward->w_kh, g.w_kw = -v->step;
+    g.y_plane = v->h * v->w, g.y_image = v->image;
+    g.y_row = v->step * v->w, g.y_col = v->step;
     g.add = call->add_in[0];
-    if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* as in forward */
-        g.view.h = g.view.rows = 1, g.view.w = g.view.cols = forward->view.cols;
-        g.y_row = g.view.cols;
-    }
+    ddp__conv_flat(&g);
     ddp__conv_over_images(call, &g);
 }
 
 static void ddp__conv_backward(const ddp_op_call *call)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
-    ddp__conv_product g;
+    ddp__conv_product forward, g;
     ddp__depthwise d;
 
-    ddp__conv_product_fill(call, &g);
+    ddp__conv_product_fill(call, &forward);
+    g = forward;
+    ddp__conv_flat(&g);
+    g.y = (float *)(void *)call->grad_out;
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
     if (ddp__depthwise_plan(&d, &g)) {
         g.w = (float *)(void *)call->param[0];
-        g.y = (float *)(void *)call->grad_out;
         d.dw = (float *)call->grad_param[0];
         d.dx = (float *)call->grad_in[0];
         d.add = call->add_in[0];
         if (d.dw || d.dx) ddp_op_parallel(call, g.groups, 1, ddp__depthwise_groups, &d);
         return;
     }
-    if (call->grad_param[0]) {
-        g.w = (float *)call->grad_param[0];
-        g.y = (float *)(void *)call->grad_out;
-        ddp__conv_over_weights(call, &g);
-    }
-    for (long r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
-        for (long c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
+    g.w = (float *)call->grad_param[0];
+    if (g.w) ddp__conv_over_weights(call, &g);
+    for (long r = 0; call->grad_in[0] && r < forward.view.step && r < forward.view.h; r++)
+        for (long c = 0; c < forward.view.step && c < forward.view.w; c++) ddp__conv_input_grad(call, &forward, r, c);
 }
 
 DDP__OPS(ddp__conv_ops,

@@ -1,22 +1,13 @@
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
 #include "ops/ops.h"
 
-static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
-{
-    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
-    s->out = s->in[0];
-    s->flops = flops * (double)ddp_shape_count(&s->out);
-    s->out_unread = 1;
-    return DDP_OK;
-}
-
 /* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one input, by
  * the kernels of that name ---- */
 
 #define DDP__MAP_OP(name, flops)                                                                                       \
     static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                                              \
     {                                                                                                                  \
-        return ddp__same_shape(s, #name, flops, err);                                                                  \
+        return ddp__op_same(s, #name, flops, err);                                                                  \
     }                                                                                                                  \
     static void ddp__##name##_range(void *user, long first, long last)                                                 \
     {                                                                                                                  \
@@ -51,7 +42,7 @@ static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
             return ddp__fail(err, DDP_ARG, "add: dimension %d of the inputs is %ld and %ld; they "
                              "must be equal", i, s->in[0].dim[i], s->in[1].dim[i]);
     s->in_place_ok = 1;
-    return ddp__same_shape(s, "add", 1, err);
+    return ddp__op_same(s, "add", 1, err);
 }
 
 static void ddp__add_range(void *user, long first, long last)
@@ -102,17 +93,14 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
-static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a, void **b)
+/* The factors in the arrays given per input; NULL stays NULL. Returns how far apart their rows are. */
+static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a, float **b)
 {
-    const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
-    char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
+    const long n = s->out.dim[s->out.dims - 1];
 
-    if (s->inputs > 1) {
-        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
-    } else {
-        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
-    }
+    *a = (float *)of[0];
+    *b = s->inputs > 1 ? (float *)of[1] : *a ? *a + n : NULL;
+    return s->inputs > 1 ? n : 2 * n;
 }
 
 static void ddp__swiglu_rows(void *user, long first, long last)
@@ -120,12 +108,10 @@ static void ddp__swiglu_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
-    void *a, *b;
+    float *a, *b;
+    const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
 
-    for (long r = first; r < last; r++) {
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
-        kn->swiglu((float *)call->out + r * n, (const float *)a, (const float *)b, n);
-    }
+    for (long r = first; r < last; r++) kn->swiglu((float *)call->out + r * n, a + r * row, b + r * row, n);
 }
 
 static void ddp__swiglu_grad_rows(void *user, long first, long last)
@@ -133,15 +119,14 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
-    const float *dy = (const float *)call->grad_out;
-    void *a, *b, *da, *db;
+    float *a, *b, *da, *db;
+    const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
 
-    for (long r = first; r < last; r++) {
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
-        ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
-        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, dy + r * n, n, call->add_in[0],
+    ddp__swiglu_factors(call->spec, call->grad_in, &da, &db);
+    for (long r = first; r < last; r++)
+        kn->swiglu_grad(da ? da + r * row : NULL, db ? db + r * row : NULL, a + r * row, b + r * row,
+                        (const float *)call->grad_out + r * n, n, call->add_in[0],
                         call->add_in[call->spec->inputs > 1]);
-    }
 }
 
 static void ddp__swiglu_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows); }
@@ -158,7 +143,7 @@ static void ddp__swiglu_backward(const ddp_op_call *call)
 
 static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__same_shape(s, "dropout", 1, err));
+    DDP__TRY(ddp__op_same(s, "dropout", 1, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
         return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g", s->arg[0]);
     s->in_place_ok = 1;

@@ -68,15 +68,12 @@ static void ddp__embedding_backward(const ddp_op_call *call)
 
 static ddp_status ddp__position_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, "position", 0, 0, err));
+    DDP__TRY(ddp__op_same(s, "position", 1, err));
     if (s->in[0].dims != 3)
         return ddp__fail(err, DDP_ARG, "position: the input must be (batch, time, width), "
                          "got %d dimensions", s->in[0].dims);
-    s->out = s->in[0];
     ddp__op_param(s, "weight", s->out.dim[1], s->out.dim[2], DDP_INIT_NORMAL, 0.02);
-    s->flops = (double)ddp_shape_count(&s->out);
     s->in_place_ok = 1;
-    s->out_unread = 1;
     return DDP_OK;
 }
 
@@ -134,8 +131,6 @@ static void ddp__position_backward(const ddp_op_call *call)
 
 enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head: angles lie on the stack */
 
-static double ddp__rope_theta(const ddp_op_spec *s) { return s->arg[2] > 0 ? s->arg[2] : 10000; }
-
 static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 {
     ddp__head_layout l;
@@ -169,11 +164,11 @@ static void ddp__rope_positions(void *user, long first, long last)
     const ddp__head_layout l = ddp__head_layout_of(job->spec);
     const long batch = job->spec->in[0].dim[0], time = job->spec->in[0].dim[1];
     const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
+    const double theta = job->spec->arg[2] > 0 ? job->spec->arg[2] : 10000;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
 
-    for (long i = 0; i < half; i++)
-        rate[i] = job->direction * pow(ddp__rope_theta(job->spec), -2.0 * (double)i / (double)l.d);
+    for (long i = 0; i < half; i++) rate[i] = job->direction * pow(theta, -2.0 * (double)i / (double)l.d);
     for (long t = first; t < last; t++) {
         for (long i = 0; i < half; i++) {
             cosine[i] = (float)cos((double)t * rate[i]);

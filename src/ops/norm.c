@@ -22,15 +22,10 @@ static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
     return z;
 }
 
-static double ddp__norm_eps(const ddp_op_spec *s) { return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS; }
-
 static ddp_status ddp__norm_start(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
-    s->out = s->in[0];
+    DDP__TRY(ddp__op_same(s, op, flops, err));
     ddp__op_param(s, "scale", s->in[0].dim[s->in[0].dims - 1], 0, DDP_INIT_ONE, 0);
-    s->flops = flops * (double)ddp_shape_count(&s->in[0]);
-    s->out_unread = 1;
     return DDP_OK;
 }
 
@@ -57,7 +52,7 @@ static void ddp__norm_rows(void *user, long first, long last)
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__kernels *kn = ddp__kernels_best();
     const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
-    const float eps = (float)ddp__norm_eps(call->spec);
+    const float eps = (float)(!z.centred && call->spec->arg[0] > 0 ? call->spec->arg[0] : DDP__NORM_EPS);
 
     for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * z.n;
@@ -132,7 +127,7 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
-    s->out = s->in[0];
+    DDP__TRY(ddp__op_same(s, "batch_norm2d", 8, err)); /* as layer_norm */
     ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
     ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
     s->buffer[0] = s->buffer[1] = mean;
@@ -140,28 +135,7 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
     s->buffer[1].init = DDP_INIT_ONE;
     s->buffers = 2;
     s->saved = 2 * (size_t)s->in[0].dim[1];
-    s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
-    s->out_unread = 1;
     return DDP_OK;
-}
-
-/* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
-static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
-
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes in double, in order. */
-static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
-                                 float y_mean, double *sum)
-{
-    const ddp__kernels *kn = ddp__kernels_best();
-    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
-
-    sum[0] = sum[1] = 0;
-    for (long b = 0; b < s->dim[0]; b++) {
-        float part[2];
-        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
-        sum[0] += (double)part[0];
-        sum[1] += (double)part[1];
-    }
 }
 
 /* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
@@ -198,10 +172,11 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     float *stat = (float *)call->saved + 2 * c;
     double mean = (double)*running_mean, var = (double)*running_var;
 
-    if (call->training) {
+    if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
         ddp__batch_norm_moments(s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
-        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * (count > 1 ? count / (count - 1) : 1) -
+                                                        (double)*running_var));
     }
     stat[0] = (float)mean;
     stat[1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
@@ -241,7 +216,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         const double mean = (double)stat[0], rstd = (double)stat[1];
         const double scale = (double)((const float *)call->param[0])[c] * rstd;
         double sum[2], slope;
-        ddp__batch_norm_sums(s, x, dy, stat[0], 0, sum);
+        ddp__channel_sums(s, x, dy, stat[0], 0, sum);
         if (dscale) dscale[c] += (float)(sum[1] * rstd);
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;

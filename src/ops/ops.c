@@ -23,6 +23,15 @@ ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int l
     return DDP_OK;
 }
 
+ddp_status ddp__op_same(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    s->out = s->in[0];
+    s->flops = flops * (double)ddp_shape_count(&s->out);
+    s->out_unread = 1;
+    return DDP_OK;
+}
+
 ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what, long *value, ddp_error *err)
 {
     const double v = s->arg[i];
@@ -90,6 +99,20 @@ ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err
         return ddp__fail(err, DDP_ARG, "%s: the input must be (batch, channels, height, width), "
                          "not of %d dimensions; ddp_input_shape makes one", op, s->in[0].dims);
     return DDP_OK;
+}
+
+void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean, double *sum)
+{
+    const ddp__kernels *kn = ddp__kernels_best();
+    const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
+
+    sum[0] = sum[1] = 0;
+    for (long b = 0; b < s->dim[0]; b++) {
+        float part[2];
+        kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
+        sum[0] += (double)part[0];
+        sum[1] += (double)part[1];
+    }
 }
 
 ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels, ddp_error *err)

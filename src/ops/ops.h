@@ -143,6 +143,20 @@ typedef struct ddp__conv_product {
     int            add; /* over images */
 } ddp__conv_product;
 
+/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
+ * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
+ * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes first. */
+typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
+
+static inline ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
+{
+    const long rest = (first + padding) % stride, taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
+    const long tap = rest + stride * (taps - 1);
+    const ddp__conv_phase p = {(first + padding - tap) / stride, taps, tap};
+
+    return p;
+}
+
 /* Most taps of a side: then the part of an image behind any one position fits the stack. */
 enum { DDP__CONV_KERNEL = 64 };
 
@@ -183,6 +197,8 @@ DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn
 
 /* Checks that inputs first..last exist and hold floats and have at least one dimension. */
 DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err);
+/* The shape rule of an operator whose output has the shape of input 0 and takes flops for each element. */
+DDP_LIB ddp_status ddp__op_same(ddp_op_spec *s, const char *op, double flops, ddp_error *err);
 /* Reads argument i as a whole number of at least 1. */
 DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what,
                                  long *value, ddp_error *err);
@@ -202,6 +218,11 @@ DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 /* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
 DDP_LIB double ddp__image_count(const ddp_shape *s);
+
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
+ * float, planes in double, in order. */
+DDP_LIB void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean,
+                               double *sum);
 
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */

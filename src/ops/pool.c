@@ -54,7 +54,8 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
         if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                                   \
     }
 
-/* ---- maximum; the first of equals has it, and a NaN is one ---- */
+/* ---- over windows: the maximum, which the first of equals has, and a NaN is one; or the mean over kernel x kernel
+ * elements, padding counted as zeros ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
 static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
@@ -65,11 +66,23 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__max_pool_planes(void *user, long first, long last)
+static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
+{
+    return ddp__pool2d_shape(s, "avg_pool2d", err);
+}
+
+/* Where the maxima of planes from first on are noted; NULL: means are taken. */
+static float *ddp__pool_at(const ddp_op_call *call, long first)
+{
+    return call->spec->saved ? (float *)call->saved + first * call->spec->out.dim[2] * call->spec->out.dim[3] : NULL;
+}
+
+static void ddp__window_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    float *y = (float *)call->out + first * z.rows * z.cols, *at = (float *)call->saved + first * z.rows * z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    float *y = (float *)call->out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
@@ -78,8 +91,15 @@ static void ddp__max_pool_planes(void *user, long first, long last)
             ddp__pool_span(&z, i, z.h, &r0, &r1);
             for (j = 0; j < z.cols; j++) {
                 long best;
+                float sum = 0;
                 ddp__pool_span(&z, j, z.w, &c0, &c1);
                 best = r0 * z.w + c0;
+                if (!at) {
+                    for (r = r0; r < r1; r++)
+                        for (c = c0; c < c1; c++) sum += x[r * z.w + c];
+                    *y++ = sum * part;
+                    continue;
+                }
                 for (r = r0; r < r1; r++)
                     for (c = c0; c < c1; c++)
                         if (!(x[r * z.w + c] <= x[best]) && !isnan(x[best])) best = r * z.w + c;
@@ -91,81 +111,35 @@ static void ddp__max_pool_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_grad_planes(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
-    const float *at = (const float *)call->saved + first * z.rows * z.cols;
-
-    for (long p = first; p < last; p++) {
-        float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
-        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (long i = 0; i < z.rows; i++)
-            for (long j = 0; j < z.cols; j++, dy++, at++) {
-                const long r = i * z.stride - z.padding + (long)*at / z.kernel;
-                const long c = j * z.stride - z.padding + (long)*at % z.kernel;
-                dx[r * z.w + c] += *dy;
-            }
-    }
-}
-
-DDP__POOL_RUNS(ddp__max_pool)
-
-/* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
-
-static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__pool2d_shape(s, "avg_pool2d", err);
-}
-
-static void ddp__avg_pool_planes(void *user, long first, long last)
+static void ddp__window_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
     const float part = 1.0f / (float)(z.kernel * z.kernel);
-    float *y = (float *)call->out + first * z.rows * z.cols;
-    long p, i, j, r, c, r0, r1, c0, c1;
-
-    for (p = first; p < last; p++) {
-        const float *x = (const float *)call->in[0] + p * z.h * z.w;
-        for (i = 0; i < z.rows; i++) {
-            ddp__pool_span(&z, i, z.h, &r0, &r1);
-            for (j = 0; j < z.cols; j++) {
-                float sum = 0;
-                ddp__pool_span(&z, j, z.w, &c0, &c1);
-                for (r = r0; r < r1; r++)
-                    for (c = c0; c < c1; c++) sum += x[r * z.w + c];
-                *y++ = sum * part;
-            }
-        }
-    }
-}
-
-static void ddp__avg_pool_grad_planes(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
+    const float *dy = (const float *)call->grad_out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
         if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (i = 0; i < z.rows; i++) {
-            ddp__pool_span(&z, i, z.h, &r0, &r1);
-            for (j = 0; j < z.cols; j++) {
-                const float d = *dy++ * part;
+        for (i = 0; i < z.rows; i++)
+            for (j = 0; j < z.cols; j++, dy++) {
+                const float d = *dy * part;
+                if (at) {
+                    r = i * z.stride - z.padding + (long)*at / z.kernel;
+                    c = j * z.stride - z.padding + (long)*at++ % z.kernel;
+                    dx[r * z.w + c] += *dy;
+                    continue;
+                }
+                ddp__pool_span(&z, i, z.h, &r0, &r1);
                 ddp__pool_span(&z, j, z.w, &c0, &c1);
                 for (r = r0; r < r1; r++)
                     for (c = c0; c < c1; c++) dx[r * z.w + c] += d;
             }
-        }
     }
 }
 
-DDP__POOL_RUNS(ddp__avg_pool)
+DDP__POOL_RUNS(ddp__window_pool)
 
 /* ---- mean of each channel ---- */
 
@@ -242,7 +216,7 @@ static void ddp__flatten_backward(const ddp_op_call *call)
 }
 
 DDP__OPS(ddp__pool_ops,
-    {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
-    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+    {"max_pool2d", ddp__max_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
+    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__window_pool_forward, ddp__window_pool_backward},
     {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
     {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})

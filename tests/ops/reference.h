@@ -128,7 +128,7 @@ static void ref_rope_turn(const ddp_op_call *call, const void *from, void *to, i
         for (h = 0; h < turned; h += l.d)
             for (i = h; i < h + half; i++) {
                 const double angle = direction * (double)(r % time) *
-                    pow(ddp__rope_theta(call->spec), -2.0 * (double)(i - h) / (double)l.d);
+                    pow(call->spec->arg[2] > 0 ? call->spec->arg[2] : 10000, -2.0 * (double)(i - h) / (double)l.d);
                 const double c = cos(angle), s = sin(angle);
                 const double u = x[i], v = x[i + half];
                 y[i] = u * c - v * s + (add ? y[i] : 0);
@@ -163,7 +163,7 @@ static void ref_norm_forward(const ddp_op_call *call)
         mean /= (double)z.n;
         for (j = 0; j < z.n; j++) var += (x[j] - mean) * (x[j] - mean);
         var /= (double)z.n;
-        rstd = 1 / sqrt(var + ddp__norm_eps(call->spec));
+        rstd = 1 / sqrt(var + (call->spec->params < 2 && call->spec->arg[0] > 0 ? call->spec->arg[0] : 1e-5));
         for (j = 0; j < z.n; j++) y[j] = (x[j] - mean) * rstd * scale[j] + (shift ? shift[j] : 0);
         stat[0] = mean;
         stat[z.saved - 1] = rstd;
@@ -225,7 +225,7 @@ static void ref_batch_norm_forward(const ddp_op_call *call)
                 var += d * d / count;
             }
         if (call->training) {
-            const double v = var * ddp__batch_norm_unbias(count);
+            const double v = var * (count > 1 ? count / (count - 1) : 1);
             running_mean[c] += move * (mean - running_mean[c]);
             running_var[c] += move * (v - running_var[c]);
         } else {
@@ -434,6 +434,19 @@ static void ref_add_backward(const ddp_op_call *call)
     }
 }
 
+/* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
+static void ref_swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a, void **b)
+{
+    const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
+    char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
+
+    if (s->inputs > 1) {
+        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
+    } else {
+        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
+    }
+}
+
 static void ref_swiglu_forward(const ddp_op_call *call)
 {
     const ddp_shape *s = &call->spec->out;
@@ -443,7 +456,7 @@ static void ref_swiglu_forward(const ddp_op_call *call)
 
     for (r = 0; r < rows; r++) {
         double *y = (double *)call->out + r * n;
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *y, r, &a, &b);
+        ref_swiglu_row(call->spec, (void *const *)call->in, sizeof *y, r, &a, &b);
         for (j = 0; j < n; j++) {
             const double v = ((const double *)a)[j];
             y[j] = v / (1 + exp(-v)) * ((const double *)b)[j];
@@ -462,8 +475,8 @@ static void ref_swiglu_backward(const ddp_op_call *call)
 
     for (r = 0; r < rows; r++) {
         const double *dy = (const double *)call->grad_out + r * n;
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *dy, r, &pa, &pb);
-        ddp__swiglu_row(call->spec, call->grad_in, sizeof *dy, r, &pda, &pdb);
+        ref_swiglu_row(call->spec, (void *const *)call->in, sizeof *dy, r, &pa, &pb);
+        ref_swiglu_row(call->spec, call->grad_in, sizeof *dy, r, &pda, &pdb);
         for (j = 0; j < n; j++) {
             const double a = ((const double *)pa)[j], s = 1 / (1 + exp(-a));
             const double b = ((const double *)pb)[j], d = dy[j];
@@ -552,9 +565,24 @@ static void ref_loss_backward(const ddp_op_call *call)
 /* What one tap reads and multiplies: elements of x, weight and y, or 0 where x has none. */
 typedef void (*ref_conv_term)(const ddp_op_call *call, long x, long weight, long y);
 
+typedef struct ref_conv_size {
+    long images, groups, in, out; /* channels of a group in and out */
+    long h, w, rows, cols, kernel, stride, padding;
+} ref_conv_size;
+
+static ref_conv_size ref_conv_sizes(const ddp_op_spec *s)
+{
+    const long groups = (long)s->arg[4];
+    const ref_conv_size z = {s->in[0].dim[0], groups, s->in[0].dim[1] / groups, s->out.dim[1] / groups,
+                             s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2], s->out.dim[3],
+                             (long)s->arg[1], (long)s->arg[2], (long)s->arg[3]};
+
+    return z;
+}
+
 static void ref_conv_terms(const ddp_op_call *call, ref_conv_term term)
 {
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
+    const ref_conv_size z = ref_conv_sizes(call->spec);
     long b, o, r, c, p, h, w;
 
     for (b = 0; b < z.images; b++)
