@@ -5,8 +5,8 @@
 
 #include "cuda/runtime.cuh"
 
-/* 4 floats or 8 bfloat16; or W of them. */
-template <typename T, int W = 16 / (int)sizeof(T)> struct __align__(W * sizeof(T)) ddp__vec {
+/* 4 floats or 8 bfloat16; or W elements. */
+template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec {
     static const int width = W;
     T v[W];
 };
@@ -19,7 +19,7 @@ template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { r
 template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
 
 /* p must be a multiple of the vector's bytes. */
-template <typename T, int W = 16 / (int)sizeof(T)>
+template <typename T, int W = ddp__vec<T>::width>
 __device__ static __forceinline__ ddp__vec<T, W> ddp__vec_load(const T *p)
 {
 #if defined(DDP_CUDA_ON_CPU)
