@@ -95,8 +95,8 @@ def declared(tokens):
             continue
         if t in ("__attribute__", "__declspec", "__launch_bounds__", "__align__"):
             i = closing(tokens, i + 1)
-        elif t == "template" and tok(i + 1) == "<":           # its parameters are nobody's names
-            depth, i = 1, i + 2
+        elif t == "<":                                        # parameters and arguments of templates
+            depth, i = 1, i + 1
             while depth and i < n:
                 depth += {"<": 1, ">": -1}.get(tok(i), 0)
                 i += 1
