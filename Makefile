@@ -38,7 +38,7 @@ SOURCES  := $(shell find src -name '*.[ch]')
 .DELETE_ON_ERROR:
 .PHONY: all deps deps-header deps-test quickstart bench header check-header check-separate check-compile house clean
 
-all: $(EXAMPLES) $(BENCHES)
+all: $(EXAMPLES) build/vectors $(BENCHES)
 
 deps:
 	@tools/deps.sh build
@@ -62,6 +62,9 @@ PROGRAM_HEADERS := $(wildcard examples/*/*.h bench/*.h)
 $(foreach c,$(wildcard examples/*.c examples/*/*.c bench/bench_*.c),$(eval $(call built_of,$(c)): $(c)))
 $(filter-out build/bench_sgemm,$(EXAMPLES) $(BENCHES)): build/dreamddp.o $(PROGRAM_HEADERS)
 	$(COMPILE) $(WARN) $(APART) -I. $(TLS) $(filter %.c,$^) $(LIBRARY) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
+
+build/vectors: examples/vectors.cpp build/dreamddp.o dreamddp.h
+	$(CXX) -std=c++17 $(CPPFLAGS) $(STB) $(CFLAGS) $(WARN) $(APART) -I. $(filter %.cpp %.o,$^) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
 
 # What mpicc adds for --transport mpi, empty where it cannot be linked with. A program that is not
 # asked for that transport never initialises MPI and needs no mpirun.

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""[timed] examples/interleaved.c: at most 15 lines are the library's, without them it is the same program, and they train
+under every strategy that averages.
+
+    tests/programs/test_interleaved.py      build/interleaved and build/ddprun are built
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SOURCE = os.path.join(ROOT, "examples", "interleaved.c")
+failed = passed = 0
+
+
+def check(name, good, said=""):
+    global failed, passed
+    passed += bool(good)
+    failed += not good
+    print("%s - %s%s" % ("ok" if good else "not ok", name, "" if good else "\n    " + said), flush=True)
+
+
+def run(*command, **env):
+    r = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=dict(os.environ, **env))
+    return r.returncode, r.stdout, r.stderr
+
+
+def losses(text, rank=""):
+    return [float(x) for x in re.findall(r"^%sstep +\d+  loss ([0-9.]+)" % re.escape(rank), text, re.M)]
+
+
+def main():
+    with open(SOURCE, encoding="ascii") as f:
+        comment, program = f.read().split("*/\n", 1)
+    lines = program.splitlines(True)
+    ours = [l for l in lines if "ddp" in l.lower()]
+    check("at most 15 lines are the library's", len(ours) <= 15, "%d:\n%s" % (len(ours), "".join(ours)))
+    with tempfile.TemporaryDirectory() as folder:
+        plain = os.path.join(folder, "plain")
+        with open(plain + ".c", "w", encoding="ascii") as f:
+            f.writelines(l for l in lines if l not in ours)
+        r = subprocess.run((os.environ.get("CC") or "cc").split() + ["-std=c11", "-O2", plain + ".c", "-o", plain, "-lm"],
+                           capture_output=True, text=True)
+        check("without them the program compiles alone", r.returncode == 0, r.stderr)
+        without, alone = run(plain, SOURCE), run("build/interleaved", SOURCE)
+        check("and says what one worker with them says", without == alone and len(losses(alone[1])) == 3, repr((without, alone)))
+    for strategy in ("ssgd", "wfbp", "localsgd", "enp", "dreamddp", "diloco", "sparseloco"):
+        code, out, err = run("build/ddprun", "-n", "3", "--net", "200mbit,1ms", "--strategy", strategy, "build/interleaved", SOURCE,
+                             DREAMDDP_PERIOD="4")
+        each = [losses(out, "[%d] " % r) for r in range(3)]
+        check("three workers learn under %s" % strategy,
+              code == 0 and all(len(e) == 3 and e[-1] < 4.2 for e in each) and each[0] != each[1], err + out)
+    code, out, err = run("build/ddprun", "-n", "2", "--strategy", "deft", "build/interleaved", SOURCE)
+    check("a strategy that updates by itself is refused", code == 2 and "own update" in err, repr((code, err)))
+    code, out, err = run("build/interleaved", "/no/such/file")
+    check("a text that is not there is a sentence", code == 2 and "1000 bytes" in err, repr((code, err)))
+    print("%d passed, %d failed" % (passed, failed))
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
