@@ -42311,7 +42311,7 @@ static const ddp__knob ddp__knobs[] = {
 #undef DDP__OF_C
 #undef DDP__OF_N
 #undef DDP__OF_R
-enum { DDP__KNOBS = sizeof ddp__knobs / sizeof *ddp__knobs };
+#define DDP__KNOBS ((int)(sizeof ddp__knobs / sizeof *ddp__knobs))
 #define DDP__EACH_KNOB(r) for (const ddp__knob *r = ddp__knobs; r < ddp__knobs + DDP__KNOBS; r++)
 
 /* Variables that are no field. */
@@ -42321,7 +42321,7 @@ static const char *const ddp__others[][2] = {
     {"DREAMDDP_RESUME", "0: a connection that breaks is a lost peer (docs/elastic-join.md); 1"},
     {"DREAMDDP_TCP_CONGESTION", "TCP congestion control, such as bbr; the system's"}
 };
-enum { DDP__OTHERS = sizeof ddp__others / sizeof *ddp__others };
+#define DDP__OTHERS ((int)(sizeof ddp__others / sizeof *ddp__others))
 
 /* ---- names to values ---- */
 

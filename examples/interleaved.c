@@ -91,7 +91,7 @@ static double forward(void)
         }
         for (int v = 0; v < V; v++) sum += net.logit[b][v] = expf(net.logit[b][v] - most);
         for (int v = 0; v < V; v++) net.logit[b][v] /= sum;
-        loss -= log((double)net.logit[b][net.target[b]] + 1e-30) / B;
+        loss -= log((double)net.logit[b][net.target[b]] + 1e-30) / (double)B;
     }
     return loss;
 }
@@ -101,7 +101,7 @@ static void backward_head(void)
     memset(net.dx, 0, sizeof net.dx);
     for (int b = 0; b < B; b++)
         for (int v = 0; v < V; v++) {
-            const float d = (net.logit[b][v] - (v == net.target[b] ? 1.0f : 0.0f)) / B;
+            const float d = (net.logit[b][v] - (v == net.target[b] ? 1.0f : 0.0f)) / (float)B;
             for (int c = 0; c < C; c++) {
                 net.g[HEAD][v * C + c] += d * net.x[BLOCKS][b][c];
                 net.dx[b][c] += d * net.w[HEAD][v * C + c];
@@ -193,7 +193,7 @@ int main(int argc, char **argv)
         adamw(step);
         if (step % 20 == 0) printf("step %3d  loss %.4f\n", step, loss);
     }
-    if (ddp_sync_all(ddp)) return fprintf(stderr, "%s\n", ddp_last_error(ddp)->msg), 3;
+    if (ddp_sync_all(ddp)) return fprintf(stderr, "%s\n", ddp_last_error(ddp)->msg), ddp_status_exit_code(ddp_last_error(ddp)->code);
     ddp_close(ddp);
     free(net.memory);
     return 0;

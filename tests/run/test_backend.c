@@ -278,7 +278,7 @@ static void what_cannot_be_is_said(void **state)
     cfg.backend = &lone;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl"));
     cfg.backend = &b, cfg.nccl = 3;
-    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl 3: 0, 1 or 2"));
+    assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "nccl 3: 0 to 2"));
     cfg.nccl = 2, cfg.site = 4;
     assert_non_null(strstr(sentence_of(&cfg, LAB_MLP), "two levels where nccl is 1"));
     cfg.site = 0, cfg.net2 = "1Gbit";

@@ -309,7 +309,7 @@ static void each_fault_is_told_in_one_sentence(void **state)
                {KEEPS_NAMELESS, DDP_ARG, 0, "state ''"},
                {KEEPS_NOTHING, DDP_ARG, 0, "state 'nothing' of 0 floats"},
                {KEEPS_FOR_NO_LAYER, DDP_ARG, 0, "layer 2"},
-               {FORGETS_LAYER, DDP_USAGE, 0, "a message of layer layer 0 in step 0 and did not hold it"},
+               {FORGETS_LAYER, DDP_USAGE, 0, "a message of layer 0 in step 0 and did not hold it"},
                {FORGETS_IN_WAIT, DDP_USAGE, 0, "did not hold it in its event wait"},
                {FORGETS_IN_SYNC_ALL, DDP_USAGE, 0, "did not hold it at the end of its event sync_all"},
                {FORGETS_MANY, DDP_USAGE, 0, "messages that it did not hold"},
