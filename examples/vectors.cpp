@@ -66,6 +66,7 @@ try {
         check(d.get(), ddp_add_block(d.get(), ("layer " + std::to_string(l)).c_str(), net[l].w.data(), net[l].g.data(), net[l].w.size()));
     const ddp_optimizer own = ddp_own_update();
     check(d.get(), ddp_set_optimizer(d.get(), &own));
+    float mean = 0;
     for (int step = 1; step <= 300; step++) {
         const float a = uniform(samples), b = uniform(samples), target = std::sin(3 * a) * b;
         std::vector<std::vector<float>> y{{a, b}};
@@ -78,7 +79,11 @@ try {
         }
         check(d.get(), ddp_step_end(d.get()));
         for (layer &l : net) l.update(0.02f);
-        if (step % 100 == 0 && ddp_rank(d.get()) == 0) std::printf("step %d  squared miss %.4f\n", step, double(miss * miss));
+        mean += miss * miss / 100;
+        if (step % 100 == 0) {
+            if (ddp_rank(d.get()) == 0) std::printf("step %d  squared miss %.4f\n", step, double(mean));
+            mean = 0;
+        }
     }
     check(d.get(), ddp_sync_all(d.get()));
     std::printf("rank %d  first weight %.6f\n", ddp_rank(d.get()), double(net[0].w[0]));
