@@ -2,15 +2,18 @@
 #ifndef EXAMPLES_CLI_H
 #define EXAMPLES_CLI_H
 
+#include <ctype.h>
 #include <signal.h>
 
-typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT } cli_kind;
+/* CLI_SETTING: a field of the ddp_config at out, which is called as its variable: --outer-lr, DREAMDDP_OUTER_LR. The
+ * library's table says what it may be, and its help. */
+typedef enum cli_kind { CLI_FLAG, CLI_COUNT, CLI_REAL, CLI_TEXT, CLI_SETTING } cli_kind;
 
 typedef struct cli_option {
     const char *name;  /* "--steps" */
     cli_kind    kind;
-    void       *out;   /* int *, long *, double *, const char ** */
-    const char *value; /* "N", shown in --help */
+    void       *out;   /* int *, long *, double *, const char **, ddp_config * */
+    const char *value; /* "N", shown in --help; "" of a setting: it is a flag */
     const char *help;
 } cli_option;
 
@@ -28,18 +31,65 @@ static void cli_wrap(const char *text)
     printf("%s\n", text);
 }
 
+/* --outer-lr is DREAMDDP_OUTER_LR. */
+static int cli_same(const char *option, const char *variable)
+{
+    const char *a = option + 2, *b = variable + 9;
+
+    for (; *a || *b; a++, b++) {
+        while (*a == '-') a++;
+        while (*b == '_') b++;
+        if (toupper((unsigned char)*a) != *b || !*b) break;
+    }
+    return !*a && !*b;
+}
+
+static void cli_setting(const char *option, ddp_setting *out)
+{
+    int i = 0;
+
+    while (ddp_config_describe(NULL, i, out) && !(out->variable && cli_same(option, out->variable))) i++;
+}
+
+/* The settings that a program has no option for. */
+static void cli_variables(const cli_option *table, int count)
+{
+    ddp_setting setting;
+    char text[2000] = "of what has no option:";
+    int i, k;
+
+    for (i = 0; ddp_config_describe(NULL, i, &setting); i++) {
+        for (k = 0; setting.variable && k < count && !cli_same(table[k].name, setting.variable);) k++;
+        if (setting.variable && k == count)
+            snprintf(text + strlen(text), sizeof text - strlen(text), " %s", setting.variable + 9);
+    }
+    printf("\nvariables (docs/settings.md) say what no option does: DREAMDDP_PERIOD what --period would, and so on\n"
+           "  %-27s ", "DREAMDDP_...");
+    cli_wrap(text);
+}
+
 static void cli_help(const char *program, const char *about, const cli_option *table, int count)
 {
+    ddp_setting setting;
+    char text[700];
     int i;
 
+    memset(&setting, 0, sizeof setting);
     printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
     for (i = 0; i < count; i++) {
         printf("  %s %-*s ", table[i].name, 26 - (int)strlen(table[i].name), table[i].value);
-        cli_wrap(table[i].help);
+        if (table[i].kind == CLI_SETTING) {
+            cli_setting(table[i].name, &setting);
+            if (!strcmp(setting.values, "text")) snprintf(text, sizeof text, "%s [%s]", setting.help, setting.preset);
+            else if (!*table[i].value) snprintf(text, sizeof text, "%s", setting.help);
+            else snprintf(text, sizeof text, "%s; %s [%s]", setting.help, setting.values, setting.preset);
+        }
+        cli_wrap(table[i].kind == CLI_SETTING ? text : table[i].help);
     }
     printf("  --version                   the library's version\n"
-           "  --help                      this text\n\n"
-           "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
+           "  --help                      this text\n");
+    if (setting.field) cli_variables(table, count);
+    printf("\nexit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
            "SIGTERM)\n");
 }
 
@@ -70,8 +120,16 @@ static int cli_number(const char *s, double *out)
 
 static int cli_store(const char *program, const cli_option *o, const char *value)
 {
+    ddp_setting setting;
+    ddp_error err;
     double v;
 
+    if (o->kind == CLI_SETTING) {
+        cli_setting(o->name, &setting);
+        if (ddp_config_set((ddp_config *)o->out, setting.field, value, &err) == DDP_OK) return 1;
+        fprintf(stderr, "%s: %s %s\n", program, o->name, err.msg + strlen(setting.field) + 1); /* behind "outer_lr=" */
+        return 0;
+    }
     if (o->kind == CLI_TEXT) {
         *(const char **)o->out = value;
         return 1;
@@ -110,6 +168,10 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
         }
         if (table[k].kind == CLI_FLAG) {
             *(int *)table[k].out = 1;
+            continue;
+        }
+        if (table[k].kind == CLI_SETTING && !*table[k].value) {
+            (void)cli_store(program, &table[k], "1");
             continue;
         }
         if (++i == argc) {

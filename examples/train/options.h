@@ -8,30 +8,22 @@ struct pictures;
 typedef struct program {
     const char *name;    /* "train_gpt" */
     const char *samples; /* what a batch is of: "sequence" */
-    const char *strategy, *transport, *model, *optimizer, *state_period, *schedule, *solver, *cost, *fill;
-    const char *net, *net2, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile, *write_graph;
+    const char *strategy, *transport, *model, *optimizer, *schedule;
+    const char *net, *data, *addr, *emulate, *json, *trace, *write_profile, *write_graph;
     const char *device, *numbers;
     int    nccl, both_links;
     ddp_backend backend; /* of --device cuda */
     const char *report;
-    const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
     long stages, ahead, min_replicas;
     const char *pipeline, *placement, *cut, *edge_wire;
     int    edge_feedback;
-    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
+    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, rank;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
-    const char *algorithm;
-    long   bucket_bytes, partition_bytes;
-    double credit, outer_lr, outer_momentum, mixture, compensation, update_frequency, preserve;
-    int    merge_sum, no_barrier;
-    long   fragments, landing, split_params;
-    const char *overlap;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
-    double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
     const char *dump;
     char   dump_path[1024]; /* with %r in it */
     int    overwrite;
-    int    tied, recompute, deterministic, paper, average_state, insecure, check_writes, quiet, join;
+    int    tied, recompute, quiet, join;
     ddp_config  cfg;
     training    t;
     ddp_llama2_config llama;
@@ -40,9 +32,6 @@ typedef struct program {
     const char *widths;
     ddp_profile emulated;
     char   command[1024], described[128], host[128];
-    const char *servers, *defer, *lgp, *correct, *split;
-    long   staleness;
-    double push_scale;
     char   strategies[400], help[450]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind them */
     /* what differs between trainers: checks of the command line, the data and the model of t, and
        what goes to stdout before the results (or NULL) */
@@ -67,10 +56,9 @@ static void defaults(program *p, const char *name)
     memset(p, 0, sizeof *p);
     p->name = name, p->optimizer = "adamw", p->schedule = "constant";
     p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
-    p->period = p->threads = p->rank = p->profile_steps = p->stages = -1; /* not given */
+    p->period = p->rank = p->stages = -1; /* not given */
     p->samples = "sequence";
     p->t.keep = 2;
-    p->outer_lr = p->outer_momentum = p->mixture = -1; /* not given */
     p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
@@ -124,68 +112,53 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--seed", CLI_COUNT, &p->seed, "N", "of parameters, data order and sample [0]"},
         {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
         {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
-        {"--paper", CLI_FLAG, &p->paper, "",
-         "the paper's rule: contiguous sets, complete at step end; deft: Algorithm 1 as printed"},
-        {"--solver", CLI_TEXT, &p->solver, "NAME", "optimal, dfs, enp, brute or scatter [scatter]"},
-        {"--cost", CLI_TEXT, &p->cost, "NAME", "timeline, sum or window [window]"},
-        {"--fill", CLI_TEXT, &p->fill, "NAME", "bubble filling: none, exact or eq12 [none]"},
-        {"--bucket-bytes", CLI_COUNT, &p->bucket_bytes, "N", "wfbp, ascwfbp: bytes of a bucket [25 MiB]"},
-        {"--partition-bytes", CLI_COUNT, &p->partition_bytes, "N",
-         "bytescheduler, usbyte, deft: most bytes of a layer in one part [26 MB]"},
-        {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
-        {"--split-params", CLI_COUNT, &p->split_params, "N",
-         "dreamddp, enp: average layers of more than N parameters in equal parts, each in a step of its own [0 = whole]"},
-        {"--servers", CLI_TEXT, &p->servers, "N",
-         "bsp, asp, ssp, r2sp, osp: ranks that serve, beside --workers, or colocated"},
-        {"--staleness", CLI_COUNT, &p->staleness, "S", "ssp: steps that a worker may be ahead; 0 = as bsp [0]"},
-        {"--push-scale", CLI_REAL, &p->push_scale, "X", "asp, ssp, r2sp: times the learning rate [1 / workers]"},
-        {"--defer", CLI_TEXT, &p->defer, "F", "osp: share of the model that may be late, or auto, by the loss [auto]"},
-        {"--lgp", CLI_TEXT, &p->lgp, "NAME", "osp: late layers go on with their own gradient: on, off or ema [on]"},
-        {"--correct", CLI_TEXT, &p->correct, "NAME", "osp: late layers are corrected deferred or eager [deferred]"},
-        {"--split", CLI_TEXT, &p->split, "NAME", "osp: what is late: walk, stop, density or knapsack [walk]"},
-        {"--outer-lr", CLI_REAL, &p->outer_lr, "X", "diloco, sparseloco: rate of the outer optimizer [0.7; sparseloco, eager: 1]"},
-        {"--outer-momentum", CLI_REAL, &p->outer_momentum, "X", "its momentum, 0 = none [0.9; sparseloco, eager: 0]"},
-        {"--overlap", CLI_TEXT, &p->overlap, "NAME", "diloco: none, stream (layers land later) or eager [none]"},
-        {"--merge-sum", CLI_FLAG, &p->merge_sum, "", "deft: merged gradients are summed, not averaged over their steps"},
-        {"--no-barrier", CLI_FLAG, &p->no_barrier, "", "deft: plan sends that straddle forward and backward"},
-        {"--update-frequency", CLI_REAL, &p->update_frequency, "F",
-         "deft: at least F updates for each step, up to 1 [as many as hide]"},
-        {"--preserve", CLI_REAL, &p->preserve, "X",
-         "deft: how far from 1 the Preserver's ratio of expected losses may be [0.01]"},
-        {"--mixture", CLI_REAL, &p->mixture, "A", "stream: share of its own that a worker keeps when layers land [0.5]"},
-        {"--fragments", CLI_COUNT, &p->fragments, "N", "stream: every N-th layer together; 0 = the planner's steps [0]"},
-        {"--landing", CLI_COUNT, &p->landing, "N", "stream with --fragments: steps after which one lands [0]"},
-        {"--compensation", CLI_REAL, &p->compensation, "X", "eager: correct late changes by X d^2 (now - then) [0]"},
-        {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
-        {"--state-period", CLI_TEXT, &p->state_period, "M,V",
-         "and that only in every M-th period, its second moments in every V-th [1,1]"},
+        {"--paper", CLI_SETTING, &p->cfg, "", NULL},
+        {"--solver", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--cost", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--fill", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--bucket-bytes", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--partition-bytes", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--credit", CLI_SETTING, &p->cfg, "C", NULL},
+        {"--split-params", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--servers", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--staleness", CLI_SETTING, &p->cfg, "S", NULL},
+        {"--push-scale", CLI_SETTING, &p->cfg, "X", NULL},
+        {"--defer", CLI_SETTING, &p->cfg, "F", NULL},
+        {"--lgp", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--correct", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--split", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--outer-lr", CLI_SETTING, &p->cfg, "X", NULL},
+        {"--outer-momentum", CLI_SETTING, &p->cfg, "X", NULL},
+        {"--overlap", CLI_SETTING, &p->cfg, "NAME", NULL},
+        {"--merge-sum", CLI_SETTING, &p->cfg, "", NULL},
+        {"--no-barrier", CLI_SETTING, &p->cfg, "", NULL},
+        {"--update-frequency", CLI_SETTING, &p->cfg, "F", NULL},
+        {"--preserve", CLI_SETTING, &p->cfg, "X", NULL},
+        {"--mixture", CLI_SETTING, &p->cfg, "A", NULL},
+        {"--fragments", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--landing", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--compensation", CLI_SETTING, &p->cfg, "X", NULL},
+        {"--average-state", CLI_SETTING, &p->cfg, "", NULL},
+        {"--state-period", CLI_SETTING, &p->cfg, "M,V", NULL},
         {"--workers", CLI_COUNT, &p->workers, "N",
          "workers to start, or the world with --rank [1]"},
         {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
          "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
-        {"--net2", CLI_TEXT, &p->net2, "RATE,DELAY", "a second link between the same workers, shaped like --net [none]"},
-        {"--net-script", CLI_TEXT, &p->net_script, "FILE",
-         "stalls, drops, kills and rates at given times (docs/links.md)"},
-        {"--wire", CLI_TEXT, &p->wire, "NAME",
-         "how averages travel: f32, bf16, int8; of diloco also int4, e3m0, topk:FRACTION [f32]"},
+        {"--net2", CLI_SETTING, &p->cfg, "RATE,DELAY", NULL},
+        {"--net-script", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--wire", CLI_SETTING, &p->cfg, "NAME", NULL},
         {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
          "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
         {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
-        {"--insecure", CLI_FLAG, &p->insecure, "",
-         "allow addresses beyond this machine, without encryption"},
-        {"--connect-timeout", CLI_REAL, &p->connect_timeout, "S",
-         "seconds for rank 0 to answer [30]"},
-        {"--join-timeout", CLI_REAL, &p->join_timeout, "S",
-         "seconds for all workers to come [as --connect-timeout]"},
-        {"--peer-timeout", CLI_REAL, &p->peer_timeout, "S",
-         "seconds of silence after which a worker is lost [10]"},
-        {"--op-timeout", CLI_REAL, &p->op_timeout, "S",
-         "seconds for an operation, from the first worker's on [1800]"},
+        {"--insecure", CLI_SETTING, &p->cfg, "", NULL},
+        {"--connect-timeout", CLI_SETTING, &p->cfg, "S", NULL},
+        {"--join-timeout", CLI_SETTING, &p->cfg, "S", NULL},
+        {"--peer-timeout", CLI_SETTING, &p->cfg, "S", NULL},
+        {"--op-timeout", CLI_SETTING, &p->cfg, "S", NULL},
         {"--dump", CLI_TEXT, &p->dump, "FILE",
          "last operations on an error or SIGUSR1, %r = rank [in --save]"},
-        {"--algorithm", CLI_TEXT, &p->algorithm, "NAME",
-         "of all-reduces: auto, full, direct or ring [auto]"},
+        {"--algorithm", CLI_SETTING, &p->cfg, "NAME", NULL},
         {"--probe", CLI_FLAG, &p->t.probe, "",
          "measure all links first; rings then go where they are fast"},
         {"--min-world", CLI_COUNT, &p->min_world, "N",
@@ -194,12 +167,10 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "elastic: room for N workers in all, those beyond --workers come with --join [--workers]"},
         {"--join", CLI_FLAG, &p->join, "",
          "come into an elastic run, in the place of a lost worker; with --addr"},
-        {"--tls-psk", CLI_TEXT, &p->tls_psk, "FILE",
-         "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
-        {"--tls-ca", CLI_TEXT, &p->tls_ca, "FILE",
-         "or with certificates: the authority that signed them all (PEM),"},
-        {"--tls-cert", CLI_TEXT, &p->tls_cert, "FILE", "this worker's, with the name rank-R,"},
-        {"--tls-key", CLI_TEXT, &p->tls_key, "FILE", "and its private key"},
+        {"--tls-psk", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--tls-ca", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--tls-cert", CLI_SETTING, &p->cfg, "FILE", NULL},
+        {"--tls-key", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
         {"--numbers", CLI_TEXT, &p->numbers, "NAME",
          "of --device cuda: f32, tf32 or bf16 with float32 master weights [f32]"},
@@ -207,14 +178,11 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "of --device cuda: layers go from GPU to GPU, a GPU for each worker"},
         {"--both-links", CLI_FLAG, &p->both_links, "",
          "of --device cuda: from GPU to GPU and by --transport at once, each layer by the faster"},
-        {"--threads", CLI_COUNT, &p->threads, "N", "operator threads per worker [1]"},
-        {"--deterministic", CLI_FLAG, &p->deterministic, "",
-         "equal bits on every transport; plan without clocks"},
-        {"--profile", CLI_TEXT, &p->profile, "P.csv",
-         "plan from this profile instead of measuring"},
-        {"--profile-steps", CLI_COUNT, &p->profile_steps, "N",
-         "steps measured before planning [6]"},
-        {"--plan", CLI_TEXT, &p->plan, "FILE", "use this plan (JSON of `plan partial`)"},
+        {"--threads", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--deterministic", CLI_SETTING, &p->cfg, "", NULL},
+        {"--profile", CLI_SETTING, &p->cfg, "P.csv", NULL},
+        {"--profile-steps", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--plan", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
          "layers sleep for these times and compute nothing"},
         {"--sleep", CLI_TEXT, &p->t.sleep, "S,S,..",
@@ -223,8 +191,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "divide their parameters by F; scale --net the same way [1]"},
         {"--emulate-bytes", CLI_REAL, &p->t.emulate_bytes, "N",
          "with --stages: bytes that pass between two layers, of a micro-batch, before --emulate-scale [0]"},
-        {"--check-writes", CLI_FLAG, &p->check_writes, "",
-         "report writes to a layer that is in flight"},
+        {"--check-writes", CLI_SETTING, &p->cfg, "", NULL},
         {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
         {"--save-every", CLI_COUNT, &p->t.save_every, "N",
          "steps between them; 0 = at the end [0]"},
@@ -264,17 +231,6 @@ static const char *or_environment(const char *given, const char *variable, const
     return v && *v ? v : otherwise;
 }
 
-/* "3,6", or "3" for both. */
-static int choose_state_period(const char *text, int period[2])
-{
-    char *end;
-    long first = strtol(text, &end, 10), second = *end == ',' ? strtol(end + 1, &end, 10) : first;
-
-    if (*end || first < 1 || second < 1 || first > 1000000 || second > 1000000) return 0;
-    period[0] = (int)first, period[1] = (int)second;
-    return 1;
-}
-
 /* Names to enumerations. */
 static ddp_status choose(program *p, ddp_error *err)
 {
@@ -286,35 +242,11 @@ static ddp_status choose(program *p, ddp_error *err)
     c->strategy = ddp_strategy_named(p->strategy);
     if (c->strategy == DDP_STRATEGY_DEFAULT)
         return refuse(err, "unknown strategy %s; choose %s", p->strategy, p->strategies);
-    if (p->algorithm && strcmp(p->algorithm, "auto") && !ddp_algorithm_named(p->algorithm, &c->algorithm))
-        return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring", p->algorithm);
     if (p->pipeline && ddp_pipeline_named(p->pipeline, &p->t.pipeline, err)) return err->code;
     if (p->edge_wire && ddp_edge_wire_parse(p->edge_wire, &p->t.edge, err)) return err->code;
-    if (p->servers && !ddp_servers_named(p->servers, &c->servers))
-        return refuse(err, "--servers %s: a number of ranks that serve, or colocated", p->servers);
-    if (p->defer && !ddp_defer_named(p->defer, &c->defer))
-        return refuse(err, "--defer %s: auto, or a share of the model from 0 to 1", p->defer);
-    if (p->lgp && !ddp_lgp_named(p->lgp, &c->lgp))
-        return refuse(err, "unknown --lgp %s; choose on, off or ema", p->lgp);
-    if (p->correct && !ddp_correct_named(p->correct, &c->correct))
-        return refuse(err, "unknown --correct %s; choose deferred or eager", p->correct);
-    if (p->split && !ddp_split_named(p->split, &c->split))
-        return refuse(err, "unknown --split %s; choose walk, stop, density or knapsack", p->split);
-    if (p->wire && !ddp_wire_set(c, p->wire))
-        return refuse(err, "unknown wire format %s; choose f32, bf16, int8, int4, e3m0 or topk:FRACTION", p->wire);
-    if (p->overlap && !ddp_overlap_named(p->overlap, &c->overlap))
-        return refuse(err, "unknown overlap %s; choose none, stream or eager", p->overlap);
     c->transport = ddp_transport_named(p->transport);
     if (c->transport == DDP_TRANSPORT_DEFAULT)
         return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
-    if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
-        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter", p->solver);
-    if (p->cost && ddp_cost_named(p->cost, &c->cost, NULL))
-        return refuse(err, "unknown cost %s; choose timeline, sum or window", p->cost);
-    if (p->fill && ddp_fill_named(p->fill, &c->fill, NULL))
-        return refuse(err, "unknown filling %s; choose none, exact or eq12", p->fill);
-    if (p->state_period && !choose_state_period(p->state_period, c->state_period))
-        return refuse(err, "--state-period %s: one or two whole numbers of periods from 1 on, as in 3,6", p->state_period);
     if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
         return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
     if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
@@ -377,12 +309,6 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
     if (p->period == 0) return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
     if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
-    if (p->outer_lr != -1 && !(p->outer_lr > 0))
-        return refuse(err, "--outer-lr %g: a rate above 0; 1 with --outer-momentum 0 is the mean", p->outer_lr);
-    if (p->outer_momentum != -1 && !(p->outer_momentum >= 0 && p->outer_momentum < 1))
-        return refuse(err, "--outer-momentum %g: from 0, below 1", p->outer_momentum);
-    if (p->mixture != -1 && !(p->mixture >= 0 && p->mixture < 1))
-        return refuse(err, "--mixture %g: from 0, below 1", p->mixture);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
@@ -391,12 +317,9 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--ahead %ld: at most 1000000; as many as --microbatches is all there can be", p->ahead);
     if (!(p->t.emulate_bytes >= 0 && p->t.emulate_bytes <= 1e12))
         return refuse(err, "--emulate-bytes %g: from 0 to 1e12 bytes", p->t.emulate_bytes);
-    if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
     if (!(p->weight_decay >= 0)) return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
-    if (!(p->connect_timeout >= 0 && p->join_timeout >= 0 && p->peer_timeout >= 0 && p->op_timeout >= 0))
-        return refuse(err, "a time-out below 0 s is not possible; 0 is the default");
     if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
     if (!(p->held_out >= 0 && p->held_out < 1))
         return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1", p->held_out);
@@ -461,14 +384,9 @@ static void configure(program *p)
     ddp_config *c = &p->cfg;
 
     if (p->period > 0) c->period = (int)p->period;
-    c->connect_timeout_s = p->connect_timeout, c->join_timeout_s = p->join_timeout;
-    c->peer_timeout_s = p->peer_timeout, c->op_timeout_s = p->op_timeout;
     choose_dump(p);
-    if (p->threads > 0) c->threads = (int)p->threads;
     if (p->rank >= 0 || p->workers > 1 || c->servers > 0)
         c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
-    c->staleness = (int)p->staleness;
-    c->push_scale = (float)p->push_scale;
     c->addr = p->addr;
     c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
     c->join = p->join;
@@ -478,38 +396,13 @@ static void configure(program *p)
         c->rank = (int)p->rank;
         if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
     }
-    c->net = p->net, c->net2 = p->net2;
-    c->net_script = p->net_script;
+    c->net = p->net;
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     p->t.edge.feedback = p->edge_feedback;
-    c->bucket_bytes = (size_t)p->bucket_bytes;
-    c->partition_bytes = (size_t)p->partition_bytes;
-    c->credit = p->credit;
-    if (p->mixture >= 0) c->mixture = p->mixture > 0 ? p->mixture : DDP_OVERWRITE;
-    c->split_params = (int)p->split_params;
-    c->fragments = (int)p->fragments, c->landing = (int)p->landing;
-    c->compensation = p->compensation;
-    if (p->outer_lr > 0) c->outer_lr = p->outer_lr;
-    if (p->outer_momentum >= 0) c->outer_momentum = p->outer_momentum > 0 ? p->outer_momentum : DDP_NO_MOMENTUM;
-    c->merge_sum = p->merge_sum, c->no_barrier = p->no_barrier;
-    c->update_frequency = p->update_frequency, c->preserve = p->preserve;
-    if (p->emulate && !p->bucket_bytes) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
-    if (p->emulate && !p->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
+    if (p->emulate && !c->bucket_bytes) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+    if (p->emulate && !c->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = (float)p->clip;
-    c->average_state = p->average_state;
-    c->deterministic = p->deterministic;
-    c->paper = p->paper;
-    c->profile_steps = (int)(p->profile_steps > 0 ? p->profile_steps : 0);
-    if (p->profile_steps == 0) c->profile_steps = -1; /* plan at once, from the arithmetic */
-    c->profile_path = p->profile;
-    c->plan_path = p->plan;
-    c->insecure = p->insecure;
-    c->tls_psk = p->tls_psk;
-    c->tls_ca = p->tls_ca;
-    c->tls_cert = p->tls_cert;
-    c->tls_key = p->tls_key;
-    c->check_writes = p->check_writes;
     c->overwrite = p->overwrite;
     c->trace_spans = p->trace || p->report ? TRAINING_SPANS : 0;
     c->cancel = &cli_interrupted;
