@@ -793,8 +793,8 @@ typedef struct ddp_message {
     char             here;      /* in place: 1 = the first piece lies in this machine's memory, also where layers are on
                                    a device; holding the message waits for it */
     char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
-                                   its coding, where the library knows sites in an elastic world; a residual is added,
-                                   and kept, by who crosses */
+                                   its coding, where the library knows sites; a residual is added, and kept, by who
+                                   crosses */
 } ddp_message;
 
 enum { /* ddp_message.layer */
@@ -19325,6 +19325,7 @@ DDP_LIB void       ddp__engine_retire(ddp__engine *e);
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
+DDP_LIB size_t     ddp__part_start(size_t n, size_t parts, size_t i); /* where part i of n values begins */
 /* This rank's segment of a direct all-reduce of n values over a group, without a membership. */
 DDP_LIB void       ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
                                        size_t *to);
@@ -19781,7 +19782,6 @@ DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *o
 DDP_LIB int  ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
-DDP_LIB size_t ddp__part_start(size_t n, size_t parts, size_t i); /* where part i of n values begins */
 /* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
 DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
@@ -21339,8 +21339,8 @@ const ddp__algorithm *ddp__direct_way(int whole)
 }
 
 /* ==== comm/sites.c ==== [comm] */
-/* The all-reduce in two levels as one operation, for worlds that may lose a worker in the middle of it: who lives, who
- * has which place in a site, and which sites are left is looked at when the operation begins, and when it begins again.
+/* The all-reduce in two levels as one operation, also for worlds that may lose a worker in the middle of it: who lives,
+ * who has which place in a site, and which sites are left is looked at when it begins, and when it begins again.
  *
  * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is one slice,
  * of the lowest of each. A rank sends every slice to the one of its site that has that place, who adds them up in rank
@@ -39519,7 +39519,6 @@ struct ddp_ctx {
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
-    int          level_messages; /* of such an average, on this rank */
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
@@ -39710,8 +39709,7 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
-/* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
- * measured. takes: whether it goes so. */
+/* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The part of a mean that crosses sites, on the first rank of each. */
@@ -40575,32 +40573,6 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
     return waited < 0.1 * (*end - *begin) ? n : 0;
 }
 
-/* The messages of an average in two levels become one operation, from the first byte of the first
- * to the last byte of the last; one that is not all here has no layer. How many are left. */
-static int ddp__chains(ddp_ctx *d, int ops)
-{
-    const int whole = d->level_messages;
-    ddp__op_span *o = d->op_scratch;
-    int j, n = 0;
-
-    for (int i = 0; i < ops; i++) {
-        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
-        if (j == n) {
-            o[n] = o[i];
-            o[n++].peer = 1 + (o[i].coding == (char)DDP__AS_BYTES); /* messages so far; packed ones tell nothing */
-            continue;
-        }
-        o[j].verb = DDP_ALL_REDUCE;
-        o[j].peer += 1 + (o[i].coding == (char)DDP__AS_BYTES);
-        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
-        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
-        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
-    }
-    for (j = 0; j < n; j++)
-        if (o[j].peer != whole) o[j].layer = DDP_NO_LAYER;
-    return n;
-}
-
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
@@ -40609,7 +40581,6 @@ static void ddp__drift_observe(ddp_ctx *d, double since, double now)
         int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room), n, seen = 0;
         ddp_linkfit *fit = &d->fit[link];
         double begin, end, bytes;
-        if (d->levels) ops = ddp__chains(d, ops);
         for (int i = 0; i < ops; i++) {
             n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
             if (n == 0 || !(end > since)) continue;
@@ -43384,11 +43355,8 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
  * order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 
 typedef struct ddp__levels {
-    ddp_sites  site;
-    int        one;     /* site is all there is: floats, in one level */
-    int        elastic; /* the engine does it in one operation (comm/sites.c) */
-    ddp_piece *slice;  /* [room] a segment of a message */
-    int        room;
+    ddp_sites site;
+    int       one; /* site is all there is: floats, in one level */
 } ddp__levels;
 
 /* ---- which ranks ---- */
@@ -43466,100 +43434,35 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     return bad;
 }
 
-/* ---- a message in parts ---- */
-
-/* Values from..to of a message, as a list. */
-static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from, size_t to)
-{
-    size_t at = 0;
-    int n = 0;
-
-    for (int i = 0; i < m->from_count; at += m->from[i++].count) {
-        const ddp_piece *p = &m->from[i];
-        size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
-        if (b > p->count) b = p->count;
-        if (a >= b) continue;
-        slice[n].data = p->data + a;
-        slice[n++].count = b - a;
-    }
-    return n;
-}
-
-static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message *m, ddp_message *part)
-{
-    *part = *m;
-    part->group = s->across;
-    part->mean = 0;
-    part->scale = scale;
-    part->divergence = NULL;
-    part->round = m->residual != NULL;
-}
-
-/* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
- * before it; slice has as many pieces as m. */
-static int ddp__sites_parts(const ddp_sites *s, float scale, const ddp_message *m, ddp_piece *slice, ddp_message *part)
-{
-    const size_t k = (size_t)s->members, j = (size_t)s->place;
-    size_t total = 0;
-    int n = 0;
-
-    for (int i = 0; i < m->from_count; i++) total += m->from[i].count;
-    part[0] = *m;
-    part[0].ragged = 1;
-    part[0].mean = 0;
-    part[0].scale = 1;
-    part[0].coding = DDP_AS_FLOAT;
-    part[0].divergence = NULL;
-    part[0].residual = NULL;
-    part[2] = part[0];
-    part[0].verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
-    part[0].group = s->inside;
-    n++;
-    if (s->equal || s->place == 0) {
-        ddp__sites_across(s, scale, m, &part[n]);
-        if (s->equal) { /* as an all-reduce cuts its segments */
-            const size_t first = total / k * j + total % k * j / k;
-            part[n].from_count = ddp__levels_slice(m, slice, first, total / k * (j + 1) + total % k * (j + 1) / k);
-            part[n].from = slice;
-            if (m->residual) part[n].residual = m->residual + first;
-        }
-        n++;
-    }
-    part[2].verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
-    part[2].group = s->gather;
-    part[2].peer = s->leader;
-    if (n == 1) part[1] = part[2];
-    return n + 1;
-}
-
 int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
 {
-    const ddp_piece p = {{x}, n};
-    ddp_message whole, part[3];
-    ddp_piece slice;
-    int parts;
+    ddp_piece all = {{x}, n}, own = all;
+    ddp_message m, across;
 
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
-    whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    parts = ddp__sites_parts(s, scale, &whole, &slice, part);
-    for (int i = 0; i < parts; i++)
-        if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    m = ddp__message(d, s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE, &all, 1, DDP_NO_LAYER);
+    m.ragged = 1;
+    m.group = s->inside;
+    if (ddp__run(d, &m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (s->equal) { /* as an all-reduce cuts its segments */
+        const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
+        own.data = x + first;
+        own.count = ddp__part_start(n, k, j + 1) - first;
+    }
+    across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
+    across.group = s->across;
+    across.scale = scale;
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
+    m.group = s->gather;
+    m.peer = s->leader;
+    return ddp__run(d, &m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* ---- a strategy's averages ---- */
-
-/* Pieces of the longest message: all that is averaged, all gradients, or the probe's. */
-static int ddp__levels_room(const ddp_ctx *d)
-{
-    int n = DDP__PROBE_MOST;
-
-    for (int l = 0; l < d->layers; l++)
-        n += d->unit[l].averages + d->unit[l].gradients * (1 + d->optimizer.state_per_param);
-    return n;
-}
 
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
@@ -43569,10 +43472,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
-    if (v) v->room = ddp__levels_room(d);
-    if (v) v->slice = (ddp_piece *)ddp__calloc((size_t)v->room, sizeof *v->slice);
     d->levels = v;
-    if (!list || !v || !v->slice) {
+    if (!list || !v) {
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
@@ -43581,17 +43482,14 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    v->elastic = d->cfg.min_world > 0;
     v->one = alike;
     if (v->one) v->site.members = d->world;
-    else if (v->elastic) ddp__engine_sites(d->engine, site);
-    else bad = ddp__sites_make(d, site, 1, &v->site, list);
+    for (int link = 0; link < ddp_links(d) && !v->one; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
+    if (!v->one && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &v->site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
-    else if (v->one || v->elastic) d->level_messages = 1;
-    else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
@@ -43616,43 +43514,37 @@ const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels-
 void ddp__levels_close(ddp_ctx *d)
 {
     if (!d->levels) return;
-    if (d->levels->slice) DDP_FREE(d->levels->slice);
     DDP_FREE(d->levels);
     d->levels = NULL;
 }
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to && m->from_count <= d->levels->room;
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
 {
-    ddp__sites_across(&d->levels->site, 1.0f / (float)d->world, m, part);
+    *part = *m;
+    part->group = d->levels->site.across;
+    part->mean = 0;
+    part->scale = 1.0f / (float)d->world;
+    part->divergence = NULL;
+    part->round = m->residual != NULL;
 }
 
 ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    const ddp__levels *v = d->levels;
-    ddp_message part[3];
-    int n = 1;
+    ddp_message one = *m;
 
-    part[0] = *m;
-    if (v->one) {
-        part[0].coding = DDP_AS_FLOAT;
-        part[0].residual = NULL;
-    } else if (v->elastic) {
-        part[0].levels = 1;
-        part[0].divergence = NULL;
+    if (d->levels->one) {
+        one.coding = DDP_AS_FLOAT;
+        one.residual = NULL;
     } else {
-        n = ddp__sites_parts(&v->site, 1.0f / (float)d->world, m, v->slice, part);
+        one.levels = 1;
+        one.divergence = NULL;
     }
-    for (int i = 0; i < n; i++) {
-        /* the next layers' do not wait for the caller to come back */
-        part[i].after = i ? *ticket + 1 : m->after;
-        DDP__TRY(ddp__engine_submit(ddp__engine_of(d, m->link), &part[i], ticket, err));
-    }
-    return DDP_OK;
+    return ddp__engine_submit(ddp__engine_of(d, m->link), &one, ticket, err);
 }
 
 /* ==== run/nccl.c ==== [run] */

@@ -122,6 +122,7 @@ DDP_LIB void       ddp__engine_retire(ddp__engine *e);
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
+DDP_LIB size_t     ddp__part_start(size_t n, size_t parts, size_t i); /* where part i of n values begins */
 /* This rank's segment of a direct all-reduce of n values over a group, without a membership. */
 DDP_LIB void       ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
                                        size_t *to);

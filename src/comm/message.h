@@ -107,8 +107,8 @@ typedef struct ddp_message {
     char             here;      /* in place: 1 = the first piece lies in this machine's memory, also where layers are on
                                    a device; holding the message waits for it */
     char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
-                                   its coding, where the library knows sites in an elastic world; a residual is added,
-                                   and kept, by who crosses */
+                                   its coding, where the library knows sites; a residual is added, and kept, by who
+                                   crosses */
 } ddp_message;
 
 enum { /* ddp_message.layer */

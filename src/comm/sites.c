@@ -1,5 +1,5 @@
-/* The all-reduce in two levels as one operation, for worlds that may lose a worker in the middle of it: who lives, who
- * has which place in a site, and which sites are left is looked at when the operation begins, and when it begins again.
+/* The all-reduce in two levels as one operation, also for worlds that may lose a worker in the middle of it: who lives,
+ * who has which place in a site, and which sites are left is looked at when it begins, and when it begins again.
  *
  * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is one slice,
  * of the lowest of each. A rank sends every slice to the one of its site that has that place, who adds them up in rank

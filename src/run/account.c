@@ -173,32 +173,6 @@ static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *
     return waited < 0.1 * (*end - *begin) ? n : 0;
 }
 
-/* The messages of an average in two levels become one operation, from the first byte of the first
- * to the last byte of the last; one that is not all here has no layer. How many are left. */
-static int ddp__chains(ddp_ctx *d, int ops)
-{
-    const int whole = d->level_messages;
-    ddp__op_span *o = d->op_scratch;
-    int j, n = 0;
-
-    for (int i = 0; i < ops; i++) {
-        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
-        if (j == n) {
-            o[n] = o[i];
-            o[n++].peer = 1 + (o[i].coding == (char)DDP__AS_BYTES); /* messages so far; packed ones tell nothing */
-            continue;
-        }
-        o[j].verb = DDP_ALL_REDUCE;
-        o[j].peer += 1 + (o[i].coding == (char)DDP__AS_BYTES);
-        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
-        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
-        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
-    }
-    for (j = 0; j < n; j++)
-        if (o[j].peer != whole) o[j].layer = DDP_NO_LAYER;
-    return n;
-}
-
 static void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
@@ -207,7 +181,6 @@ static void ddp__drift_observe(ddp_ctx *d, double since, double now)
         int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room), n, seen = 0;
         ddp_linkfit *fit = &d->fit[link];
         double begin, end, bytes;
-        if (d->levels) ops = ddp__chains(d, ops);
         for (int i = 0; i < ops; i++) {
             n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
             if (n == 0 || !(end > since)) continue;

@@ -159,7 +159,6 @@ struct ddp_ctx {
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
-    int          level_messages; /* of such an average, on this rank */
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
@@ -350,8 +349,7 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
-/* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
- * measured. takes: whether it goes so. */
+/* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The part of a mean that crosses sites, on the first rank of each. */

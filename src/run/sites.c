@@ -5,11 +5,8 @@
 #include "run/device.h"
 
 typedef struct ddp__levels {
-    ddp_sites  site;
-    int        one;     /* site is all there is: floats, in one level */
-    int        elastic; /* the engine does it in one operation (comm/sites.c) */
-    ddp_piece *slice;  /* [room] a segment of a message */
-    int        room;
+    ddp_sites site;
+    int       one; /* site is all there is: floats, in one level */
 } ddp__levels;
 
 /* ---- which ranks ---- */
@@ -87,100 +84,35 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     return bad;
 }
 
-/* ---- a message in parts ---- */
-
-/* Values from..to of a message, as a list. */
-static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from, size_t to)
-{
-    size_t at = 0;
-    int n = 0;
-
-    for (int i = 0; i < m->from_count; at += m->from[i++].count) {
-        const ddp_piece *p = &m->from[i];
-        size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
-        if (b > p->count) b = p->count;
-        if (a >= b) continue;
-        slice[n].data = p->data + a;
-        slice[n++].count = b - a;
-    }
-    return n;
-}
-
-static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message *m, ddp_message *part)
-{
-    *part = *m;
-    part->group = s->across;
-    part->mean = 0;
-    part->scale = scale;
-    part->divergence = NULL;
-    part->round = m->residual != NULL;
-}
-
-/* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
- * before it; slice has as many pieces as m. */
-static int ddp__sites_parts(const ddp_sites *s, float scale, const ddp_message *m, ddp_piece *slice, ddp_message *part)
-{
-    const size_t k = (size_t)s->members, j = (size_t)s->place;
-    size_t total = 0;
-    int n = 0;
-
-    for (int i = 0; i < m->from_count; i++) total += m->from[i].count;
-    part[0] = *m;
-    part[0].ragged = 1;
-    part[0].mean = 0;
-    part[0].scale = 1;
-    part[0].coding = DDP_AS_FLOAT;
-    part[0].divergence = NULL;
-    part[0].residual = NULL;
-    part[2] = part[0];
-    part[0].verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
-    part[0].group = s->inside;
-    n++;
-    if (s->equal || s->place == 0) {
-        ddp__sites_across(s, scale, m, &part[n]);
-        if (s->equal) { /* as an all-reduce cuts its segments */
-            const size_t first = total / k * j + total % k * j / k;
-            part[n].from_count = ddp__levels_slice(m, slice, first, total / k * (j + 1) + total % k * (j + 1) / k);
-            part[n].from = slice;
-            if (m->residual) part[n].residual = m->residual + first;
-        }
-        n++;
-    }
-    part[2].verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
-    part[2].group = s->gather;
-    part[2].peer = s->leader;
-    if (n == 1) part[1] = part[2];
-    return n + 1;
-}
-
 int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
 {
-    const ddp_piece p = {{x}, n};
-    ddp_message whole, part[3];
-    ddp_piece slice;
-    int parts;
+    ddp_piece all = {{x}, n}, own = all;
+    ddp_message m, across;
 
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
-    whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    parts = ddp__sites_parts(s, scale, &whole, &slice, part);
-    for (int i = 0; i < parts; i++)
-        if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
+    m = ddp__message(d, s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE, &all, 1, DDP_NO_LAYER);
+    m.ragged = 1;
+    m.group = s->inside;
+    if (ddp__run(d, &m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (s->equal) { /* as an all-reduce cuts its segments */
+        const size_t k = (size_t)s->members, j = (size_t)s->place, first = ddp__part_start(n, k, j);
+        own.data = x + first;
+        own.count = ddp__part_start(n, k, j + 1) - first;
+    }
+    across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
+    across.group = s->across;
+    across.scale = scale;
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
+    m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
+    m.group = s->gather;
+    m.peer = s->leader;
+    return ddp__run(d, &m, 0, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
 }
 
 /* ---- a strategy's averages ---- */
-
-/* Pieces of the longest message: all that is averaged, all gradients, or the probe's. */
-static int ddp__levels_room(const ddp_ctx *d)
-{
-    int n = DDP__PROBE_MOST;
-
-    for (int l = 0; l < d->layers; l++)
-        n += d->unit[l].averages + d->unit[l].gradients * (1 + d->optimizer.state_per_param);
-    return n;
-}
 
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
@@ -190,10 +122,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
-    if (v) v->room = ddp__levels_room(d);
-    if (v) v->slice = (ddp_piece *)ddp__calloc((size_t)v->room, sizeof *v->slice);
     d->levels = v;
-    if (!list || !v || !v->slice) {
+    if (!list || !v) {
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
@@ -202,17 +132,14 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    v->elastic = d->cfg.min_world > 0;
     v->one = alike;
     if (v->one) v->site.members = d->world;
-    else if (v->elastic) ddp__engine_sites(d->engine, site);
-    else bad = ddp__sites_make(d, site, 1, &v->site, list);
+    for (int link = 0; link < ddp_links(d) && !v->one; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
+    if (!v->one && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &v->site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
-    else if (v->one || v->elastic) d->level_messages = 1;
-    else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
@@ -237,41 +164,35 @@ const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels-
 void ddp__levels_close(ddp_ctx *d)
 {
     if (!d->levels) return;
-    if (d->levels->slice) DDP_FREE(d->levels->slice);
     DDP_FREE(d->levels);
     d->levels = NULL;
 }
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to && m->from_count <= d->levels->room;
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
 {
-    ddp__sites_across(&d->levels->site, 1.0f / (float)d->world, m, part);
+    *part = *m;
+    part->group = d->levels->site.across;
+    part->mean = 0;
+    part->scale = 1.0f / (float)d->world;
+    part->divergence = NULL;
+    part->round = m->residual != NULL;
 }
 
 ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
 {
-    const ddp__levels *v = d->levels;
-    ddp_message part[3];
-    int n = 1;
+    ddp_message one = *m;
 
-    part[0] = *m;
-    if (v->one) {
-        part[0].coding = DDP_AS_FLOAT;
-        part[0].residual = NULL;
-    } else if (v->elastic) {
-        part[0].levels = 1;
-        part[0].divergence = NULL;
+    if (d->levels->one) {
+        one.coding = DDP_AS_FLOAT;
+        one.residual = NULL;
     } else {
-        n = ddp__sites_parts(&v->site, 1.0f / (float)d->world, m, v->slice, part);
+        one.levels = 1;
+        one.divergence = NULL;
     }
-    for (int i = 0; i < n; i++) {
-        /* the next layers' do not wait for the caller to come back */
-        part[i].after = i ? *ticket + 1 : m->after;
-        DDP__TRY(ddp__engine_submit(ddp__engine_of(d, m->link), &part[i], ticket, err));
-    }
-    return DDP_OK;
+    return ddp__engine_submit(ddp__engine_of(d, m->link), &one, ticket, err);
 }

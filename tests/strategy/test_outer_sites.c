@@ -206,7 +206,7 @@ static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t
     for (int q = 0; q < s->slices; q++) {
         first[q] = cut_at(n, (size_t)s->slices, (size_t)q);
         last[q] = cut_at(n, (size_t)s->slices, (size_t)q + 1);
-        if (!half || !x->cfg.min_world) continue; /* one operation cuts no byte */
+        if (!half) continue; /* no byte is cut */
         first[q] -= first[q] % 2;
         if (last[q] < n) last[q] -= last[q] % 2;
     }
