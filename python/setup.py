@@ -17,7 +17,8 @@ class WithLibrary(build_py):
         super().run()
         if not os.path.exists(LIBRARY):
             raise SystemExit("dreamddp: there is no %s: run `make lib` first" % LIBRARY)
-        subprocess.run(["make", "-s", "-C", ROOT, "build/plan"], stdout=subprocess.DEVNULL)  # choose() says if it is missing
+        # for choose(), which says so if it is missing
+        subprocess.run(["make", "-s", "-C", ROOT, "build/plan"], stdout=subprocess.DEVNULL)
         for path in (LIBRARY,) + OTHERS:
             if os.path.exists(path):
                 shutil.copy(path, os.path.join(self.build_lib, "dreamddp"))

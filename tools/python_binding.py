@@ -157,7 +157,9 @@ class Binding:
 
     def function(self, node):
         arguments = self.arguments(node)
-        return "CFUNCTYPE(%s)" % ", ".join([str(self.type(node.type))] + arguments) if arguments is not None else "c_void_p"
+        if arguments is None:
+            return "c_void_p"
+        return "CFUNCTYPE(%s)" % ", ".join([str(self.type(node.type))] + arguments)
 
     # ---- text ----
 
@@ -252,7 +254,8 @@ def layout_program():
     lines = ["#include <stdio.h>", '#include "dreamddp.h"', "int main(void) {"]
     for s in layouts()[1]:
         lines.append('printf("%s %%zu", sizeof(struct %s));' % (s.__name__, s.__name__))
-        lines += ['printf(" %%zu", offsetof(struct %s, %s));' % (s.__name__, f[0]) for f in s._fields_ if f[0][0] != "_"]
+        fields = [f[0] for f in s._fields_ if not f[0].startswith("_")]
+        lines += ['printf(" %%zu", offsetof(struct %s, %s));' % (s.__name__, f) for f in fields]
         lines.append('puts("");')
     return "\n".join(lines + ["return 0;", "}", ""])
 

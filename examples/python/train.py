@@ -42,7 +42,7 @@ class GPT(nn.Module):
 
 
 dreamddp.init()                                                            # 1: who are we?
-paths = os.path.join(os.environ.get("DDP_DATA", "data"), "tinyshakespeare", "input.txt"), os.path.join(HERE, "..", "..", "dreamddp.h")
+paths = [os.path.join(os.environ.get("DDP_DATA", "data"), "tinyshakespeare", "input.txt"), HERE + "/../../dreamddp.h"]
 text = torch.frombuffer(bytearray(open(next(filter(os.path.exists, paths)), "rb").read()), dtype=torch.uint8).long()
 torch.manual_seed(dreamddp.rank())
 model = GPT()

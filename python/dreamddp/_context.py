@@ -68,7 +68,8 @@ def _cuda(lib, config, stream):
 
 
 class Context:
-    """One rank of a world. device "cuda" takes the library that nvcc built; stream: a cudaStream_t, torch's current one."""
+    """One rank of a world. device "cuda" takes the library that nvcc built, and torch's current device and stream;
+    stream: another cudaStream_t, as a number."""
 
     def __init__(self, device="cpu", stream=None, **settings):
         err = c.ddp_error()
@@ -77,7 +78,9 @@ class Context:
             raise InvalidArgument("init: device=%r is neither 'cpu' nor 'cuda'" % (device,))
         self.lib = load("libdreamddp_cuda.so" if device == "cuda" else "libdreamddp.so")
         config = config_of(self.lib, settings)
-        self._kept = [_cuda(self.lib, config, stream)] if device == "cuda" else []  # borrowed by the library until close
+        self._kept = []  # borrowed by the library until close
+        if device == "cuda":
+            self._kept.append(_cuda(self.lib, config, stream))
         self.micro_batches = config.micro_batches or 1
         self.ptr = self.lib.ddp_open(config, err)
         if not self.ptr:
@@ -142,11 +145,13 @@ class Context:
         params = params if isinstance(params, (list, tuple)) else [params]
         grads = grads if isinstance(grads, (list, tuple)) else [grads] * len(params)
         if len(grads) != len(params):
-            raise InvalidArgument("layer %s: %d arrays of parameters, %d of gradients" % (name, len(params), len(grads)))
+            raise InvalidArgument("layer %s: %d arrays, %d gradients" % (name, len(params), len(grads)))
         blocks = []
         for i, (p, g) in enumerate(zip(params, grads)):
             at, count = address_of(p, "array %d of layer %s" % (i, name), self.device)
-            to, same = address_of(g, "gradient %d of layer %s" % (i, name), self.device) if g is not None else (None, count)
+            to, same = None, count
+            if g is not None:
+                to, same = address_of(g, "gradient %d of layer %s" % (i, name), self.device)
             if same != count:
                 raise InvalidArgument("layer %s: array %d has %d values, its gradient %d" % (name, i, count, same))
             blocks.append(c.ddp_block(at, to, count, c.DDP_PARAMS))
@@ -164,7 +169,8 @@ class Context:
         maker, values = RULES[rule]
         for name in hyper:
             if name not in values:
-                raise InvalidArgument("set_optimizer: %s has no '%s'; it has %s" % (rule, name, ", ".join(values) or "nothing"))
+                raise InvalidArgument("set_optimizer: %s has no '%s'; it has %s" % (
+                    rule, name, ", ".join(values) or "nothing"))
         self._call("ddp_set_optimizer", getattr(self.lib, maker)(*dict(values, **hyper).values()))
         self.started = True
 
@@ -218,7 +224,7 @@ class Context:
     def all_gather(self, array):
         at, count = address_of(array, "all_gather", self.device)
         if count % self.world:
-            raise InvalidArgument("all_gather: an array of %d values has no equal blocks for %d ranks" % (count, self.world))
+            raise InvalidArgument("all_gather: %d values are no equal blocks for %d ranks" % (count, self.world))
         self._call("ddp_all_gather", at, count // self.world)
         return array
 

@@ -12,7 +12,8 @@ from ._library import HERE, FileError, InvalidArgument, check, failure, load
 class Profile:
     """Costs of a model's layers, in forward order; seconds. comm_s: averaging a layer over all ranks."""
 
-    def __init__(self, backward_s, comm_s, forward_s=None, params=None, names=None, alpha_s=0.0, gap_s=0.0, between_s=0.0):
+    def __init__(self, backward_s, comm_s, forward_s=None, params=None, names=None, alpha_s=0.0, gap_s=0.0,
+                 between_s=0.0):
         self.backward_s, self.comm_s = list(backward_s), list(comm_s)
         self.forward_s = list(forward_s) if forward_s is not None else [0.0] * len(self.backward_s)
         self.params = list(params) if params is not None else [0.0] * len(self.backward_s)

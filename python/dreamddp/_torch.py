@@ -12,7 +12,6 @@ import torch
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parameter import UninitializedParameter
 
-from . import _binding as c
 from ._context import address_of
 from ._library import InvalidArgument, Unsupported, UsageError
 
@@ -78,8 +77,6 @@ class Wrapped:
         self.alone = context.world == 1
         self.strategy = context.strategy()
         self.gradients = self.strategy not in AVERAGES_PARAMETERS
-        self.forward_needed = bool(self.lib.ddp_strategy_traits(self.lib.ddp_strategy_named(self.strategy.encode()))
-                                   & c.DDP_NEEDS_FORWARD)
         self.local = 0  # > 0: inside no_sync
         self.layers, self.hooks, self.nodes = [], [], []
         self.check_arguments(model, optimizer)
@@ -99,8 +96,8 @@ class Wrapped:
 
     def check_arguments(self, model, optimizer):
         if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
-            raise InvalidArgument("wrap(model, optimizer) takes a torch.nn.Module and a torch.optim.Optimizer, not %s and %s" % (
-                type(model).__name__, type(optimizer).__name__))
+            raise InvalidArgument("wrap(model, optimizer) takes a torch.nn.Module and a torch.optim.Optimizer, not "
+                                  "%s and %s" % (type(model).__name__, type(optimizer).__name__))
         if isinstance(optimizer, torch.optim.LBFGS):
             raise Unsupported("wrap: LBFGS computes several gradients in a step, and dreamddp averages one")
         if self.context.started:
@@ -109,8 +106,8 @@ class Wrapped:
         for group in optimizer.param_groups:
             for p in group["params"]:
                 if id(p) not in known:
-                    raise InvalidArgument("the optimizer updates a parameter of shape %s that is not the model's: make the "
-                                          "optimizer from model.parameters()" % (tuple(p.shape),))
+                    raise InvalidArgument("the optimizer updates a parameter of shape %s that is not the model's: make "
+                                          "it from model.parameters()" % (tuple(p.shape),))
 
     def register(self, model):
         seen = set()
@@ -119,7 +116,7 @@ class Wrapped:
             seen.update(id(p) for _, p in own)
             for n, p in own:
                 if isinstance(p, UninitializedParameter):
-                    raise InvalidArgument("parameter %s.%s has no shape yet: run the model once before wrap" % (name, n))
+                    raise InvalidArgument("parameter %s.%s has no shape yet: run the model once before" % (name, n))
             own = [(n, p) for n, p in own if p.numel()]
             statistics = [b for b in module.buffers(recurse=False) if b.dtype == torch.float32 and b.numel()] \
                 if isinstance(module, _NormBase) else []
@@ -169,7 +166,6 @@ class Wrapped:
     def reset(self):
         self.done = False  # the library's step is over, the optimizer's to come
         self.next = len(self.layers) - 1
-        self.begun = set()
         for layer in self.layers:
             layer.passes, layer.given = 0, False
             for p in layer.params:
@@ -181,8 +177,7 @@ class Wrapped:
 
     def forward(self, index):
         if self.done:
-            return  # an evaluation between backward and step, or a gradient that is thrown away
-        self.begun.add(index)
+            return  # an evaluation between backward and step
         self.check(self.lib.ddp_forward_begin(self.ptr, index))
 
     def fired(self, p, *_):
@@ -195,8 +190,9 @@ class Wrapped:
             p.touched = True
         layer = p.layer
         if layer.given:
-            raise UsageError("%s had a second gradient in one step while that of others is missing: put backward passes "
-                             "that only accumulate into `with dreamddp.no_sync():`, or init(micro_batches=...)" % p.name)
+            raise UsageError("%s had a second gradient in one step while that of others is missing: put backward "
+                             "passes that only accumulate into `with dreamddp.no_sync():`, or init(micro_batches=...)"
+                             % p.name)
         p.take()
         p.fires += 1
         if p.fires > layer.passes and all(q.fires > layer.passes or not q.tensor.requires_grad for q in layer.params):
@@ -226,10 +222,6 @@ class Wrapped:
         self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
 
     def end(self):
-        if self.forward_needed:
-            for layer in self.layers:
-                if layer.index not in self.begun:
-                    self.check(self.lib.ddp_forward_begin(self.ptr, layer.index))
         self.check(self.lib.ddp_step_end(self.ptr))
         self.done = True
 
@@ -239,8 +231,8 @@ class Wrapped:
         if self.gradients and not self.alone:
             for p in given:
                 if p.grad._version != p.version:
-                    raise UsageError("the gradient of %s was changed between backward() and step() while it was being averaged, "
-                                     "as other layers had no gradient: clip by init(clip_norm=...)" % p.name)
+                    raise UsageError("the gradient of %s was changed between backward() and step() while it was being "
+                                     "averaged, as other layers had no gradient: clip by init(clip_norm=...)" % p.name)
         while self.next >= 0:
             layer = self.layers[self.next]
             if any(p.touched or (p.tensor.grad is not None and p.tensor.grad is not p.grad) for p in layer.params):
@@ -260,12 +252,12 @@ class Wrapped:
         for layer in self.layers:
             for p in layer.params:
                 if p.tensor.data_ptr() != p.memory.data_ptr():
-                    raise UsageError("%s was moved to other memory since wrap (.data = ..., model.to(...)): copy values into it "
-                                     "(p.data.copy_(...)), or move the model before wrap" % p.name)
+                    raise UsageError("%s was moved to other memory since wrap (.data = ..., model.to(...)): copy "
+                                     "values into it (p.data.copy_(...)), or move the model before wrap" % p.name)
             for n, p in layer.frozen:
                 if p.requires_grad:
-                    raise UsageError("parameter %s of layer %s was frozen when wrap was called and is trained now: let it "
-                                     "require a gradient before wrap" % (n, layer.name))
+                    raise UsageError("parameter %s of layer %s was frozen when wrap was called and is trained now: let "
+                                     "it require a gradient before wrap" % (n, layer.name))
         if self.optimizer_params(self.optimizer) != self.count:
             raise UsageError("the optimizer was given parameters after wrap: give them before")
 

@@ -4,7 +4,7 @@
     tests/python/test_python.py [WORD...]     only the cases whose names contain one of the words
 
 The cases of ranks.py run one after the other in three processes of build/ddprun; the others start programs. Without
-PyTorch, pycparser, pip or torchrun the cases that need them are skipped by name; exit 77 where the library is not built.
+PyTorch, pycparser, pip or torchrun the cases that need them are skipped by name; exit 77 where no library is built.
 """
 import os
 import re
@@ -43,9 +43,9 @@ def clean(**more):
     return dict(env, PYTHONPATH=SOURCE, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", **more)
 
 
-def run(*command, env=None, cwd=None, limit=200):
-    return subprocess.run([str(c) for c in command], env=env or clean(), cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, universal_newlines=True, timeout=limit)
+def run(*command, env=None, limit=200):
+    return subprocess.run([str(c) for c in command], env=env or clean(), stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=limit)
 
 
 def started(folder, text, ranks=2, python=sys.executable, env=None):
@@ -179,7 +179,8 @@ for s in range(10):
     m(torch.randn(3, 4)).sum().backward()
     o.step()
 dreamddp.sync_all()
-print("rank %d of %d has %.9g from %s" % (dreamddp.rank(), dreamddp.world(), m.weight.double().sum().item(), dreamddp.__file__), flush=True)
+total = m.weight.double().sum().item()
+print("rank %d of %d has %.9g from %s" % (dreamddp.rank(), dreamddp.world(), total, dreamddp.__file__), flush=True)
 """
 
 
@@ -221,8 +222,8 @@ def torchrun_starts_it_unchanged(folder):
 def the_example_learns(folder):
     if not has("torch"):
         raise Skipped("no PyTorch")
-    r = run(DDPRUN, "-n", 2, "--quiet", sys.executable, os.path.join(ROOT, "examples", "python", "train.py"), "20", env=clean(
-        DDP_DATA=os.environ.get("DDP_DATA", "")))
+    program = os.path.join(ROOT, "examples", "python", "train.py")
+    r = run(DDPRUN, "-n", 2, "--quiet", sys.executable, program, "20")
     expect(r.returncode == 0, r.stdout + r.stderr)
     losses = [float(x) for x in re.findall(r"loss (\d+\.\d+)", r.stdout)]
     expect(len(losses) >= 2 and losses[-1] < losses[0], r.stdout)
