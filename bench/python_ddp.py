@@ -5,8 +5,8 @@
                         [--steps 40] [--period 5] [--json FILE]
 
 Both go over the same network of real TCP connections: each worker is in a network namespace of its own, whose one
-interface is a TUN device, and one process passes packets between these, each worker's uplink and downlink at --rate, each
-packet --delay later, at most 100 ms of packets waiting (then they are dropped). The library's own shaping is not used.
+interface is a TUN device. The kernel (tc, tbf) lets out --rate; one process passes the packets on, each --delay later,
+and lets --rate into each worker. 100 ms of packets may wait at either end. The library's own shaping is not used.
 A small GPT, AdamW, one thread a worker. Measured: a step of rank 0 by the clock, the mean of a run after the first 10
 steps, the best and the median of all rounds. Needs root, /dev/net/tun and ip; exit 77 without them or PyTorch.
 """
@@ -53,13 +53,15 @@ def tun_in(namespace):
     return fd
 
 
-def network_up(workers):
+def network_up(workers, rate):
     files = []
     for r in range(workers):
         subprocess.run(["ip", "netns", "add", name_of(r)], check=True)
         files.append(tun_in(name_of(r)))
         for words in ("addr add %s/24 dev slow0" % address_of(r), "link set slow0 mtu %d up txqueuelen 50" % MTU, "link set lo up"):
             subprocess.run(["ip", "-n", name_of(r)] + words.split(), check=True)
+        subprocess.run(["tc", "-n", name_of(r), "qdisc", "add", "dev", "slow0", "root", "tbf", "rate", "%dbit" % (8 * rate),
+                        "burst", "32k", "latency", "%dms" % (1e3 * QUEUE_S)], check=True)
     return files
 
 
@@ -69,13 +71,12 @@ def network_down(workers):
 
 
 def pass_packets(files, rate, delay):
-    """For ever: what a worker sends takes its uplink, the delay, and the downlink of whom it is for."""
-    up, down, waiting, number = [0.0] * len(files), [0.0] * len(files), [], 0
+    """For ever: what a worker sends takes the delay, and the downlink of whom it is for."""
+    down, waiting, number = [0.0] * len(files), [], 0
     rank_of = {socket.inet_aton(address_of(r)): r for r in range(len(files))}
     poll = select.epoll()
-    for r, fd in enumerate(files):
+    for fd in files:
         poll.register(fd, select.EPOLLIN)
-    of_file = {fd: r for r, fd in enumerate(files)}
     while True:
         wait = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 1.0
         for fd, _ in poll.poll(wait):
@@ -84,12 +85,10 @@ def pass_packets(files, rate, delay):
                     packet = os.read(fd, 65536)
                 except BlockingIOError:
                     break
-                r, to, now = of_file[fd], rank_of.get(packet[16:20]), time.monotonic()
-                if to is None or up[r] - now > QUEUE_S:
-                    continue
-                up[r] = max(up[r], now) + len(packet) / rate
-                number += 1
-                heapq.heappush(waiting, (up[r] + delay, number, 0, to, packet))
+                to = rank_of.get(packet[16:20])
+                if to is not None:
+                    number += 1
+                    heapq.heappush(waiting, (time.monotonic() + delay, number, 0, to, packet))
         now = time.monotonic()
         while waiting and waiting[0][0] <= now:
             at, n, done, to, packet = heapq.heappop(waiting)
@@ -230,7 +229,7 @@ def main():
     network_down(args.workers)
     carrier = 0
     try:
-        files = network_up(args.workers)
+        files = network_up(args.workers, 1e6 / 8 * args.rate)
         carrier = os.fork()
         if carrier == 0:
             pass_packets(files, 1e6 / 8 * args.rate, 1e-3 * args.delay)
