@@ -3,7 +3,7 @@
 #ifndef TESTS_FENCE_BRUTE_H
 #define TESTS_FENCE_BRUTE_H
 
-enum { MOST_OPS = 12, MOST_DEVICES = 6 };
+enum { MOST_OPS = 12, MOST_DEVICES = 7 };
 
 static void net_memory(ddp_network *net, double bytes)
 {

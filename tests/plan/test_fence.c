@@ -171,6 +171,38 @@ static void whole_plans_stay_near_the_best_of_all_plans(void **state)
     assert_true(count > 250 && optimal == count); /* every order of few devices is tried */
 }
 
+/* All orders of five to seven devices times all cuts; seven keep each an operator, or there would be too many cuts. */
+static void plans_over_five_to_seven_devices_are_the_best_of_all(void **state)
+{
+    static const int most_ops[MOST_DEVICES + 1] = {0, 0, 0, 0, 0, 6, 7, 8}, plans[] = {0, 0, 0, 0, 0, 24, 12, 8};
+    ddp_rng r = ddp_rng_seed(17, 0);
+    int P, count, refused;
+
+    (void)state;
+    for (P = 5; P <= MOST_DEVICES; P++)
+        for (count = refused = 0; count < plans[P];) {
+            instance x = instance_random(&r, most_ops[P], P, count % 2);
+            int order[MOST_DEVICES] = {0, 1, 2, 3, 4, 5, 6};
+            ddp_fence_plan plan;
+            ddp_error err;
+            double best;
+
+            if (P > 5 && x.list.count >= P) x.o.allow_idle = 0;
+            if (x.net.devices == P && (P == 5 || !x.o.allow_idle)) {
+                best = best_plan(&x, order, 0);
+                if (ddp_fence(&x.list, &x.net, &x.o, &plan, &err) == DDP_OK) {
+                    close_to(plan.work.pipeline_s, best);
+                    ddp_fence_plan_free(&plan);
+                    count++;
+                } else {
+                    assert_true(err.code == DDP_NUMERIC || best == INFINITY);
+                    assert_true(++refused < 100);
+                }
+            }
+            instance_free(&x);
+        }
+}
+
 static void a_plan_is_found_wherever_one_fits(void **state)
 {
     ddp_rng r = ddp_rng_seed(16, 0);
@@ -743,6 +775,7 @@ int main(void)
         cmocka_unit_test(a_cut_along_an_order_equals_the_best_of_all_cuts),
         cmocka_unit_test(a_slower_beginning_that_receives_less_may_win),
         cmocka_unit_test(whole_plans_stay_near_the_best_of_all_plans),
+        cmocka_unit_test(plans_over_five_to_seven_devices_are_the_best_of_all),
         cmocka_unit_test(a_plan_is_found_wherever_one_fits),
         cmocka_unit_test(no_baseline_is_better),
         cmocka_unit_test(baselines_give_whole_modules),
