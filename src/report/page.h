@@ -89,9 +89,9 @@ DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_p
 
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
-#define DDP__SUMMARY_COLUMNS 7
+#define DDP__SUMMARY_COLUMNS 8
 
-/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, ratio to the
+/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, as predicted, ratio to the
  * strategy that others are measured against, seconds to the common loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
 

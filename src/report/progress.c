@@ -83,27 +83,31 @@ static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run 
 
 void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column)
 {
-    static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "vs ", "s to loss", "MB sent",
-                                                              "hidden %", "final loss"};
+    static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "predicted", "vs ",
+                                                              "s to loss", "MB sent", "hidden %", "final loss"};
     double ratio;
 
     if (!r) {
-        ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp_strategy_name(DDP_SSGD) : "");
+        ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
         return;
     }
     switch (column) {
     case 0: ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-"); break;
     case 1: ddp__add_fixed(t, r->step_ms, r->step_ms < 10 ? 2 : 1); break;
     case 2:
+        ratio = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
+        ddp__add_fixed(t, ratio, ratio < 10 ? 2 : 1);
+        break;
+    case 3:
         ratio = ddp__summary_ratio(d, r);
         ddp__add_page(t, ratio > 0 ? "^2x" : "^2", ratio);
         break;
-    case 3: ddp__add_fixed(t, r->time_to_loss_s, 1); break;
-    case 4:
+    case 4: ddp__add_fixed(t, r->time_to_loss_s, 1); break;
+    case 5:
         ratio = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
         ddp__add_fixed(t, ratio, r->bytes_sent < 10000000 ? 2 : 1);
         break;
-    case 5: ddp__add_fixed(t, r->hidden_pct, 1); break;
+    case 6: ddp__add_fixed(t, r->hidden_pct, 1); break;
     default: ddp__add_fixed(t, r->final_loss, 4); break;
     }
 }

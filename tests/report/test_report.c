@@ -119,7 +119,9 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
 
     s->run[0].step_ms = 250;
     s->run[1].step_ms = 125;
+    s->run[1].predicted_step_ms = 0; /* none */
     s->run[4].step_ms = 100.06;
+    s->run[4].predicted_step_ms = 97.25;
     s->run[4].bytes_sent = 12345678;
     s->run[4].hidden_pct = 99.44;
     s->run[4].final_loss = 1.23456;
@@ -131,17 +133,17 @@ static void the_table_shows_the_numbers_it_was_given(void **state)
     fclose(f);
     t = read_whole(path);
     assert_non_null(
-        strstr(t.data, "strategy  step ms  vs ssgd  s to loss  MB sent  hidden %  final loss\n"));
+        strstr(t.data, "strategy  step ms  predicted  vs ssgd  s to loss  MB sent  hidden %  final loss\n"));
     assert_non_null(
-        strstr(t.data, "dreamddp    100.1    2.50x          -     12.3      99.4      1.2346\n"));
-    assert_non_null(strstr(t.data, "wfbp        125.0    2.00x"));
+        strstr(t.data, "dreamddp    100.1       97.3    2.50x          -     12.3      99.4      1.2346\n"));
+    assert_non_null(strstr(t.data, "wfbp        125.0          -    2.00x"));
     assert_int_equal(count_of(t.data, "\n"), RUNS + 1);
     ddp__text_free(&t);
     path_in(s, "r.html", path);
     assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
     t = read_whole(path);
     assert_non_null(
-        strstr(t.data, "<tr class=\"best\"><td>dreamddp</td><td>100.1</td><td>2.50x</td><td>-</td>"
+        strstr(t.data, "<tr class=\"best\"><td>dreamddp</td><td>100.1</td><td>97.3</td><td>2.50x</td><td>-</td>"
                        "<td>12.3</td><td>99.4</td><td>1.2346</td></tr>"));
     ddp__text_free(&t);
 }
