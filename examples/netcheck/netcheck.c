@@ -14,8 +14,9 @@
 #include "../common/watcher.h"
 
 typedef struct netcheck {
-    const char *json, *network, *net, *tflops;
+    const char *json, *network, *net, *tflops, *require;
     double dp_bytes, pp_bytes; /* 0: not known */
+    double least_mbit, most_ms; /* of require; 0: any */
 } netcheck;
 
 enum { CELL_PING, CELL_MEDIAN, CELL_RATE, CELL_ALPHA, CELL_CLOCK };
@@ -71,6 +72,32 @@ static void netcheck_table(const ddp_probe_result *r, const float *gflops)
                1e9 * r->host[i].beta_s, r->host[i].beta_s > 0 ? 8e-6 / r->host[i].beta_s : 0, (double)gflops[i]);
 }
 
+/* The pair that is worst in a cell of the matrices. */
+static int netcheck_worst(const ddp_probe_result *r, int what, int least)
+{
+    int worst = -1;
+
+    for (int at = 0; at < r->world * r->world; at++) {
+        const double x = netcheck_cell(&r->pair[at], what), y = worst < 0 ? 0 : netcheck_cell(&r->pair[worst], what);
+        if (at / r->world != at % r->world && (worst < 0 || (least ? x < y : x > y))) worst = at;
+    }
+    return worst;
+}
+
+/* Whether the slowest and the farthest pair are good enough for --require; rank 0 says so. */
+static int netcheck_met(const netcheck *n, const ddp_probe_result *r, int rank)
+{
+    const int slow = netcheck_worst(r, CELL_RATE, 1), far = netcheck_worst(r, CELL_MEDIAN, 0);
+    const double mbit = netcheck_cell(&r->pair[slow], CELL_RATE), ms = netcheck_cell(&r->pair[far], CELL_MEDIAN);
+    const int fast = mbit >= n->least_mbit, near = n->most_ms <= 0 || ms <= n->most_ms;
+
+    if (rank == 0)
+        printf("\nrequired %s: %s\n  slowest pair   %d to %d  %.4g Mbit/s%s\n  farthest pair  %d to %d  %.4g ms%s\n", n->require,
+               fast && near ? "met" : "not met", slow / r->world, slow % r->world, mbit, fast ? "" : "  too slow",
+               far / r->world, far % r->world, ms, near ? "" : "  too far");
+    return fast && near;
+}
+
 static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const char *key, int what)
 {
     int i, k;
@@ -85,7 +112,7 @@ static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const 
     ddp_jsonl_up(j);
 }
 
-static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, const float *gflops, ddp_error *err)
+static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, const float *gflops, int met, ddp_error *err)
 {
     ddp_jsonl *j = ddp_jsonl_open(n->json, err);
     int i, k;
@@ -96,6 +123,10 @@ static ddp_status netcheck_json(const netcheck *n, const ddp_probe_result *r, co
     ddp_jsonl_integer(j, "workers", r->world);
     ddp_jsonl_string(j, "net", n->net);
     ddp_jsonl_number(j, "seconds", r->seconds);
+    if (n->require) {
+        ddp_jsonl_string(j, "required", n->require);
+        ddp_jsonl_integer(j, "met", met);
+    }
     ddp_jsonl_array(j, "relayed");
     for (i = 0; i < r->world; i++)
         for (k = i + 1; k < r->world; k++) {
@@ -187,7 +218,7 @@ static int netcheck_worker(ddp_ctx *d, void *user)
     ddp_probe_result r;
     ddp_error err;
     watcher w;
-    int bad;
+    int bad, met = 1;
 
     if (!gflops) return DDP_MEMORY;
     memset(&r, 0, sizeof r);
@@ -197,15 +228,16 @@ static int netcheck_worker(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_all_gather(d, gflops, 1);
     watcher_stop(&w);
     memset(&err, 0, sizeof err);
+    if (!bad && ddp_rank(d) == 0) netcheck_table(&r, gflops);
+    if (!bad && n->require) met = netcheck_met(n, &r, ddp_rank(d));
     if (!bad && ddp_rank(d) == 0) {
-        netcheck_table(&r, gflops);
-        if (n->json) bad = (int)netcheck_json(n, &r, gflops, &err);
+        if (n->json) bad = (int)netcheck_json(n, &r, gflops, met, &err);
         if (!bad && n->network) bad = (int)netcheck_network(n, &r, gflops, &err);
         if (bad) fprintf(stderr, "netcheck: %s\n", err.msg);
     }
     ddp_probe_free(&r);
     free(gflops);
-    return bad;
+    return bad ? bad : met ? 0 : DDP_FAILED;
 }
 
 static int netcheck_merge(int argc, char **argv)
@@ -236,6 +268,7 @@ int main(int argc, char **argv)
         {"--dp-bytes", CLI_REAL, &n.dp_bytes, "B", "in that file: what a stage's replicas average in an iteration, c_dp_bytes"},
         {"--pp-bytes", CLI_REAL, &n.pp_bytes, "B", "in that file: what a pipeline sends over one hop, c_pp_bytes"},
         {"--tflops", CLI_TEXT, &n.tflops, "X,X,..", "in that file: speeds of the devices, the last of the others too [one CPU thread's]"},
+        {"--require", CLI_TEXT, &n.require, "RATE,DELAY", "as 200mbit,80ms: is every pair so fast and so near? exit code 1 if not"},
         {"--merge", CLI_TEXT, &merge, "FILES...", "instead: where the dumps of a run's ranks part"},
     };
     cli_option table[sizeof own / sizeof own[0] + CONNECT_OPTIONS];
@@ -265,6 +298,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "netcheck: --tflops %s: numbers above 0 with commas, 10^12 operations per second\n", n.tflops);
         return 2;
     }
+    if (n.require && ddp_net_parse(n.require, &n.least_mbit, &n.most_ms, &err) != DDP_OK) {
+        fprintf(stderr, "netcheck: --require: %s\n", err.msg);
+        return 2;
+    }
+    n.least_mbit *= 8e-6, n.most_ms *= 1e3;
     code = connect_configure("netcheck", &meet, &cfg);
     if (code) return code;
     n.net = cfg.net;

@@ -123,6 +123,22 @@ def written(folder):
         expect(json.loads(out.splitlines()[-1])["stages"] == 3, out)
 
 
+@case("what is required of every pair is met, or the pair that is too slow or too far is named")
+def required(folder):
+    with open(os.path.join(folder, "three.json"), "w") as f:
+        json.dump({"delay_ms": [[0, 2, 2], [2, 0, 30], [2, 30, 0]],
+                   "bandwidth_gbps": [[1, 0.05, 0.01], [0.05, 1, 0.05], [0.05, 0.05, 1]]}, f)
+    for require, code, words in (("5mbit,60ms", 0, ("required 5mbit,60ms: met", "pair   0 to 2")),
+                                 ("20mbit,60ms", 1, ("not met", "pair   0 to 2  9.", "too slow")),
+                                 ("5mbit,20ms", 1, ("not met", " ms  too far")), ("none", 0, ("none: met",))):
+        out, err = run(folder, NETCHECK, "--workers", 3, "--net", "three.json", "--require", require, "--json", "n.json",
+                       code=code)
+        expect(all(w in out for w in words) and not err.strip(), "%s: %s%s" % (require, out[-300:], err))
+        with open(os.path.join(folder, "n.json")) as f:
+            said = json.loads(f.read())
+        expect((said["required"], said["met"]) == (require, 1 - code), said)
+
+
 @case("ranks that are started one by one, and by a launcher's variables")
 def apart(folder):
     address = "127.0.0.1:%d" % free_port()
@@ -148,6 +164,7 @@ def mistakes(folder):
                              (["--workers", 2, "--tflops", "1"], 2, "--write-network"),
                              (["--workers", 2, "--write-network", "n", "--tflops", "1,-2"], 2, "1,-2"),
                              (["--workers", 2, "--write-network", "n", "--dp-bytes", "-1"], 2, "-1"),
+                             (["--workers", 2, "--require", "fast"], 2, "--require"),
                              (["--transport", "pigeon"], 2, "pigeon")):
         _, err = run(folder, NETCHECK, *args, code=code)
         expect(word in err and err.count("\n") == 1, "%s: %s" % (args, err))
