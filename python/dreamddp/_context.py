@@ -77,8 +77,8 @@ class Context:
         if device not in ("cpu", "cuda"):
             raise InvalidArgument("init: device=%r is neither 'cpu' nor 'cuda'" % (device,))
         self.lib = load("libdreamddp_cuda.so" if device == "cuda" else "libdreamddp.so")
-        config = config_of(self.lib, settings)
-        self._kept = []  # borrowed by the library until close
+        config, texts = config_of(self.lib, settings)
+        self._kept = [texts]  # borrowed by the library until close
         if device == "cuda":
             self._kept.append(_cuda(self.lib, config, stream))
         self.micro_batches = config.micro_batches or 1

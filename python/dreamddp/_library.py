@@ -1,6 +1,5 @@
 """The shared library: found and loaded, its failures as exceptions, ddp_config from keywords."""
 import ctypes
-import difflib
 import os
 
 from . import _binding as c
@@ -75,52 +74,21 @@ def load(name="libdreamddp.so"):
 
 # ---- ddp_config ----
 
-FIELDS = dict(c.ddp_config._fields_)
-IN_C = ("own_strategy", "cancel", "backend", "nccl", "cuda_stream", "allocator", "logger")
-
-
-def _of_name(lib, field, text):
-    """A field whose values have names: the library's own function knows them. None: no such name."""
-    if field in ("strategy", "transport"):
-        return getattr(lib, "ddp_%s_named" % field)(text) or None
-    if field in ("solver", "cost", "fill"):
-        out, err = ctypes.c_int(), c.ddp_error()
-        check(getattr(lib, "ddp_%s_named" % field)(text, out, err), err)
-        return out.value
-    if field in ("algorithm", "overlap", "servers", "lgp", "correct", "split", "defer"):
-        out = (ctypes.c_double if field == "defer" else ctypes.c_int)()
-        return out.value if getattr(lib, "ddp_%s_named" % field)(text, out) else None
-    return None
-
-
-def _value(lib, config, field, value):
-    kind = FIELDS[field]
-    if field == "wire":
-        return config.wire if lib.ddp_wire_set(config, str(value).encode()) else None
-    if kind is ctypes.c_char_p:
-        return os.fspath(value).encode()
-    if isinstance(value, str):
-        return _of_name(lib, field, value.encode())
-    if isinstance(value, float) and kind not in (ctypes.c_float, ctypes.c_double):
-        return None
-    return kind(*value) if isinstance(value, (tuple, list)) else value
+def _text(value):
+    """As ddp_config_set reads it: numbers, names, paths; True and False; pairs."""
+    if isinstance(value, (tuple, list)):
+        return ",".join(map(_text, value))
+    return str(int(value) if isinstance(value, bool) else os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
 def config_of(lib, settings):
-    """ddp_config of keywords that are named like its fields; None leaves a field at its default."""
-    config = c.ddp_config()
+    """(ddp_config, what it borrows until ddp_open) of keywords named like its fields; None leaves one at its default."""
+    config, texts, err = c.ddp_config(), [], c.ddp_error()
     for field, value in settings.items():
-        if value is None:
-            continue
-        if field not in FIELDS or field in IN_C:
-            near = difflib.get_close_matches(field, [f for f in FIELDS if f not in IN_C], 1)
-            raise InvalidArgument("init has no setting '%s'%s" % (
-                field, "; did you mean %s?" % near[0] if near else ": docs/settings.md lists them"))
-        try:
-            found = _value(lib, config, field, value)
-            if found is None:
-                raise TypeError
-            setattr(config, field, found)
-        except TypeError:
-            raise InvalidArgument("init: %s=%r is not a value that it can have" % (field, value)) from None
-    return config
+        if value is not None:
+            texts.append(_text(value).encode())
+            try:
+                check(lib.ddp_config_set(config, field.encode(), texts[-1], err), err)
+            except InvalidArgument as e:
+                raise InvalidArgument("init: %s" % e) from None
+    return config, texts

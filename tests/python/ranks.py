@@ -489,19 +489,21 @@ def what_cannot_be_trained_is_one_sentence():
 
 @worker
 def settings_are_named_like_the_fields():
-    for words, settings in (("no setting 'perid'; did you mean period?", {"perid": 3}),
-                            ("strategy='dreamdp' is not a value", {"strategy": "dreamdp"}),
-                            ("period=2.5 is not a value", {"period": 2.5}),
+    for words, settings in (("init: no setting is called perid: did you mean period?", {"perid": 3}),
+                            ("strategy=dreamdp is unknown: choose", {"strategy": "dreamdp"}),
+                            ("period=2.5: 1 to 1000000 steps", {"period": 2.5}),
+                            ("state_period=2,x: 1 to 1000000 periods", {"state_period": (2, "x")}),
                             ("device='tpu'", {"device": "tpu"}),
                             ("fast", {"net": "fast"}),
-                            ("wire='int3'", {"wire": "int3"})):
+                            ("wire=int3 is unknown: choose", {"wire": "int3"})):
         try:
             dreamddp.init(**settings)
         except dreamddp.InvalidArgument as e:
             expect(words in str(e), "'%s' is not in: %s" % (words, e))
         else:
             raise Wrong("not refused: %s" % settings)
-    with world(strategy="diloco", wire="topk:0.1", overlap="stream", state_period=(2, 3), min_world=None):
+    with world(strategy="diloco", wire="topk:0.1", overlap="stream", state_period=(2, 3), min_world=None,
+               check_writes=True, profile_steps=2):
         expect(dreamddp.stats()["strategy"] == "diloco", str(dreamddp.stats()))
     try:
         dreamddp.rank()
