@@ -116,7 +116,10 @@ typedef struct ddp__member_data {
     void     *attach_user;
 } ddp__elastic;
 
-/* ---- shadow.c: the memory of what is in flight ---- */
+/* ---- shadow.c: live sets, and the memory of what is in flight ---- */
+DDP_LIB uint64_t ddp__bit(int id);
+DDP_LIB int  ddp__lowest(uint64_t bits);
+DDP_LIB int  ddp__bit_count(uint64_t bits);
 /* Room for so many bytes, in place of what there was. */
 DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
@@ -134,9 +137,6 @@ DDP_LIB int  ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f); /* a ch
 DDP_LIB int  ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f); /* the next WANT */
 
 /* ---- renew.c: from one epoch to the next ---- */
-DDP_LIB uint64_t ddp__bit(int id);
-DDP_LIB int  ddp__lowest(uint64_t bits);
-DDP_LIB int  ddp__bit_count(uint64_t bits);
 DDP_LIB void ddp__edge_add(ddp__word *w, int a, int b);
 DDP_LIB void ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
@@ -144,8 +144,6 @@ DDP_LIB int  ddp__of_epoch(const ddp__frame *f); /* it counts in the epoch alone
 DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* lets go of all that is half done */
 /* Begins an epoch: table is what its workers have completed. */
 DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now);
-/* The engine of another worker takes the place of one that is lost. */
-DDP_LIB void ddp__epoch_attach(ddp__engine *e, int id, double now);
 
 /* ---- epoch.c: the search for the next one ---- */
 /* What another worker knows, and a decision. */

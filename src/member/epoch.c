@@ -275,6 +275,27 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
 
 /* ---- what begins a search ---- */
 
+/* The engine of another worker takes the place of one that is lost. */
+static void ddp__epoch_attach(ddp__engine *e, int id, double now)
+{
+    ddp__peer *p = &e->peers[id];
+    ddp__elastic_peer *ep = &e->member_data->peer[id];
+    unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
+
+    memset(p, 0, sizeof *p);
+    p->coded = coded;
+    p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
+    p->last_got = p->last_sent = now;
+    p->free_slot = id * e->slots;
+    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    memset(ep, 0, sizeof *ep);
+    ep->tail = tail;
+    ep->marked = e->member_data->view.ballot;
+    for (int r = 0; r < e->world; r++) e->member_data->own.edge[r] &= ~ddp__bit(id);
+    e->member_data->own.edge[id] = 0;
+}
+
 void ddp__epoch_run(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;

@@ -3,10 +3,6 @@
 
 /* ---- losses ---- */
 
-uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-int ddp__lowest(uint64_t bits) { return bits ? __builtin_ctzll(bits) : 63; }
-int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
-
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
     w->edge[a] |= ddp__bit(b);
@@ -254,26 +250,4 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
         for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
             if (e->window[i] && e->window[i]->seq == seq) ddp__start(e, e->window[i], 1, now);
     ddp__shadow_release(e);
-}
-
-/* ---- newcomers ---- */
-
-void ddp__epoch_attach(ddp__engine *e, int id, double now)
-{
-    ddp__peer *p = &e->peers[id];
-    ddp__elastic_peer *ep = &e->member_data->peer[id];
-    unsigned char *tail = ep->tail;
-    uint16_t *coded = p->coded;
-
-    memset(p, 0, sizeof *p);
-    p->coded = coded;
-    p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
-    p->last_got = p->last_sent = now;
-    p->free_slot = id * e->slots;
-    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
-    memset(ep, 0, sizeof *ep);
-    ep->tail = tail;
-    ep->marked = e->member_data->view.ballot;
-    for (int r = 0; r < e->world; r++) e->member_data->own.edge[r] &= ~ddp__bit(id);
-    e->member_data->own.edge[id] = 0;
 }

@@ -4,6 +4,10 @@
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
+uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+int ddp__lowest(uint64_t bits) { return bits ? __builtin_ctzll(bits) : 63; }
+int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
+
 static size_t ddp__shadow_part(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 /* Of an operation or message of n values. */
