@@ -6,7 +6,8 @@ enum { DDP__IOV = 17 };
 
 static int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    return ddp__takes_part(e, op, peer) && (op->p2p || !e->frozen) && op->way->next(e, op, peer, f);
+    return ddp__takes_part(e, op, peer) && op->way->next && (op->p2p || !e->frozen) &&
+           op->way->next(e, op, peer, f);
 }
 
 static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)

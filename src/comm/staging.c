@@ -88,7 +88,7 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
         const ddp__op *other = e->window[i];
         if (!other || other == op) continue;
         if ((own == 0 || forward) && other->ticket > op->ticket) continue;
-        if (!other->way->unsent(e, other, peer)) continue;
+        if (!other->way->unsent || !other->way->unsent(e, other, peer)) continue;
         if (other->way->relays) bubble = 1;
         if (ddp__row(e, other, peer)->held == 0) claims++;
     }

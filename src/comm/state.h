@@ -191,7 +191,7 @@ typedef struct ddp__algorithm {
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* The next frame for a peer, credits allowing; 0: none. */
+    /* The next frame for a peer, credits allowing; 0: none. NULL: it sends none. */
     int  (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
     /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
     int  (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
@@ -202,7 +202,7 @@ typedef struct ddp__algorithm {
     /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them in the
      * list of pending ones), or (-1) in memory already. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
-    /* Something is left that needs a slot at that peer. */
+    /* Something is left that needs a slot at that peer. NULL: never. */
     int  (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
     /* Nothing has still to come from that peer, or to go there. */
     int  (*over)(ddp__engine *e, const ddp__op *op, int peer);

@@ -191,12 +191,6 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 /* ---- the way of an operation that another worker has completed ---- */
 
-static int ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
-{
-    (void)e, (void)op, (void)peer;
-    return 0;
-}
-
 static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
     (void)e;
@@ -211,12 +205,6 @@ static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
     (void)e;
     op->left = op->n;
     op->sums = NULL; /* its chunks are cut otherwise */
-}
-
-static int ddp__handed_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
-{
-    (void)e, (void)op, (void)peer, (void)f;
-    return 0;
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
@@ -234,8 +222,8 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
 static const ddp__algorithm *ddp__handed_way(void)
 {
     static const ddp__algorithm way = {
-        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, ddp__handed_next, NULL, NULL,
-        ddp__handed_agrees, ddp__flow_arrived, ddp__handed_never, ddp__handed_over, NULL};
+        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, NULL, NULL, NULL,
+        ddp__handed_agrees, ddp__flow_arrived, NULL, ddp__handed_over, NULL};
 
     return &way;
 }
