@@ -212,13 +212,12 @@ typedef struct ddp__algorithm {
 
 enum { DDP__WAYS = 6 };
 
-/* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
+/* What an engine asks of a membership, where a lost peer is no error. All but fits is the comm thread's. */
 typedef struct ddp__membership {
     ddp_status (*open)(ddp__engine *e, ddp_error *err); /* memory; who is live from the start */
     void (*close)(ddp__engine *e);
-    /* Under the lock, before a message is queued: it can be kept; may wait. queued: it was. */
+    /* Under the lock, before a message is queued: it can be kept; may wait. */
     ddp_status (*fits)(ddp__engine *e, const ddp_message *m, ddp_error *err);
-    void (*queued)(ddp__engine *e, const ddp_message *m);
     /* 1 if the operation may begin now. */
     int  (*may_begin)(ddp__engine *e, const ddp__op *op);
     /* It has its number, and begins (again): who keeps its input, and which way it goes (op->way). */

@@ -262,7 +262,6 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
         e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
         if (ticket) *ticket = e->submitted;
         e->submitted++;
-        if (e->membership) e->membership->queued(e, m);
         ddp__notify(e);
     }
     pthread_mutex_unlock(&e->lock);

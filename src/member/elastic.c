@@ -183,11 +183,6 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     return code;
 }
 
-static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
-{
-    if (m->verb < DDP_SEND) e->member_data->collectives++;
-}
-
 static void ddp__elastic_left(ddp__engine *e, int peer) { if (!e->peers[peer].out_of_world) e->member_data->look = 1; }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
@@ -199,10 +194,9 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__elastic_queued, ddp__shadow_may,
-        ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,   ddp__elastic_left,   ddp__elastic_frame,
-        ddp__elastic_payload, ddp__elastic_read,  ddp__elastic_drops, ddp__epoch_run,     ddp__epoch_check,
-        ddp__shadow_busy};
+        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__shadow_may,    ddp__shadow_began,
+        ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left, ddp__elastic_frame, ddp__elastic_payload,
+        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__shadow_busy};
 
     return &table;
 }

@@ -66,10 +66,13 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (bytes > el->room && e->cfg.kept_bytes > 0)
         return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
                          "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
-    if (bytes <= el->room) return DDP_OK;
-    while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
-    if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
-    return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
+    if (bytes > el->room) {
+        while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
+        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+        DDP__TRY(ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err));
+    }
+    el->collectives++; /* nothing but an error keeps it from being queued now */
+    return DDP_OK;
 }
 
 /* Where so many bytes lie next: in one piece. */
