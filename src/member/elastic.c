@@ -1,91 +1,53 @@
 /* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the search. */
 #include "member/elastic.h"
-#include "wire/hello.h"
 
-/* ---- frames ---- */
+/* ---- frames: what they carry as it lies in memory, up to the last id of the world ---- */
 
-/* The fields of a payload, one after another: written or read. */
-typedef struct ddp__fields {
-    unsigned char *at;
-    int reads;
-} ddp__fields;
-
-static void ddp__field64(ddp__fields *f, uint64_t *v)
+static uint32_t ddp__word_bytes(const ddp__engine *e)
 {
-    if (f->reads) *v = ddp__hello_get(f->at, 8);
-    else ddp__hello_put(f->at, *v, 8);
-    f->at += 8;
+    return (uint32_t)(offsetof(ddp__word, edge) + (size_t)e->world * sizeof(uint64_t));
 }
 
-static void ddp__field32(ddp__fields *f, uint32_t *v)
+static uint32_t ddp__decision_bytes(const ddp__engine *e)
 {
-    if (f->reads) *v = (uint32_t)ddp__hello_get(f->at, 4);
-    else ddp__hello_put(f->at, *v, 4);
-    f->at += 4;
+    return (uint32_t)(sizeof(ddp__view) + (size_t)e->world * sizeof(ddp__done_set));
 }
 
-static void ddp__field_pair(ddp__fields *f, uint32_t *a, uint64_t *b)
+/* The payload of a STATE frame; 0: it is none. */
+static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__word *w)
 {
-    ddp__field32(f, a);
-    ddp__field64(f, b);
+    memset(w, 0, sizeof *w);
+    if (length != ddp__word_bytes(e)) return 0;
+    memcpy(w, in, length);
+    return w->attempts <= DDP__ATTEMPTS;
 }
 
-/* The payload of a STATE frame; its bytes, or 0: what is read is none of length bytes. */
-static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__word *w)
+/* That of an EPOCH frame: ballot, live set, and what each of it had completed. table: zero. */
+static int ddp__decision_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__view *view,
+                              ddp__done_set *table)
 {
-    const unsigned char *start = f.at;
-    const uint32_t least = 68 + 8 * (uint32_t)e->world;
-
-    if (f.reads && length < least) return 0;
-    ddp__field32(&f, &w->round);
-    ddp__field64(&f, &w->vote);
-    ddp__field64(&f, &w->joining);
-    ddp__field64(&f, &w->left);
-    ddp__field_pair(&f, &w->base.ballot, &w->base.live);
-    ddp__field_pair(&f, &w->done.from, &w->done.bits);
-    ddp__field64(&f, &w->refused);
-    ddp__field32(&f, &w->refused_at);
-    ddp__field32(&f, &w->attempts);
-    if (f.reads && (w->attempts > DDP__ATTEMPTS || length != least + 12 * w->attempts)) return 0;
-    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_pair(&f, &w->attempt[i].ballot, &w->attempt[i].live);
-    for (int r = 0; r < e->world; r++) ddp__field64(&f, &w->edge[r]);
-    return (uint32_t)(f.at - start);
-}
-
-/* The decision: ballot, live set, and what each of it had completed. */
-static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__view *view,
-                                     ddp__done_set *table)
-{
-    const unsigned char *start = f.at;
-
-    if (f.reads && length < 12) return 0;
-    ddp__field_pair(&f, &view->ballot, &view->live);
-    if (f.reads && (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
-                    (e->world < 64 && view->live >> e->world) || view->live == 0))
-        return 0;
-    for (int r = 0; r < e->world; r++)
-        if (view->live >> r & 1) ddp__field_pair(&f, &table[r].from, &table[r].bits);
-    return (uint32_t)(f.at - start);
+    if (length != ddp__decision_bytes(e)) return 0;
+    memcpy(view, in, sizeof *view);
+    memcpy(table, in + sizeof *view, length - sizeof *view);
+    return view->live != 0 && (e->world >= 64 || view->live >> e->world == 0);
 }
 
 static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
     ddp__elastic_peer *ep = &e->member_data->peer[peer];
-    const ddp__fields in = {ep->in, 1};
     ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
     ddp__word w;
 
-    memset(&w, 0, sizeof w);
     if (f->type == DDP__FRAME_WANT) {
         ddp__shadow_asked(e, peer, f->seq);
     } else if (f->type == DDP__FRAME_DONE) {
         ep->done.from = f->seq;
         ep->done.bits = f->count | (uint64_t)f->offset << 32;
         ddp__shadow_release(e);
-    } else if (f->type == DDP__FRAME_STATE && ddp__word_fields(e, in, f->length, &w)) {
+    } else if (f->type == DDP__FRAME_STATE && ddp__word_take(e, ep->in, f->length, &w)) {
         ddp__state_read(e, peer, &w, now);
-    } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_fields(e, in, f->length, &view, table)) {
+    } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_take(e, ep->in, f->length, &view, table)) {
         ddp__decision_read(e, peer, &view, table, now);
     } else {
         ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
@@ -97,20 +59,22 @@ static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *
 {
     ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
-    const ddp__fields out = {ep->out, 0};
 
     if (!urgent) return ddp__shadow_frame(e, peer, f);
     if (ep->want_epoch) {
         ep->want_epoch = 0;
         f->type = DDP__FRAME_EPOCH;
-        f->length = ddp__decision_fields(e, out, 0, &el->view, el->table);
+        f->length = ddp__decision_bytes(e);
+        memcpy(ep->out, &el->view, sizeof el->view);
+        memcpy(ep->out + sizeof el->view, el->table, f->length - sizeof el->view);
     } else if (e->peers[peer].out_of_world || (ep->want_state && e->peers[peer].left)) {
         ep->want_state = 0;
         return 0;
     } else if (ep->want_state) {
         ep->want_state = 0;
         f->type = DDP__FRAME_STATE;
-        f->length = ddp__word_fields(e, out, 0, &el->own);
+        f->length = ddp__word_bytes(e);
+        memcpy(ep->out, &el->own, f->length);
     } else if (ep->want_done && !e->frozen) {
         ep->want_done = 0;
         f->type = DDP__FRAME_DONE;

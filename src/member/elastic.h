@@ -32,8 +32,7 @@ DDP_LIB ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_erro
 enum {
     DDP__ELASTIC_WORLD = 64,   /* a live set is one word */
     DDP__ELASTIC_SPAN = 64,    /* operations between the oldest that is kept and the youngest */
-    DDP__ATTEMPTS = 16,        /* live sets that a worker may have agreed to and not seen begin */
-    DDP__WORD_BYTES = 1024     /* longest payload of a STATE or EPOCH frame */
+    DDP__ATTEMPTS = 16         /* live sets that a worker may have agreed to and not seen begin */
 };
 
 /* The operations that a worker has completed: all before from, and from + i where bit i is set. */
@@ -47,6 +46,9 @@ typedef struct ddp__view {
     uint64_t live;
 } ddp__view;
 
+/* The longest payload, that of an EPOCH frame: the view, and what each worker has completed. */
+enum { DDP__WORD_BYTES = sizeof(ddp__view) + DDP__ELASTIC_WORLD * sizeof(ddp__done_set) };
+
 /* What a worker says while an epoch is sought: the payload of a STATE frame. */
 typedef struct ddp__word {
     uint32_t  round;
@@ -59,7 +61,8 @@ typedef struct ddp__word {
     uint32_t  refused_at; /* with so many operations complete */
     uint32_t  attempts;   /* votes since base: epochs that may have begun unseen */
     ddp__view attempt[DDP__ATTEMPTS];
-    uint64_t  edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other */
+    uint64_t  edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other; of the last field as many
+                                           travel as there are ids */
 } ddp__word;
 
 typedef struct ddp__elastic_peer {
