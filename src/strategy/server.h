@@ -8,20 +8,19 @@
 typedef enum ddp__push_kind { DDP__PUSHES, DDP__SAVES, DDP__LEAVES } ddp__push_kind;
 
 typedef struct ddp__push_head {
-    int32_t kind, late;            /* late: of layers that osp put off */
     int64_t samples;
+    int32_t kind;
     float   rate, loss, epoch;
     float   compute_s, bytes_per_s; /* that the worker measured; 0 = not */
-    float   unused[7];
+    float   unused[8];
 } ddp__push_head;
 
 /* In front of an answer: 16 words, then (osp) the importance of each layer of this server, in double. */
 typedef struct ddp__answer_head {
-    int64_t version;               /* updates of this server's layers so far */
     int32_t staleness;             /* of the push before */
-    float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
     int32_t workers;               /* that pushed, where all wait for all */
-    float   unused[8];
+    float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
+    float   unused[10];
 } ddp__answer_head;
 
 enum { DDP__HEAD_WORDS = 16 };
@@ -76,7 +75,6 @@ typedef struct ddp__store {
     double    *importance;         /* [share->layers] osp */
     ddp__client *client;               /* [workers] */
     long      *ticket;             /* [workers] that are waited for */
-    int        next;               /* whose push comes next, where there is an order */
     ddp__answer_head told;         /* means over the workers */
     size_t     sum_count;
 } ddp__store;
@@ -121,8 +119,7 @@ DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
  * into their parameters), and its end. */
-DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late,
-                            float *memory);
+DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */

@@ -298,7 +298,6 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     size_t n;
     float *values = ddp__answer_values(s, t, x, &n);
 
-    t->told.version = *t->pushes;
     t->told.staleness = x->owes ? x->staleness : 0;
     memcpy(x->head, &t->told, sizeof t->told);
     if (t->share->layers) memcpy(x->head + DDP__HEAD_WORDS, t->importance, (size_t)t->share->layers * sizeof(double));

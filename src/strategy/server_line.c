@@ -226,14 +226,13 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     return ddp_post(d, &m, ticket);
 }
 
-int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late, float *memory)
+int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
 {
     const ddp_step_info *info = ddp_reported(d);
     ddp__push_head head;
 
     memset(&head, 0, sizeof head);
     head.kind = DDP__PUSHES;
-    head.late = late;
     head.samples = info->samples;
     head.rate = ddp_rate(d);
     head.loss = (float)info->loss;
@@ -280,7 +279,7 @@ int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
 int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes)
 {
     for (int k = 0; k < s->lines; k++) {
-        if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, 0, NULL));
+        if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, NULL));
         DDP__DO(ddp__line_pull(d, s, &s->line[k], set, NULL));
     }
     for (int k = 0; k < s->lines; k++) DDP__DO(ddp__hold_once(d, &s->line[k].push_ticket, DDP_NO_LAYER));

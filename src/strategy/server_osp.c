@@ -324,7 +324,7 @@ static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 
     for (int k = 0; k < s->lines; k++) {
         if (!ddp__line_has(&s->line[k], x->late)) continue;
-        DDP__DO(ddp__line_push(d, s, &s->line[k], x->late, 1, x->own));
+        DDP__DO(ddp__line_push(d, s, &s->line[k], x->late, x->own));
         DDP__DO(ddp__line_pull(d, s, &s->line[k], x->late, x->mean));
     }
     return 0;
