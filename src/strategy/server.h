@@ -2,6 +2,7 @@
 #ifndef DDP_STRATEGY_SERVER_H
 #define DDP_STRATEGY_SERVER_H
 
+#include "plan/served.h"
 #include "strategy/strategy.h"
 
 /* In front of what is pushed: 16 words, then a bit for each layer of the model that the push is about. */
@@ -79,15 +80,8 @@ typedef struct ddp__store {
     size_t     sum_count;
 } ddp__store;
 
-/* How pushes become updates. */
-typedef enum ddp__push_rule {
-    DDP__RULE_TOGETHER, /* one update when all have pushed: their mean in rank order */
-    DDP__RULE_EACH,     /* an update for each push */
-    DDP__RULE_IN_TURN   /* the same, in the order of iterations and ranks */
-} ddp__push_rule;
-
 typedef struct ddp__servers {
-    ddp__push_rule  rule;
+    ddp_serving rule;              /* one update of the mean of all, in rank order; or of each push */
     int        ahead;              /* iterations that a worker may be ahead of the slowest; -1 = any number */
     int        returns_mean;       /* osp: an answer is the mean gradient, not parameters */
     int        pushes_params;      /* asp, the paper's: what is pushed are parameters */

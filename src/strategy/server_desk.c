@@ -252,10 +252,10 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     int moved = 0, one = 0;
 
-    if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
+    if (s->rule == DDP_SERVING_TOGETHER) return ddp__push_together(d, s, t);
     for (int w = 0; w < s->workers && one >= 0; w++) {
         if (!ddp__has_pushed(&t->client[w])) continue;
-        if (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t)) continue;
+        if (s->rule == DDP_SERVING_IN_TURN && w != ddp__push_turn(s, t)) continue;
         one = ddp__push_each(d, s, t, w);
         moved = 1;
     }
@@ -285,7 +285,7 @@ static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, const ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
-    if (s->rule == DDP__RULE_TOGETHER) return s->returns_mean ? t->sum : t->params;
+    if (s->rule == DDP_SERVING_TOGETHER) return s->returns_mean ? t->sum : t->params;
     if (*n) memcpy(x->in, t->params, *n * sizeof *x->in);
     return x->in;
 }

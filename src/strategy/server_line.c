@@ -1,5 +1,4 @@
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
-#include "plan/served.h"
 #include "run/collective.h"
 #include "run/config.h"
 #include "run/stats.h"
@@ -335,7 +334,6 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 /* In steps 4, 8, 16 and so on: computing is a mean then. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
 {
-    static const ddp_serving rule[] = {DDP_SERVING_TOGETHER, DDP_SERVING_EACH, DDP_SERVING_IN_TURN};
     ddp_stats *stats = ddp_stats_of(d);
     double *bytes = (double *)s->forecast, comm;
     ddp_served x;
@@ -344,7 +342,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
     s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
     if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
     memset(&x, 0, sizeof x);
-    x.rule = rule[s->rule];
+    x.rule = s->rule;
     x.ahead = s->ahead;
     x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
     x.servers = s->lines;

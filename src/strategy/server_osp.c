@@ -93,7 +93,7 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     ddp__late *x = (ddp__late *)self;
     const size_t L = (size_t)ddp_layers(d);
 
-    x->servers.rule = DDP__RULE_TOGETHER;
+    x->servers.rule = DDP_SERVING_TOGETHER;
     x->servers.ahead = -1;
     x->servers.returns_mean = 1;
     DDP__DO(ddp__servers_start(d, &x->servers));

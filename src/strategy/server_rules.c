@@ -11,8 +11,8 @@ static int ddp__push_start(ddp_ctx *d, void *self)
     const ddp_config *c = ddp_settings(d);
     const int slack = c->strategy == DDP_SSP ? c->staleness : 0;
 
-    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack)) s->rule = DDP__RULE_TOGETHER;
-    else s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
+    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack)) s->rule = DDP_SERVING_TOGETHER;
+    else s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP_SERVING_IN_TURN : DDP_SERVING_EACH;
     s->ahead = slack ? slack : -1;
     s->pushes_params = c->strategy == DDP_ASP && c->paper;
     return ddp__servers_start(d, s);
@@ -24,7 +24,7 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     ddp_stats *stats = ddp_stats_of(d);
     ddp__answer_head head;
 
-    if (s->rule == DDP__RULE_TOGETHER) return;
+    if (s->rule == DDP_SERVING_TOGETHER) return;
     for (int k = 0; k < s->lines; k++) {
         memcpy(&head, s->line[k].in, sizeof head);
         s->stale_sum += head.staleness;
