@@ -250,16 +250,15 @@ static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
 
 static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
-    int moved = 0, one = 0;
+    int moved = 0;
 
     if (s->rule == DDP_SERVING_TOGETHER) return ddp__push_together(d, s, t);
-    for (int w = 0; w < s->workers && one >= 0; w++) {
+    for (int w = 0; w < s->workers && moved >= 0; w++) {
         if (!ddp__has_pushed(&t->client[w])) continue;
         if (s->rule == DDP_SERVING_IN_TURN && w != ddp__push_turn(s, t)) continue;
-        one = ddp__push_each(d, s, t, w);
-        moved = 1;
+        moved = ddp__push_each(d, s, t, w);
     }
-    return one < 0 ? one : moved;
+    return moved;
 }
 
 /* ---- answers ---- */
@@ -419,17 +418,14 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 
 int ddp__store_turn(ddp_ctx *d, ddp__servers *s)
 {
-    int moved = 0, one = 0;
+    int moved = 0;
 
-    for (int w = 0; w < s->workers && one >= 0; w++) {
-        one = ddp__client_turn(d, s, s->store, w);
+    for (int w = 0; w <= s->workers; w++) {
+        const int one = w < s->workers ? ddp__client_turn(d, s, s->store, w) : ddp__store_apply(d, s, s->store);
+        if (one < 0) return one;
         moved |= one;
     }
-    if (one >= 0) {
-        one = ddp__store_apply(d, s, s->store);
-        moved |= one;
-    }
-    return one < 0 ? one : moved;
+    return moved;
 }
 
 static int ddp__clients_in(const ddp__servers *s, ddp__client_state state)
