@@ -154,6 +154,7 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     ddp__buckets_free(g);
     DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
+    g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
     g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
     return 0;
 }
@@ -161,13 +162,6 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
 static double ddp__timeline_exposed(const void *self) { return ((const ddp__gradient *)self)->exposed_s; }
 
 /* ---- bytescheduler, usbyte: a layer is whole again, and updated, before its own next forward ---- */
-
-static int ddp__by_priority_start(ddp_ctx *d, void *self)
-{
-    (void)d;
-    ((ddp__gradient *)self)->waits = 1;
-    return 0;
-}
 
 static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 {
@@ -209,7 +203,6 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
 void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
 {
     ddp__strategy_mgwfbp(ops);
-    ops->start = ddp__by_priority_start;
     ops->forward_begin = ddp__by_priority_forward_begin;
     ops->step_end = ddp__by_priority_step_end;
     ops->wait = ddp__by_priority_wait;
