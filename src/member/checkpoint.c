@@ -339,8 +339,6 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-/* ---- saving ---- */
-
 /* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
@@ -530,30 +528,19 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
                                  char *room, ddp_error *err)
 {
-    const size_t world = (size_t)m->world;
-    const char **path = (const char **)ddp__calloc(world, sizeof *path);
-    uint64_t *hash = (uint64_t *)ddp__calloc(world, sizeof *hash);
     ddp__shards *x = NULL;
-    ddp_status code = DDP_OK;
-    int files = 0;
+    ddp_status code = ddp__shards_open(&x, s, m->world, err);
 
-    if (!path || !hash) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     for (int r = 0; code == DDP_OK && r < m->world; r++) {
         if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
         ddp__shard_path(room, folder, m->step, r, m->generation);
-        path[files] = ddp__strdup(room);
-        if (!path[files]) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-        hash[files++] = m->said[r].hash;
+        code = ddp__shards_add(x, room, m->said[r].hash, err);
     }
-    if (code == DDP_OK) code = ddp__shards_open(&x, s, path, hash, files, err);
+    if (code == DDP_OK) code = ddp__shards_cover(x, err);
     ddp__checkpoint_path(room, folder, m->step, "/manifest.json");
     if (code == DDP_OK) code = ddp__model_fits(s, m, room, err);
     if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
     ddp__shards_close(x);
-    for (int i = 0; path && i < files; i++)
-        if (path[i]) DDP_FREE((void *)(uintptr_t)path[i]);
-    if (path) DDP_FREE((void *)path);
-    if (hash) DDP_FREE(hash);
     return code;
 }
 

@@ -5,7 +5,8 @@
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
 typedef struct ddp__shard {
-    const char      *path; /* borrowed */
+    char            *path;
+    uint64_t         hash; /* that it has to have */
     ddp_safetensors *f;    /* NULL: it is not there */
     ddp__share      *share; /* [shares] */
     int              shares, layers;
@@ -71,7 +72,7 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
 }
 
 /* Every value of this worker is in a file. */
-static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
+ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 {
     const char *missing = "";
     const ddp__share *o;
@@ -98,40 +99,44 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
                                  (int)h->states);
             in->used = 1;
         }
+    for (int i = 0; i < x->files; i++)
+        if (x->shard[i].used)
+            DDP__TRY(ddp__worker_unchanged(x->shard[i].f, x->shard[i].hash, x->shard[i].path, err));
     return DDP_OK;
 }
 
-ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash, int files,
-                            ddp_error *err)
+ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err)
 {
     ddp__shards *x = *out = (ddp__shards *)ddp__calloc(1, sizeof *x);
     const ddp__tensor *own = ddp__worker_find(s, "shares");
 
-    if (x) x->shard = (ddp__shard *)ddp__calloc((size_t)files + 1, sizeof *x->shard);
+    if (x) x->shard = (ddp__shard *)ddp__calloc((size_t)most + 1, sizeof *x->shard);
     if (x) x->part = (float *)ddp__calloc(DDP__RESHARD_PART, sizeof *x->part);
     if (!x || !x->shard || !x->part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     x->s = s;
     x->own = (const ddp__share *)own->data;
     x->owns = (int)(own->count / DDP__SHARE_WORDS);
-    for (; x->files < files; x->files++) {
-        ddp__shard *f = &x->shard[x->files];
-        f->path = path[x->files];
-        if (access(f->path, F_OK) && errno == ENOENT) continue;
-        f->f = ddp_safetensors_open(f->path, err);
-        if (!f->f) return err->code;
-        DDP__TRY(ddp__shard_read(f, s, err));
-    }
-    DDP__TRY(ddp__shards_cover(x, err));
-    for (int i = 0; i < files; i++)
-        if (x->shard[i].used) DDP__TRY(ddp__worker_unchanged(x->shard[i].f, hash[i], path[i], err));
     return DDP_OK;
+}
+
+ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err)
+{
+    ddp__shard *f = &x->shard[x->files++];
+
+    f->path = ddp__strdup(path);
+    f->hash = hash;
+    if (!f->path) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    if (access(path, F_OK) && errno == ENOENT) return DDP_OK;
+    f->f = ddp_safetensors_open(path, err);
+    return f->f ? ddp__shard_read(f, x->s, err) : err->code;
 }
 
 void ddp__shards_close(ddp__shards *x)
 {
     if (!x) return;
-    for (int i = 0; x->shard && i <= x->files; i++) {
+    for (int i = 0; i < x->files; i++) {
         ddp_safetensors_close(x->shard[i].f);
+        if (x->shard[i].path) DDP_FREE(x->shard[i].path);
         if (x->shard[i].share) DDP_FREE(x->shard[i].share);
     }
     if (x->shard) DDP_FREE(x->shard);

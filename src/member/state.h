@@ -120,11 +120,12 @@ DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp_
 
 typedef struct ddp__shards ddp__shards;
 
-/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker
- * needs nothing of it. *out is to be closed also after an error.
+/* Adds at most `most` files, each with its hash, and finds each layer's values in them (cover); a file may be missing
+ * where this worker needs nothing of it. *out is to be closed also after an error.
  * load: into s. own: what a strategy keeps of each worker's own follows too. */
-DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash,
-                                    int files, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err);
 DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
 DDP_LIB void       ddp__shards_close(ddp__shards *x);
 
