@@ -332,7 +332,7 @@ static const uint32_t ddp__sha256_k[64] = {
 
 static uint32_t ddp__rotate(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
+static void ddp__sha256_block(uint32_t *state, const unsigned char *b)
 {
     uint32_t w[64], v[8];
     int i;
@@ -345,7 +345,7 @@ static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
         w[i] = w[i - 16] + (ddp__rotate(x, 7) ^ ddp__rotate(x, 18) ^ x >> 3) + w[i - 7] +
                (ddp__rotate(y, 17) ^ ddp__rotate(y, 19) ^ y >> 10);
     }
-    memcpy(v, s->state, sizeof v);
+    memcpy(v, state, sizeof v);
     for (i = 0; i < 64; i++) {
         uint32_t e = v[4], a = v[0], one, two;
         one = v[7] + (ddp__rotate(e, 6) ^ ddp__rotate(e, 11) ^ ddp__rotate(e, 25)) +
@@ -355,46 +355,21 @@ static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
         v[4] += one;
         v[0] = one + two;
     }
-    for (i = 0; i < 8; i++) s->state[i] += v[i];
+    for (i = 0; i < 8; i++) state[i] += v[i];
 }
 
-void ddp__sha256_begin(ddp__sha256 *s)
+void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
-    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the last bytes, a 1 and the length in bits */
+    unsigned char tail[128] = {0};
 
-    memcpy(s->state, start, sizeof start);
-    s->bytes = 0;
-}
-
-void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n)
-{
-    const unsigned char *at = (const unsigned char *)data;
-
-    while (n) {
-        size_t in = (size_t)(s->bytes % 64), now = 64 - in < n ? 64 - in : n;
-        if (now == 64) {
-            ddp__sha256_block(s, at);
-        } else {
-            memcpy(s->block + in, at, now);
-            if (in + now == 64) ddp__sha256_block(s, s->block);
-        }
-        s->bytes += now;
-        at += now;
-        n -= now;
-    }
-}
-
-void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
-{
-    static const unsigned char pad[72] = {0x80};
-    unsigned char length[8];
-    uint64_t bits = s->bytes * 8;
-
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
-    ddp__sha256_add(s, pad, 1 + (size_t)((119 - s->bytes % 64) % 64));
-    ddp__sha256_add(s, length, 8);
-    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
+    for (size_t at = 0; at + 64 <= n; at += 64) ddp__sha256_block(state, (const unsigned char *)data + at);
+    memcpy(tail, (const unsigned char *)data + n - rest, rest);
+    tail[rest] = 0x80;
+    for (size_t i = 0; i < 8; i++) tail[last - 1 - i] = (unsigned char)((uint64_t)n * 8 >> 8 * i & 255);
+    for (size_t at = 0; at < last; at += 64) ddp__sha256_block(state, tail + at);
+    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }
 
 /* ---- stb_ds ---- */

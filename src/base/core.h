@@ -132,16 +132,7 @@ DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 DDP_LIB uint64_t ddp__fresh_number(void);
 
 #define DDP__SHA256_BYTES 32
-
-typedef struct ddp__sha256 {
-    uint32_t state[8];
-    uint64_t bytes;
-    unsigned char block[64];
-} ddp__sha256;
-
-DDP_LIB void ddp__sha256_begin(ddp__sha256 *s);
-DDP_LIB void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n);
-DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes the digest; s is used up */
+DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 

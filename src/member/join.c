@@ -175,7 +175,6 @@ static void ddp__serve_clone(ddp__visit *v)
     unsigned char b[DDP__JOIN_CLONE] = {0}, digest[DDP__SHA256_BYTES];
     uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
     size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
-    ddp__sha256 sha;
     int bad;
 
     if (!number) return;
@@ -184,16 +183,15 @@ static void ddp__serve_clone(ddp__visit *v)
     ddp__hello_put(b + 8, bytes, 8);
     ddp__hello_put(b + 16, at, 8);
     bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
-    ddp__sha256_begin(&sha);
-    ddp__sha256_add(&sha, j->snap, at);
     while (!bad && at < bytes && !ddp__atomic_load(&j->stop)) {
         size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
         bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
-        ddp__sha256_add(&sha, j->snap + at, n);
         at += n;
     }
-    ddp__sha256_end(&sha, digest);
-    if (!bad && at == bytes) bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad && at == bytes) {
+        ddp__sha256(j->snap, bytes, digest); /* as the newcomer does meanwhile */
+        bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    }
     if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
     pthread_mutex_lock(&j->lock);
     j->snap_users--;
