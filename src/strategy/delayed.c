@@ -329,13 +329,11 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
     const size_t layers = (size_t)ddp_layers(d);
 
     x->room = 4 * ddp_layers(d) + 32;
-    x->of = (ddp__delayed_layer *)ddp__calloc(layers, sizeof *x->of);
-    x->q.sent = (int32_t *)ddp__calloc(layers, sizeof *x->q.sent);
-    x->flight = (ddp__flight *)ddp__calloc((size_t)x->room, sizeof *x->flight);
-    if (!x->of || !x->q.sent || !x->flight)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    x->of = (ddp__delayed_layer *)ddp__lists(d, layers, sizeof *x->of);
+    x->q.sent = (int32_t *)ddp__lists(d, layers, sizeof *x->q.sent);
+    x->flight = (ddp__flight *)ddp__lists(d, (size_t)x->room, sizeof *x->flight);
     x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, 1);
-    if (!x->position) return DDP_FAILED;
+    if (!x->of || !x->q.sent || !x->flight || !x->position) return DDP_FAILED;
     DDP__DO(ddp__noise_start(d, &x->noise));
     for (int l = 0; l < ddp_layers(d); l++) {
         x->of[l].count = ddp__gradient_count(d, l);
@@ -349,13 +347,8 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
 
 static void ddp__delayed_close(ddp_ctx *d, void *self)
 {
-    ddp__delayed *x = (ddp__delayed *)self;
-
     (void)d;
-    ddp__schedule_free(&x->plan);
-    if (x->of) DDP_FREE(x->of);
-    if (x->q.sent) DDP_FREE(x->q.sent);
-    if (x->flight) DDP_FREE(x->flight);
+    ddp__schedule_free(&((ddp__delayed *)self)->plan);
 }
 
 void ddp__strategy_deft(ddp_strategy_ops *ops)

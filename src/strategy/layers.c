@@ -1,6 +1,13 @@
 /* What several families do with layers: means, copies from and to arrays, updates of all of them. */
 #include "strategy/strategy.h"
 
+void *ddp__lists(ddp_ctx *d, size_t count, size_t size)
+{
+    const size_t floats = count * size / sizeof(float) + 1;
+
+    return ddp_keep(d, DDP_NO_LAYER, "lists", floats, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+}
+
 size_t ddp__gradient_count(const ddp_ctx *d, int layer)
 {
     int n;

@@ -171,25 +171,25 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     return y->previous ? ddp_copy(d, y->previous, y->anchor + y->from, y->length) : 0;
 }
 
+#ifndef DDP_NO_PLANNERS
 /* What sparse changes are packed from, one layer after the other. */
 static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
-#ifndef DDP_NO_PLANNERS
     const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
 
     o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__gradient_count(d, l) > o->most) o->most = ddp__gradient_count(d, l);
     o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
-    o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
+    o->scratch = (unsigned char *)ddp__lists(d, links, o->scratch_bytes);
     o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
     if (o->shared && ddp_settings(d)->backend) {
         o->packed = ddp_keep(d, DDP_NO_LAYER, "a change here", o->most, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!o->packed) return DDP_MEMORY;
     }
-#endif
-    return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
+    return o->scratch && o->shared ? 0 : DDP_MEMORY;
 }
+#endif
 
 int ddp__outer_start(ddp_ctx *d, void *self)
 {
@@ -207,15 +207,15 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (c->wire == DDP_WIRE_TOPK && !alone && !(o->sites && o->sites->members == ddp_world(d)))
         o->keep = ddp_sparse_keep(c->topk_fraction);
     if (!o->keep) o->sites = NULL;
+    if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
     o->whole = alone || o->keep || c->min_world > 0 || c->join || c->site > 0 ||
                (c->backend && (c->nccl || c->compensation > 0));
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->overlap != DDP_OVERLAP_EAGER;
-    o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
-    if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
-    if (o->keep) DDP__DO(ddp__outer_shared(d, o));
+    o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
+    if (!o->layer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__outer_layer_start(d, o, l));
     return 0;
 }
@@ -252,16 +252,4 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
         DDP__DO(ddp__outer_anchor(d, y));
     }
     return 0;
-}
-
-void ddp__outer_close(ddp_ctx *d, void *self)
-{
-    ddp__outer *o = (ddp__outer *)self;
-
-    for (int l = 0; o->layer && l < ddp_layers(d); l++)
-        if (o->layer[l].gather) DDP_FREE(o->layer[l].gather);
-    if (o->layer) DDP_FREE(o->layer);
-    if (o->scratch) DDP_FREE(o->scratch);
-    if (o->landing) DDP_FREE(o->landing);
-    ddp__partial_close(d, self);
 }

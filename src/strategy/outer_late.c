@@ -62,7 +62,8 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
-    return o->late ? ddp__outer_start(d, self) : DDP_FAILED;
+    o->landing = (int *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->landing);
+    return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
 }
 
 /* What is on its way is here, and nothing lands before its time. */
@@ -225,8 +226,6 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     if (profile) DDP__DO(ddp__late_read(d, o));
     if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
-    if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
-    if (!o->landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
     memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, L * sizeof *o->landing);
     for (size_t l = 0; l < L; l++)
@@ -365,6 +364,6 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__outer_step_end;
     ops->sync_all = ddp__outer_sync_all;
-    ops->close = ddp__outer_close;
+    ops->close = ddp__partial_close;
     ops->transfers = ddp__local_transfers;
 }

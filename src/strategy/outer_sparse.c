@@ -138,9 +138,8 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
     y->blocks = ddp_blocks_of(d, s ? s->across : ddp_group_of(d, y->layer), &y->place);
     y->error = ddp_keep(d, y->layer, "residual", y->share, DDP_KEPT_HERE);
     if (!y->error) return DDP_FAILED;
-    y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
-    if (y->gather) return 0;
-    return ddp_complain(d, DDP_MEMORY, "out of memory for the sparse changes of %d ranks", y->blocks);
+    y->gather = (unsigned char *)ddp__lists(d, (size_t)y->blocks, y->block);
+    return y->gather ? 0 : DDP_MEMORY;
 }
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)

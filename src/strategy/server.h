@@ -109,7 +109,6 @@ typedef struct ddp__servers {
 DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
-DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
  * into their parameters), and its end. */
@@ -127,7 +126,6 @@ DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s,
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
 DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
-DDP_LIB void ddp__store_close(ddp__servers *s);
 DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 

@@ -6,24 +6,25 @@
 
 /* ---- memory ---- */
 
-static int ddp__clients_open(ddp__servers *s, ddp__store *t)
+static int ddp__clients_open(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words, in = words + t->share->count;
+    const size_t layers = (size_t)t->share->layers, workers = (size_t)s->workers;
+    const size_t each = in + words + DDP__HEAD_WORDS + 2 * layers;
+    float *room = (float *)ddp__lists(d, workers * each, sizeof *room);
 
-    t->client = (ddp__client *)ddp__calloc((size_t)s->workers, sizeof *t->client);
-    t->ticket = (long *)ddp__calloc((size_t)s->workers, sizeof *t->ticket);
-    t->at = (size_t *)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->at);
-    t->state = (float **)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->state);
-    t->sum = (float *)ddp__calloc(t->share->count + 1, sizeof *t->sum);
-    if (!t->client || !t->ticket || !t->at || !t->state || !t->sum) return 0;
-    for (int w = 0; w < s->workers; w++) {
-        ddp__client *x = &t->client[w];
-        x->in = (float *)ddp__calloc(in + words + DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
-        if (!x->in) return 0;
-        x->ask = x->in + in;
-        x->head = x->ask + words;
+    t->client = (ddp__client *)ddp__lists(d, workers, sizeof *t->client);
+    t->ticket = (long *)ddp__lists(d, workers, sizeof *t->ticket);
+    t->at = (size_t *)ddp__lists(d, layers, sizeof *t->at);
+    t->state = (float **)ddp__lists(d, layers, sizeof *t->state);
+    t->sum = (float *)ddp__lists(d, t->share->count, sizeof *t->sum);
+    if (!room || !t->client || !t->ticket || !t->at || !t->state || !t->sum) return DDP_MEMORY;
+    for (int w = 0; w < s->workers; w++, room += each) {
+        t->client[w].in = room;
+        t->client[w].ask = room + in;
+        t->client[w].head = room + in + words;
     }
-    return 1;
+    return 0;
 }
 
 /* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
@@ -43,16 +44,15 @@ static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
 {
     const size_t layers = (size_t)share->layers, numbers = 2 * layers + 2 * (size_t)s->workers + 1;
-    ddp__store *t = (ddp__store *)ddp__calloc(1, sizeof *t);
+    ddp__store *t = (ddp__store *)ddp__lists(d, 1, sizeof *t);
     float *kept;
     size_t at = 0;
     int n;
 
+    if (!t) return DDP_MEMORY;
     s->store = t;
-    if (t) t->share = share;
-    if (!t || !ddp__clients_open(s, t))
-        return ddp_complain(d, DDP_MEMORY, "out of memory for serving %zu floats to %d workers", share->count,
-                            s->workers);
+    t->share = share;
+    DDP__DO(ddp__clients_open(d, s, t));
     kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, DDP_KEPT_HERE);
     if (!kept) return DDP_MEMORY;
     t->version = (int64_t *)(void *)kept;
@@ -70,21 +70,6 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
         for (; n-- > 0; at += p++->count) DDP__DO(ddp_download(d, t->params + at, p->data, p->count));
     }
     return 0;
-}
-
-void ddp__store_close(ddp__servers *s)
-{
-    ddp__store *t = s->store;
-
-    if (!t) return;
-    for (int w = 0; t->client && w < s->workers; w++)
-        if (t->client[w].in) DDP_FREE(t->client[w].in);
-    if (t->client) DDP_FREE(t->client);
-    if (t->ticket) DDP_FREE(t->ticket);
-    if (t->at) DDP_FREE(t->at);
-    if (t->state) DDP_FREE(t->state);
-    if (t->sum) DDP_FREE(t->sum);
-    DDP_FREE(t);
 }
 
 /* ---- updates ---- */

@@ -31,17 +31,17 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
     int n, pieces = 1, at = 0;
 
     k->push_ticket = k->pull_ticket = -1;
-    k->layer = (int *)ddp__calloc((size_t)k->layers + 1, sizeof *k->layer);
-    if (!k->layer) return -1;
+    k->layer = (int *)ddp__lists(d, (size_t)k->layers, sizeof *k->layer);
+    if (!k->layer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) {
         if (s->line_of[l] != index) continue;
         k->layer[at++] = l;
         (void)ddp_gradients_of(d, l, &n);
         pieces += n;
     }
-    k->out = (float *)ddp__calloc(out + in, sizeof *k->out);
-    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, 2 * sizeof *k->push);
-    if (!k->out || !k->push) return -1;
+    k->out = (float *)ddp__lists(d, out + in, sizeof *k->out);
+    k->push = (ddp_piece *)ddp__lists(d, (size_t)pieces, 2 * sizeof *k->push);
+    if (!k->out || !k->push) return DDP_MEMORY;
     k->in = k->out + out;
     k->pull = k->push + pieces;
     k->push[0].data = k->out;
@@ -61,8 +61,8 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
         (void)ddp_parameters_of(d, l, &n);
         all += n;
     }
-    s->buffer = (ddp_piece *)ddp__calloc((size_t)all + 1, sizeof *s->buffer);
-    if (!s->buffer) return -1;
+    s->buffer = (ddp_piece *)ddp__lists(d, (size_t)all + 1, sizeof *s->buffer);
+    if (!s->buffer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *p = ddp_parameters_of(d, l, &n), *t = ddp_trained_of(d, l, &trained);
         for (int i = 0; i < n; i++) {
@@ -84,24 +84,22 @@ static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
     double delay;
 
     if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
-    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
-    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
+    s->forecast = ddp__lists(d, 1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
+    return s->forecast ? 0 : DDP_MEMORY;
 }
 
 int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 {
     const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
-    int bad = 0;
 
     s->workers = ddp_world(d) - apart;
     s->lines = apart ? apart : s->workers;
     s->set_words = (layers + 31) / 32;
     s->own = apart ? -1 : rank;
-    s->floats = (size_t *)ddp__calloc((size_t)layers, sizeof *s->floats);
-    s->line_of = (int *)ddp__calloc((size_t)layers, sizeof *s->line_of);
-    s->line = (ddp__line *)ddp__calloc((size_t)s->lines, sizeof *s->line);
-    if (!s->floats || !s->line_of || !s->line)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for %d servers of %d layers", s->lines, layers);
+    s->floats = (size_t *)ddp__lists(d, (size_t)layers, sizeof *s->floats);
+    s->line_of = (int *)ddp__lists(d, (size_t)layers, sizeof *s->line_of);
+    s->line = (ddp__line *)ddp__lists(d, (size_t)s->lines, sizeof *s->line);
+    if (!s->floats || !s->line_of || !s->line) return DDP_MEMORY;
     for (int l = 0; l < layers; l++) {
         s->floats[l] = ddp__gradient_count(d, l);
         s->model += s->floats[l];
@@ -109,32 +107,12 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     ddp__layers_spread(d, s);
     for (int k = 0; k < s->lines; k++) {
         s->line[k].rank = apart ? s->workers + k : k;
-        bad |= ddp__line_open(d, s, k);
+        DDP__DO(ddp__line_open(d, s, k));
     }
-    if (bad || ddp__buffers_list(d, s))
-        return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
+    DDP__DO(ddp__buffers_list(d, s));
     DDP__DO(ddp__forecast_open(d, s));
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
-}
-
-void ddp__servers_close(ddp_ctx *d, void *self)
-{
-    ddp__servers *s = (ddp__servers *)self;
-
-    (void)d;
-    for (int k = 0; s->line && k < s->lines; k++) {
-        ddp__line *line = &s->line[k];
-        if (line->layer) DDP_FREE(line->layer);
-        if (line->out) DDP_FREE(line->out);
-        if (line->push) DDP_FREE(line->push);
-    }
-    ddp__store_close(s);
-    if (s->line) DDP_FREE(s->line);
-    if (s->floats) DDP_FREE(s->floats);
-    if (s->line_of) DDP_FREE(s->line_of);
-    if (s->buffer) DDP_FREE(s->buffer);
-    if (s->forecast) DDP_FREE(s->forecast);
 }
 
 /* ---- one line ---- */

@@ -77,13 +77,13 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
 {
     const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
 
-    x->servers.late_at = (size_t *)ddp__calloc(L, sizeof *x->servers.late_at);
-    x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
-    x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
-    x->now = (unsigned char *)ddp__calloc(words, 4);
+    x->servers.late_at = (size_t *)ddp__lists(d, L, sizeof *x->servers.late_at);
+    x->past_of = (float **)ddp__lists(d, L, sizeof *x->past_of);
+    x->bytes = (double *)ddp__lists(d, L, sizeof *x->bytes);
+    x->now = (unsigned char *)ddp__lists(d, words, 4);
+    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now) return DDP_MEMORY;
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->split)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
+    if (!x->split) return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
 }
@@ -107,14 +107,8 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
 
 static void ddp__late_close(ddp_ctx *d, void *self)
 {
-    ddp__late *x = (ddp__late *)self;
-
-    if (x->servers.late_at) DDP_FREE(x->servers.late_at);
-    if (x->past_of) DDP_FREE(x->past_of);
-    if (x->bytes) DDP_FREE(x->bytes);
-    if (x->now) DDP_FREE(x->now);
-    ddp__osp_close(x->split);
-    ddp__servers_close(d, self);
+    (void)d;
+    ddp__osp_close(((ddp__late *)self)->split);
 }
 
 /* ---- how much ---- */

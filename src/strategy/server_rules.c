@@ -67,7 +67,6 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
     ops->wait = ddp__servers_wait;
     ops->serve = ddp__servers_serve;
     ops->tell_servers = ddp__servers_tell;
-    ops->close = ddp__servers_close;
     ops->failed = ddp__servers_failed;
 }
 

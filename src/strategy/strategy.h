@@ -10,9 +10,11 @@
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
-/* layers.c: floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
+/* layers.c: zeroed memory for lists of the strategy's own, made in start and there until ddp_close (NULL: the context has
+ * the error); floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
  * posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing to wait for); lists into an array
  * and back; a layer's gradients, 0; the update of every layer; an error that is not the context's yet. */
+DDP_LIB void  *ddp__lists(ddp_ctx *d, size_t count, size_t size);
 DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);
 DDP_LIB ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count);
 DDP_LIB int ddp__hold_once(ddp_ctx *d, long *ticket, int layer);
