@@ -181,6 +181,15 @@ char *ddp__strdup(const char *s)
     return p;
 }
 
+/* ---- order ---- */
+
+int ddp__rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
 /* ---- the clock ---- */
 
 double ddp_now(void)

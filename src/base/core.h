@@ -41,6 +41,7 @@ DDP_LIB double ddp__memory_total(void);
 /* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
+DDP_LIB int   ddp__rising(const void *a, const void *b); /* qsort's order of doubles, and of what begins with one */
 /* For "%s%s": a layer without a name of its own is called "layer 5" already. */
 #define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
 

@@ -215,14 +215,6 @@ void ddp__incidents_free(ddp__incidents *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Turns and acts begin with their time. */
-static int ddp__time_order(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall lasts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
@@ -257,8 +249,8 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
             l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
         }
     }
-    qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__time_order);
-    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
+    qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__rising);
+    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__rising);
     for (int k = 0; k < l->own.turns; k++) l->own.turn[k].rate = ddp__script_rate(s, rank, l->own.rate, l->own.turn[k].at);
     return DDP_OK;
 }

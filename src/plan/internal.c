@@ -119,12 +119,6 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
     return array;
 }
 
-int ddp__rising(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int ddp__by_rank(const void *a, const void *b)
 {
     const ddp__ranked *x = (const ddp__ranked *)a, *y = (const ddp__ranked *)b;

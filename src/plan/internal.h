@@ -74,8 +74,7 @@ typedef struct ddp__ranked {
     int    i;
 } ddp__ranked;
 
-/* For qsort: doubles rising; ddp__ranked by rising key, equal ones by index. */
-DDP_LIB int  ddp__rising(const void *a, const void *b);
+/* For qsort: by rising key, equal ones by index. */
 DDP_LIB int  ddp__by_rank(const void *a, const void *b);
 DDP_LIB void ddp__swap(int *order, int i, int j);
 DDP_LIB void ddp__reverse(int *order, int i, int j); /* the run from i to j */

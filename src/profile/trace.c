@@ -10,12 +10,6 @@ const char *ddp_span_kind_name(ddp_span_kind kind)
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
 
-static int ddp__interval_order(const void *pa, const void *pb)
-{
-    const ddp__interval *a = (const ddp__interval *)pa, *b = (const ddp__interval *)pb;
-    return (a->begin > b->begin) - (a->begin < b->begin);
-}
-
 /* The union of the chosen spans as disjoint intervals in rising order, into out [n]. */
 static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__interval *out)
 {
@@ -27,7 +21,7 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
         out[count++].end = spans[i].end_s;
     }
     if (count == 0) return 0;
-    qsort(out, (size_t)count, sizeof *out, ddp__interval_order);
+    qsort(out, (size_t)count, sizeof *out, ddp__rising);
     for (int i = 1; i < count; i++) {
         if (out[i].begin > out[last].end) out[++last] = out[i];
         else if (out[i].end > out[last].end) out[last].end = out[i].end;
