@@ -165,34 +165,25 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
 }
 
 /* Closes the file, and leaves it under its name if keep and all went well. */
-static void ddp__file_close(ddp__file *o, int keep)
+static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
 {
-    int straight = !strcmp(o->tmp, o->path);
+    const int straight = !strcmp(o->tmp, o->path);
+    ddp_status s = DDP_OK;
 
     if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL && errno != EROFS) o->why = errno;
     if (fclose(o->f) && !o->why) o->why = errno;
     if (!straight && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
     if (!straight && (!keep || o->why)) remove(o->tmp);
-}
-
-void ddp__file_drop(ddp__file *o)
-{
-    ddp__file_close(o, 0);
-    DDP_FREE(o->path);
-    DDP_FREE(o->tmp);
-}
-
-ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
-{
-    ddp_status s = DDP_OK;
-
-    ddp__file_close(o, 1);
     if (o->why) s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
-    else if (strcmp(o->tmp, o->path)) s = ddp__folder_flush(o->path, err);
+    else if (keep && !straight) s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;
 }
+
+void ddp__file_drop(ddp__file *o) { (void)ddp__file_close(o, 0, NULL); }
+
+ddp_status ddp__file_end(ddp__file *o, ddp_error *err) { return ddp__file_close(o, 1, err); }
 
 ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
 {
