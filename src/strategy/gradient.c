@@ -108,6 +108,8 @@ int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
     ddp__gradient *g = (ddp__gradient *)self;
 
     (void)forward;
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
+    DDP__DO(ddp__buckets_send(d, g)); /* ssgd's; others have left */
     for (int i = 0; i < g->buckets; i++) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
     ddp__buckets_again(d, g);
     DDP__DO(ddp_clip(d));
@@ -173,25 +175,17 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
     return 0;
 }
 
-static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
-{
-    ddp__gradient *g = (ddp__gradient *)self;
-
-    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
-    DDP__DO(ddp__buckets_send(d, g));
-    return ddp__gradient_step_end(d, self, forward);
-}
-
-static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+static int ddp__gradient_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
+    const int whole = ddp_settings(d)->strategy == DDP_SSGD;
     int n = 0;
 
-    (void)d;
     *period = 1;
     for (int i = 0; i < g->buckets && n < room; i++) {
-        const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
-        if (g->bucket[i].from == 0) out[n++] = t; /* a layer counts once */
+        const ddp__bucket *b = &g->bucket[i];
+        const ddp_transfer t = {0, b->first, b->last, whole ? -1 : b->last};
+        if (b->from == 0) out[n++] = t; /* a layer counts once */
     }
     return n;
 }
@@ -211,22 +205,14 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
     return ddp__buckets_send(d, g);
 }
 
-static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
-{
-    int n = ddp__ssgd_transfers(d, self, period, out, room);
-
-    for (int i = 0; i < n; i++) out[i].behind = out[i].last;
-    return n;
-}
-
 void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 {
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_WITH_ALL;
     ops->self_bytes = sizeof(ddp__gradient);
     ops->start = ddp__ssgd_start;
-    ops->step_end = ddp__ssgd_step_end;
-    ops->transfers = ddp__ssgd_transfers;
+    ops->step_end = ddp__gradient_step_end;
+    ops->transfers = ddp__gradient_transfers;
     ops->close = ddp__gradient_close;
 }
 
@@ -235,6 +221,4 @@ void ddp__strategy_wfbp(ddp_strategy_ops *ops)
     ddp__strategy_ssgd(ops);
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
-    ops->step_end = ddp__gradient_step_end;
-    ops->transfers = ddp__wfbp_transfers;
 }
