@@ -78,9 +78,6 @@ static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
 
 /* ---- as bytes ---- */
 
-/* Less than what a checkpoint allows any plan (ddp_blob_new). */
-static size_t ddp__schedule_most(ddp_ctx *d) { return 65536 + 256 * (size_t)ddp_layers(d); }
-
 static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 {
     return sizeof *h + ((size_t)h->layers + (size_t)h->updates + (size_t)h->iterations + 1) * sizeof(int32_t) +
@@ -141,14 +138,8 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
     return bad;
 }
 
-/* 0: sent in forward, 1: before the new gradients, 2: one of them. */
-static int ddp__send_stage(const ddp_delayed_plan *p, const ddp_delayed_send *x)
-{
-    return x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s;
-}
-
-/* The parts that one stage sends, in the planner's order: output side first on each link, a layer's as one message.
- * range: [4 x layers] */
+/* The parts that one stage (0: sent in forward, 1: before the new gradients, 2: one of them) sends, in the planner's
+ * order: output side first on each link, a layer's as one message. range: [4 x layers] */
 static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage, int swapped,
                                 int *range)
 {
@@ -158,7 +149,7 @@ static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int
     for (int i = step->first_send; i < step->first_send + step->sends; i++) {
         const ddp_delayed_send *x = &p->send[i];
         int *r = &range[4 * x->bucket + 2 * x->link];
-        if (ddp__send_stage(p, x) != stage) continue;
+        if (stage != (x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s)) continue;
         if (r[1] == 0 || x->part < r[0]) r[0] = x->part;
         if (x->part + 1 > r[1]) r[1] = x->part + 1;
     }
@@ -355,6 +346,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     ddp_preserved judged;
     ddp_delayed_plan plan;
     const int tests = ddp__delayed_model(d, noise, &model);
+    const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows (ddp_blob_new) */
     int bad;
 
     memset(&judged, 0, sizeof judged);
@@ -362,7 +354,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     if (tests) DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
     else DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
     bad = ddp__schedule_pack(d, &plan, w, tests ? judged.accepted : -1, out);
-    if (!bad && out->size > ddp__schedule_most(d)) ddp_blob_free(out);
+    if (!bad && out->size > most) ddp_blob_free(out);
     else if (!bad) ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
     ddp_delayed_plan_free(&plan);
     return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
