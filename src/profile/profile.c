@@ -256,13 +256,10 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
                                    ddp_error *err)
 {
     int where[DDP__COLS], number = 1, rows = 0, l = 0;
-    char *line;
+    char none[1] = "", *line;
     const char *s;
-    ddp_status status;
 
-    if (size == 0)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s",
-                         path);
+    if (size == 0) text = none;
     if (strlen(text) != size)
         return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path, strlen(text));
     if (size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3;
@@ -277,9 +274,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     while ((line = ddp__csv_line(&text)) != NULL) {
         number++;
         if (!line[strspn(line, " \t")]) continue;
-        status = ddp__csv_row(path, number, line, where, link, out, l, err);
-        l++;
-        if (status != DDP_OK) return status;
+        DDP__TRY(ddp__csv_row(path, number, line, where, link, out, l++, err));
     }
     if (l == 0) return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
