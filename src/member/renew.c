@@ -69,11 +69,11 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
     p->out_text = (const char *)ep->tail;
 }
 
-static void ddp__in_drop(ddp__engine *e, int peer)
+static void ddp__in_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
 
-    if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
+    if (p->in_state == DDP__IN_HEAD || !(lost ? p->in_op != NULL : ddp__is_collective(&p->in))) return;
     if (p->in_state == DDP__IN_PAYLOAD && !p->discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
@@ -107,7 +107,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
         ddp__out_drop(e, r, 0);
-        ddp__in_drop(e, r);
+        ddp__in_drop(e, r, 0);
         ddp__chain_drop(e, &e->peers[r].pending);
     }
     for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
@@ -158,11 +158,7 @@ static void ddp__peers_renew(ddp__engine *e)
         ep->want_done = !p->out_of_world && r != e->rank;
         if (!p->out_of_world || !was) continue;
         ddp__out_drop(e, r, 1);
-        if (p->in_op) { /* straight into its memory */
-            p->in_op = NULL;
-            p->in_state = DDP__IN_PAYLOAD;
-            p->discard = 1;
-        }
+        ddp__in_drop(e, r, 1); /* straight into its memory */
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
             if (p->paired[i] && !ddp__op_void(e, p->paired[i]))
