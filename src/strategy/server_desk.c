@@ -74,11 +74,11 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
 
 /* ---- updates ---- */
 
-static ddp__push_head ddp__pushed_head(const ddp__client *x)
+static ddp__push_head ddp__push_head_of(const float *in)
 {
     ddp__push_head head;
 
-    memcpy(&head, x->in, sizeof head);
+    memcpy(&head, in, sizeof head);
     return head;
 }
 
@@ -105,13 +105,13 @@ static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIEN
 static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
-    const int64_t samples = ddp__pushed_head(&t->client[first]).samples;
+    const int64_t samples = ddp__push_head_of(t->client[first].in).samples;
     int64_t all = 0;
     int equal = 1;
     double loss = 0;
 
     for (int w = first; w < s->workers; w++) {
-        const int64_t own = ddp__has_pushed(&t->client[w]) ? ddp__pushed_head(&t->client[w]).samples : 0;
+        const int64_t own = ddp__push_head_of(t->client[w].in).samples;
         if (!ddp__has_pushed(&t->client[w])) continue;
         equal &= own == samples;
         all += own;
@@ -119,7 +119,7 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
     memset(&t->told, 0, sizeof t->told);
     t->told.workers = pushed;
     for (int w = first; w < s->workers; w++) {
-        const ddp__push_head head = ddp__pushed_head(&t->client[w]);
+        const ddp__push_head head = ddp__push_head_of(t->client[w].in);
         const double part = equal ? 1.0 / pushed : (double)head.samples / (double)all;
         if (!ddp__has_pushed(&t->client[w])) continue;
         ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == first);
@@ -128,7 +128,7 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
         if (head.bytes_per_s > t->told.bytes_per_s) t->told.bytes_per_s = head.bytes_per_s;
     }
     t->told.loss = (float)loss;
-    t->told.epoch = ddp__pushed_head(&t->client[first]).epoch;
+    t->told.epoch = ddp__push_head_of(t->client[first].in).epoch;
     if (equal && pushed > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)pushed, 1);
 }
 
@@ -181,7 +181,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
             return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank %d", w, first);
     t->sum_count = one->got.count - words;
     ddp__push_mean(s, t, first, pushed, t->sum_count);
-    w = ddp__store_update(d, s, t, one->in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(one).rate);
+    w = ddp__store_update(d, s, t, one->in + DDP__HEAD_WORDS, t->sum, ddp__push_head_of(one->in).rate);
     if (w) return -w;
     ++*t->pushes;
     for (w = first; w < s->workers; w++) {
@@ -212,7 +212,7 @@ static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 
     x->staleness = (int)(*t->pushes - t->pulled[w]);
     if (s->pushes_params) ddp__store_merge(t, in + s->set_words, scale);
-    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__pushed_head(x).rate * scale);
+    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__push_head_of(x->in).rate * scale);
     ++*t->pushes;
     t->clock[w]++;
     x->state = DDP__CLIENT_DONE;
@@ -333,17 +333,16 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-/* before: what it is to be asked for again, if nobody came. */
-static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x, const float *in,
-                                          ddp__client_state before)
+/* What has come of one that hears or waits; nobody: it is to be asked for again. */
+static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x)
 {
-    ddp__push_head head;
+    const int hears = x->state == DDP__CLIENT_HEARS, kind = ddp__push_head_of(hears ? x->in : x->ask).kind;
 
-    if (x->got.verb == DDP_SERVE) return w < 64 && !(ddp_live(d) >> w & 1) ? DDP__CLIENT_LOST : before;
+    if (x->got.verb == DDP_SERVE && w < 64 && !(ddp_live(d) >> w & 1)) return DDP__CLIENT_LOST;
+    if (x->got.verb == DDP_SERVE) return hears ? DDP__CLIENT_FREE : DDP__CLIENT_DONE;
     if (x->got.verb == DDP_PULL) return DDP__CLIENT_ASKED;
-    memcpy(&head, in, sizeof head);
-    if (head.kind == DDP__SAVES) return DDP__CLIENT_SAVES;
-    if (head.kind == DDP__LEAVES) return DDP__CLIENT_LEFT;
+    if (kind == DDP__SAVES) return DDP__CLIENT_SAVES;
+    if (kind == DDP__LEAVES) return DDP__CLIENT_LEFT;
     x->owes = 1;
     return DDP__CLIENT_PUSHED;
 }
@@ -383,9 +382,7 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:
         if (w == s->own) ddp__own_hear(s, x);
-        else if (ddp_server_done(d, x->ticket))
-            x->state = before == DDP__CLIENT_HEARS ? ddp__client_word(d, w, x, x->in, DDP__CLIENT_FREE)
-                                                   : ddp__client_word(d, w, x, x->ask, DDP__CLIENT_DONE);
+        else if (ddp_server_done(d, x->ticket)) x->state = ddp__client_word(d, w, x);
         break;
     case DDP__CLIENT_ASKED:
         if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
