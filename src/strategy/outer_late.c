@@ -316,14 +316,6 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-static void ddp__outer_eager(ddp_strategy_ops *ops)
-{
-    ops->start = ddp__late_start;
-    ops->step_end = ddp__eager_step_end;
-    ops->wait = ddp__late_wait;
-    ops->sync_all = ddp__eager_sync_all;
-}
-
 /* ---- diloco and sparseloco ---- */
 
 /* sparseloco is diloco with other defaults. */
@@ -343,7 +335,12 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
         return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
                          "or leave it 0", ops->name, c->compensation);
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
-    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
+    if (c->overlap == DDP_OVERLAP_EAGER) {
+        ops->start = ddp__late_start;
+        ops->step_end = ddp__eager_step_end;
+        ops->wait = ddp__late_wait;
+        ops->sync_all = ddp__eager_sync_all;
+    }
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
     if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
