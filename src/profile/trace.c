@@ -29,13 +29,6 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
     return last + 1;
 }
 
-static double ddp__interval_sum(const ddp__interval *v, int n)
-{
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += v[i].end - v[i].begin;
-    return sum;
-}
-
 /* Length of the intersection of two unions: one walk over both. */
 static double ddp__interval_common(const ddp__interval *a, int na, const ddp__interval *b, int nb)
 {
@@ -62,7 +55,8 @@ static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned 
     if (!room) return 0;
     na = ddp__span_merge(spans, n, a, room);
     nb = ddp__span_merge(spans, n, b, room + count);
-    *whole = ddp__interval_sum(room, na);
+    *whole = 0;
+    for (int i = 0; i < na; i++) *whole += room[i].end - room[i].begin;
     *common = ddp__interval_common(room, na, room + count, nb);
     DDP_FREE(room);
     return 1;
