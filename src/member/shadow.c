@@ -145,12 +145,6 @@ void ddp__shadow_result(ddp__engine *e, ddp__op *op)
     ddp__shadow_release(e);
 }
 
-/* Who serves has no part in what came behind ddp__engine_retire. */
-static int ddp__shadow_takes(const ddp__engine *e, int id, uint32_t seq)
-{
-    return id < e->blocks || (int32_t)(seq - e->retired_at) < 0;
-}
-
 void ddp__shadow_release(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -158,9 +152,11 @@ void ddp__shadow_release(ddp__engine *e)
 
     while (el->oldest != e->next_seq) {
         const ddp__kept *k = ddp__kept_of(el, el->oldest);
+        /* who serves has no part in what came behind ddp__engine_retire */
+        const int takers = (int32_t)(el->oldest - e->retired_at) < 0 ? e->world : e->blocks;
         int all = k->result;
-        for (int r = 0; r < e->world && all; r++)
-            all = r == e->rank || e->peers[r].out_of_world || e->peers[r].left || !ddp__shadow_takes(e, r, el->oldest) ||
+        for (int r = 0; r < takers && all; r++)
+            all = r == e->rank || e->peers[r].out_of_world || e->peers[r].left ||
                   ddp__done_has(&el->peer[r].done, el->oldest);
         if (!all) break;
         el->tail = k->end;
