@@ -142,8 +142,6 @@ static void ddp__manifest_free(ddp__manifest *m)
 {
     ddp__json_free(m->root);
     if (m->said) DDP_FREE(m->said);
-    m->root = NULL;
-    m->said = NULL;
 }
 
 /* Is it of this model, and may this run take it? *kin: of as many copies, this strategy and period, so that each copy
