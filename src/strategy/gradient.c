@@ -81,19 +81,15 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     return ddp_post(d, &m, &b->ticket);
 }
 
-static int ddp__bucket_ready(const ddp__gradient *g, const ddp__bucket *b)
-{
-    int l = b->last;
-
-    while (l <= b->first && g->of[l].ready) l++;
-    return l > b->first;
-}
-
 /* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
-    for (; g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
-        DDP__DO(ddp__bucket_send(d, g, &g->bucket[g->next]));
+    for (; g->next < g->buckets; g->next++) {
+        ddp__bucket *b = &g->bucket[g->next];
+        for (int l = b->last; l <= b->first; l++)
+            if (!g->of[l].ready) return 0;
+        DDP__DO(ddp__bucket_send(d, g, b));
+    }
     return 0;
 }
 
