@@ -161,7 +161,7 @@ static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long se
         t->kn->affine(out, out, NULL, d, shrink, 0, 0, 0);
     }
     stat[0] = max;
-    stat[1] = t->kn->exp_sum(row, row, seen, t->scale, max) + (fresh ? 0 : stat[1]);
+    stat[1] = t->kn->softmax(row, row, seen, t->scale, max, 1, 0) + (fresh ? 0 : stat[1]);
 }
 
 /* One tile of queries of one head against n keys from s on. */

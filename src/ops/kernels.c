@@ -163,32 +163,20 @@
         return ddp__total_##S(&sum);                                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    static ATTR float ddp__exp_sum_##S(float *y, const float *x, long n, float scale, float shift)                     \
+    static ATTR float ddp__softmax_##S(float *y, const float *x, long n, float scale, float shift,                     \
+                                       float factor, int add)                                                          \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, v;                                                                                     \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */                          \
             v = v * scale - shift;                                                                                     \
             ddp__exp_##S(&v);                                                                                          \
+            v = v * factor;                                                                                            \
             sum = sum + v;                                                                                             \
-            if (y) ddp__store_##S(y + i, &v, n - i, 0);                                                                \
+            if (y) ddp__store_##S(y + i, &v, n - i, add);                                                              \
         }                                                                                                              \
         return ddp__total_##S(&sum);                                                                                   \
     }                                                                                                                  \
-                                                                                                                       \
-    static ATTR void ddp__softmax_##S(float *y, const float *x, long n, float scale, float shift,                      \
-                                      float factor, int add)                                                           \
-    {                                                                                                                  \
-        ddp__vec_##S v;                                                                                                \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            v = v * scale - shift;                                                                                     \
-            ddp__exp_##S(&v);                                                                                          \
-            v = v * factor;                                                                                            \
-            ddp__store_##S(y + i, &v, n - i, add);                                                                     \
-        }                                                                                                              \
-    }                                                                                                                  \
-                                                                                                                       \
     static ATTR void ddp__softmax_grad_##S(float *d, const float *p, long n, float mean, float factor)                 \
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
@@ -227,47 +215,46 @@
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
-    static ATTR void ddp__norm_##S(float *y, const float *x, const float *scale,                                       \
-                                   const float *shift, long n, float eps, float *stat)                                 \
+    static inline ATTR __attribute__((always_inline)) void ddp__norm_of_##S(                                           \
+        float *y, const float *x, const float *scale, const float *shift, long n, float eps, float *stat, int rms)     \
     {                                                                                                                  \
-        ddp__vec_##S sum = {0}, square = {0}, v, w, b;                                                                 \
-        float mean, rstd;                                                                                              \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+        ddp__vec_##S sum = {0}, square = {0}, b = {0}, v, w;                                                           \
+        float mean = 0, rstd;                                                                                          \
+        for (long i = 0; i < n && !rms; i += ddp__lanes_##S) {                                                         \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             sum = sum + v;                                                                                             \
         }                                                                                                              \
-        mean = ddp__total_##S(&sum) / (float)n;                                                                        \
+        if (!rms) *stat++ = mean = ddp__total_##S(&sum) / (float)n;                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, mean);                                                                     \
             v = v - mean;                                                                                              \
             square = square + v * v;                                                                                   \
         }                                                                                                              \
-        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
+        *stat = rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                         \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            ddp__load_##S(&b, shift + i, n - i, 0);                                                                    \
-            v = (v - mean) * rstd * w + b;                                                                             \
+            if (!rms) ddp__load_##S(&b, shift + i, n - i, 0);                                                          \
+            v = (v - mean) * rstd * w;                                                                                 \
+            if (!rms) v = v + b;                                                                                       \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
-        stat[0] = mean;                                                                                                \
-        stat[1] = rstd;                                                                                                \
     }                                                                                                                  \
                                                                                                                        \
-    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)). */                                     \
-    static ATTR void ddp__norm_grad_##S(float *dx, const float *x, const float *scale,                                 \
-                                        const float *dy, long n, const float *stat, int add)                           \
+    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)); rms: no mean(d). */                    \
+    static inline ATTR __attribute__((always_inline)) void ddp__norm_grad_of_##S(                                      \
+        float *dx, const float *x, const float *scale, const float *dy, long n, const float *stat, int rms, int add)   \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, dots = {0}, v, w, d;                                                                   \
-        const float mean = stat[0], rstd = stat[1];                                                                    \
+        const float mean = rms ? 0 : stat[0], rstd = rms ? stat[0] : stat[1];                                          \
         float mean_d, mean_dh;                                                                                         \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = d * w;                                                                                                 \
-            sum = sum + d;                                                                                             \
+            if (!rms) sum = sum + d;                                                                                   \
             dots = dots + d * ((v - mean) * rstd);                                                                     \
         }                                                                                                              \
-        mean_d = ddp__total_##S(&sum) / (float)n;                                                                      \
+        mean_d = rms ? 0 : ddp__total_##S(&sum) / (float)n;                                                            \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
@@ -277,6 +264,19 @@
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
+    static ATTR void ddp__norm_##S(float *y, const float *x, const float *scale, const float *shift, long n,           \
+                                   float eps, float *stat)                                                             \
+    {                                                                                                                  \
+        if (shift) ddp__norm_of_##S(y, x, scale, shift, n, eps, stat, 0);                                              \
+        else ddp__norm_of_##S(y, x, scale, shift, n, eps, stat, 1);                                                    \
+    }                                                                                                                  \
+                                                                                                                       \
+    static ATTR void ddp__norm_grad_##S(float *dx, const float *x, const float *scale, const float *dy, long n,        \
+                                        const float *stat, int rms, int add)                                           \
+    {                                                                                                                  \
+        if (rms) ddp__norm_grad_of_##S(dx, x, scale, dy, n, stat, 1, add);                                             \
+        else ddp__norm_grad_of_##S(dx, x, scale, dy, n, stat, 0, add);                                                 \
+    }                                                                                                                  \
     static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum)  \
     {                                                                                                                  \
         ddp__vec_##S one = {0}, two = {0}, u, v;                                                                       \
@@ -389,45 +389,6 @@
             for (p = 0; p < k; p++) dst[p * width + i] = src[at[i] + p];                                               \
     }                                                                                                                  \
                                                                                                                        \
-    /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                                        \
-    static ATTR void ddp__rms_##S(float *y, const float *x, const float *scale, long n, float eps, float *stat)        \
-    {                                                                                                                  \
-        ddp__vec_##S square = {0}, v, w;                                                                               \
-        float rstd;                                                                                                    \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            square = square + v * v;                                                                                   \
-        }                                                                                                              \
-        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            v = v * rstd * w;                                                                                          \
-            ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
-        }                                                                                                              \
-        *stat = rstd;                                                                                                  \
-    }                                                                                                                  \
-                                                                                                                       \
-    /* h = x rstd, d = dy * scale: dx = rstd (d - h mean(d h)). */                                                     \
-    static ATTR void ddp__rms_grad_##S(float *dx, const float *x, const float *scale,                                  \
-                                       const float *dy, long n, const float *stat, int add)                            \
-    {                                                                                                                  \
-        ddp__vec_##S dots = {0}, v, w, d;                                                                              \
-        const float rstd = *stat;                                                                                      \
-        float mean_dh;                                                                                                 \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
-            dots = dots + d * w * (v * rstd);                                                                          \
-        }                                                                                                              \
-        mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
-            d = (d * w - v * rstd * mean_dh) * rstd;                                                                   \
-            ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
-        }                                                                                                              \
-    }                                                                                                                  \
-                                                                                                                       \
     static ATTR void ddp__swiglu_##S(float *y, const float *a, const float *b, long n)                                 \
     {                                                                                                                  \
         ddp__vec_##S u, v, e;                                                                                          \
@@ -472,11 +433,10 @@
         }                                                                                                              \
     }                                                                                                                  \
     static const ddp__kernels ddp__kernels_##S = {                                                                     \
-        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__gemm_at_##S, ddp__max_##S, ddp__dot_##S,                       \
-        ddp__exp_sum_##S, ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S,                                      \
-        ddp__gelu_grad_##S, ddp__norm_##S, ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S,                        \
-        ddp__swiglu_##S, ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S,                     \
-        ddp__gather_##S, ddp__panels_##S, ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
+        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__gemm_at_##S, ddp__max_##S, ddp__dot_##S, ddp__softmax_##S,     \
+        ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, ddp__norm_grad_##S, ddp__swiglu_##S,  \
+        ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, ddp__panels_##S,    \
+        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 #if defined(__aarch64__) /* 32 vector registers */
 DDP__KERNEL_SET(base, 16, 8, DDP__ROWS_8, DDP__KERNEL_PLAIN)

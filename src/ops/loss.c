@@ -41,7 +41,7 @@ static void ddp__loss_rows(void *user, long first, long last)
     for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * n;
         stat[2 * i] = kn->max(x, n);
-        stat[2 * i + 1] = kn->exp_sum(NULL, x, n, 1, stat[2 * i]);
+        stat[2 * i + 1] = kn->softmax(NULL, x, n, 1, stat[2 * i], 1, 0);
     }
 }
 

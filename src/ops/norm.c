@@ -56,9 +56,7 @@ static void ddp__norm_rows(void *user, long first, long last)
 
     for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * z.n;
-        float *y = (float *)call->out + i * z.n, *stat = (float *)call->saved + i * z.saved;
-        if (z.centred) kn->norm(y, x, scale, shift, z.n, eps, stat);
-        else kn->rms(y, x, scale, z.n, eps, stat);
+        kn->norm((float *)call->out + i * z.n, x, scale, shift, z.n, eps, (float *)call->saved + i * z.saved);
     }
 }
 
@@ -69,10 +67,9 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
 
     for (long i = first; i < last; i++)
-        (z.centred ? kn->norm_grad : kn->rms_grad)(
-            (float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
-            (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
-            (const float *)call->saved + i * z.saved, call->add_in[0]);
+        kn->norm_grad((float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
+                      (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
+                      (const float *)call->saved + i * z.saved, !z.centred, call->add_in[0]);
 }
 
 /* Adds a row to the sums of n columns; shift may be NULL. */

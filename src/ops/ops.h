@@ -42,23 +42,18 @@ typedef struct ddp__kernels {
     float (*max)(const float *x, long n);
     /* sum over x*y. */
     float (*dot)(const float *x, const float *y, long n);
-    /* sum of e = exp(scale * x - shift); y (may be NULL) receives e. */
-    float (*exp_sum)(float *y, const float *x, long n, float scale, float shift);
-    /* y = or += factor * exp(scale * x - shift). */
-    void (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
+    /* sum of e = factor * exp(scale * x - shift); y (may be NULL) = or += e. */
+    float (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
     /* d = factor * p * (d - mean): through a softmax whose probabilities are p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
     /* GELU, tanh form, and dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
-    /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). */
+    /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). shift NULL, rms 1: mean
+     * and shift are 0, var is mean(x^2), and stat has rstd alone. */
     void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps, float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
-                      const float *stat, int add);
-    /* y = x * rstd * scale; stat receives rstd = 1/sqrt(mean(x^2) + eps). */
-    void (*rms)(float *y, const float *x, const float *scale, long n, float eps, float *stat);
-    void (*rms_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
-                     const float *stat, int add);
+                      const float *stat, int rms, int add);
     /* y = silu(a) * b; its gradients, each may be NULL. */
     void (*swiglu)(float *y, const float *a, const float *b, long n);
     void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy,

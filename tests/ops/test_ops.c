@@ -536,12 +536,12 @@ static void row_case(const ddp__kernels *kn, long n)
     assert_true(kn->max(x, n) == max);
     assert_true(fabs((double)kn->dot(x, z, n) - dot) < 1e-5 * (1 + 10 * sqrt((double)n)));
     for (i = 0; i < n; i++) sum += exp(0.5 * (double)x[i] - (double)max);
-    assert_true(fabs((double)kn->exp_sum(y, x, n, 0.5f, max) / sum - 1) < 1e-6);
+    assert_true(fabs((double)kn->softmax(y, x, n, 0.5f, max, 1, 0) / sum - 1) < 1e-6);
     for (i = 0; i < n; i++) {
         const double e = 0.5 * (double)x[i] - (double)max; /* its rounding is relative to max */
         assert_true(fabs((double)y[i] / exp(e) - 1) < 3e-6);
     }
-    assert_true(fabs((double)kn->exp_sum(NULL, x, n, 0.5f, max) / sum - 1) < 1e-6);
+    assert_true(fabs((double)kn->softmax(NULL, x, n, 0.5f, max, 1, 0) / sum - 1) < 1e-6);
     kn->gelu(y, x, n);
     for (i = 0; i < n; i++) {
         const double v = (double)x[i];
@@ -620,7 +620,7 @@ static void llama_row_case(const ddp__kernels *kn, long n)
         square += (double)x[i] * (double)x[i] / (double)n;
     }
     y[n] = w[n] = 77;
-    kn->rms(y, x, z, n, 1e-5f, &stat);
+    kn->norm(y, x, z, NULL, n, 1e-5f, &stat);
     for (i = 0; i < n; i++)
         assert_true(fabs((double)y[i] - (double)(x[i] * z[i]) / sqrt(square + 1e-5)) < 1e-5);
     kn->swiglu(y, x, z, n);
