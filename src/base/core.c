@@ -202,25 +202,16 @@ double ddp_now(void)
 
 /* ---- random numbers ---- */
 
-static uint64_t ddp__mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream)
 {
-    ddp_rng r;
+    const ddp_rng r = {ddp__rng_stream(ddp__mix64(seed + DDP__RNG_STEP), stream)};
 
-    r.state = ddp__mix64(seed + UINT64_C(0x9e3779b97f4a7c15)) ^
-              ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
     return r;
 }
 
 uint64_t ddp_rng_u64(ddp_rng *r)
 {
-    r->state += UINT64_C(0x9e3779b97f4a7c15);
+    r->state += DDP__RNG_STEP;
     return ddp__mix64(r->state);
 }
 

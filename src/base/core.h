@@ -45,6 +45,23 @@ DDP_LIB int   ddp__rising(const void *a, const void *b); /* qsort's order of dou
 /* For "%s%s": a layer without a name of its own is called "layer 5" already. */
 #define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
 
+/* ---- the streams of ddp_rng: a state goes up by a constant, so that a kernel of a GPU can have any draw at once ---- */
+
+#define DDP__RNG_STEP UINT64_C(0x9e3779b97f4a7c15)
+
+static inline DDP__DEVICE uint64_t ddp__mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* The state of ddp_rng_seed(seed, stream); mixed: ddp__mix64(seed + DDP__RNG_STEP). */
+static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stream)
+{
+    return mixed ^ ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
+}
+
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
 /* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */

@@ -52,6 +52,13 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_RESTRICT
 #endif
 
+/* Before an inline function that kernels of a GPU call, too. */
+#ifdef __CUDACC__
+#define DDP__DEVICE __host__ __device__
+#else
+#define DDP__DEVICE
+#endif
+
 #ifdef __cplusplus
 #define DDP_STATIC_ASSERT(cond, text) static_assert(cond, text)
 #else

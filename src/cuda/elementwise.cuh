@@ -179,27 +179,13 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
- * state counts up by a constant, so that any draw of it can be had at once. ---- */
-
-__host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-/* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
-__device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
-{
-    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
-}
+/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-    return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
+    return ddp__mix64(stream + draw * DDP__RNG_STEP);
 }
 
 /* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
@@ -209,7 +195,7 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    const uint64_t stream = ddp__rng_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
     float v[width];
 
     if (at >= n) return;
@@ -230,8 +216,8 @@ static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *ou
     const double p = c->training ? c->spec->arg[0] : 0;
     if (p == 0 && !add && out == in) return;
     DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
-              ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
-              (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add, ddp__aligned(out, in));
+              ddp__mix64(c->random + DDP__RNG_STEP), (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add,
+              ddp__aligned(out, in));
 }
 
 template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
