@@ -8,7 +8,7 @@ size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 
     for (at = 0; n - at >= DDP__ANY_BLOCK; at += DDP__ANY_BLOCK)
         if (ddp__any_above(x + at, (int32_t)least - 1)) break;
-    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
+    while (at < n && ddp__magnitude(x[at]) < least) at++;
     return at;
 }
 
@@ -22,12 +22,7 @@ ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
 
 ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
 {
-    float sum = how == DDP__UNPACK_SUBTRACT ? x[at] - v : x[at] + v;
-
-    if ((ddp__codec_bits(v) & DDP__MAGNITUDE) < DDP__INFINITE &&
-        ((ddp__codec_bits(sum) & DDP__MAGNITUDE) < DDP__INFINITE ||
-         (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE))
-        return DDP_OK;
+    if (!ddp__sum_spoils(x[at], how == DDP__UNPACK_SUBTRACT ? -v : v)) return DDP_OK;
     return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
                      "gradient has diverged: leave this step out", at, (double)x[at],
                      how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);

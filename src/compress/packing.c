@@ -280,7 +280,7 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
 
     for (i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
-        uint32_t magnitude = ddp__codec_bits(v) & DDP__MAGNITUDE;
+        uint32_t magnitude = ddp__magnitude(v);
         at = ddp__unpack_index(&w);
         if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
             return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64

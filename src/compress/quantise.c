@@ -7,13 +7,6 @@
 /* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
 
-/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
- * is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s) / 2
- * s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of x is s / 2^25
- * at least. |x| (1 / s) in double is off by less than 2^-44. So exact halves go up, what is below them never does, and
- * the level is that of the exact quotient, fused multiply-add or not. */
-#define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
-
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
 static float ddp__quantise_levels(ddp_packing packing) { return packing == DDP_PACK_INT8 ? 127 : 7; }
@@ -27,12 +20,6 @@ size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
     size_t scales = 4 * ddp__quantise_blocks(n), levels = ddp__quantise_size(packing, n);
 
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
-}
-
-/* What the largest level means, as it is received. */
-static float ddp__quantise_top(uint32_t scale, float levels)
-{
-    return (float)((double)ddp__codec_float(scale) * (double)levels);
 }
 
 /* The largest magnitude of a block of finite elements. */
@@ -57,30 +44,13 @@ static float ddp__quantise_largest(const float *x)
     return ddp__codec_float((uint32_t)largest);
 }
 
-static float ddp__quantise_scale(const float *x, float levels)
-{
-    const float largest = ddp__quantise_largest(x);
-    uint32_t bits;
-
-    if (!(largest > 0)) return 0;
-    /* the float above or below the quotient, or the quotient */
-    bits = ddp__codec_bits((float)((double)largest * (1 / (double)levels)));
-    bits += ddp__quantise_top(bits, levels) < largest;
-    bits -= ddp__quantise_top(bits - 1, levels) >= largest;
-    bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
-    return ddp__codec_float(bits);
-}
-
 /* Levels -levels..levels of a block. */
 static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
     const double inverse = scale > 0 ? 1 / (double)scale : 0;
     int whole[DDP__QUANTISE_BLOCK], i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) {
-        int q = (int)(fabs((double)x[i]) * inverse + DDP__QUANTISE_HALF);
-        whole[i] = x[i] < 0 ? -q : q;
-    }
+    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = ddp__quantise_level_of(x[i], inverse);
 #ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
     for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
         __m128i part[4];
@@ -127,13 +97,6 @@ enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 /* What e means, of a code without its sign: s / 64, s / 32, .. s, exactly. */
 static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
 
-static float ddp__e3m0_scale(const float *x)
-{
-    const float largest = ddp__quantise_largest(x);
-
-    return largest < DDP__E3M0_LEAST ? 0 : largest;
-}
-
 /* least[e]: the smallest magnitude whose nearest value is that of e or a larger one; halves go up. */
 static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
@@ -172,7 +135,9 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
             from = (const float *)memcpy(last, from, len * sizeof *last);
             to = part;
         }
-        scale = packing == DDP_PACK_E3M0 ? ddp__e3m0_scale(from) : ddp__quantise_scale(from, levels);
+        scale = ddp__quantise_largest(from);
+        if (packing == DDP_PACK_E3M0) scale = scale < DDP__E3M0_LEAST ? 0 : scale;
+        else scale = ddp__quantise_scale_of(scale, (double)levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
         if (packing == DDP_PACK_E3M0) ddp__e3m0_block(from, scale, level);
         else ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
@@ -183,12 +148,6 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 }
 
 /* ---- receiving ---- */
-
-static int ddp__quantised_level(ddp_packing packing, const unsigned char *p, size_t at)
-{
-    if (packing == DDP_PACK_INT8) return (int)(p[at] ^ 128u) - 128;
-    return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
-}
 
 /* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least `bytes`. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
@@ -219,7 +178,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
     if (n % 2 && p[n / 2] >> 4)
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
     for (size_t at = 0; at < n; at++) {
-        const int code = ddp__quantised_level(DDP_PACK_E3M0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
+        const int code = ddp__quantised_level(0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
         const size_t b = at / DDP_QUANTISE_BLOCK;
         if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
         if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
@@ -237,19 +196,20 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
                                 ddp__unpack how, const float *x, size_t n, ddp_error *err)
 {
     const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
+    const int wide = packing == DDP_PACK_INT8;
     const float levels = ddp__quantise_levels(packing), huge = ddp__codec_float(DDP__HUGE);
     const unsigned char *p = payload + 4 * blocks;
     size_t b, at;
 
     if (packing == DDP_PACK_E3M0) return ddp__e3m0_check(payload, how, x, n, err);
     at = ddp__quantised_low(packing, p, size);
-    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
+    if (!wide && n % 2 && p[n / 2] >> 4 != 8)
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     if (at < size) {
-        if (packing == DDP_PACK_INT4) at *= 2;
-        for (; ddp__quantised_level(packing, p, at) >= -(int)levels;) at++;
+        if (!wide) at *= 2;
+        for (; ddp__quantised_level(wide, p, at) >= -(int)levels;) at++;
         return ddp__fail(err, DDP_FORMAT, "element %zu has the level %d; levels begin at %d", at,
-                         ddp__quantised_level(packing, p, at), -(int)levels);
+                         ddp__quantised_level(wide, p, at), -(int)levels);
     }
     for (b = 0; b < blocks; b++) {
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
@@ -258,7 +218,7 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
                              ">= 0", b, (double)scale);
         if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
         for (at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
-            float v = (float)ddp__quantised_level(packing, p, at) * scale;
+            float v = (float)ddp__quantised_level(wide, p, at) * scale;
             DDP__TRY(ddp__sum_check(how, x, at, v, err));
         }
     }

@@ -67,15 +67,6 @@ struct ddp__verdict_values {
     }
 };
 
-static inline __device__ uint32_t ddp__magnitude(float x) { return __float_as_uint(x) & DDP__MAGNITUDE; }
-
-/* 1: v is not finite, or x is and x + v is not. */
-static inline __device__ int ddp__sum_spoils(float x, float v)
-{
-    return ddp__magnitude(v) >= DDP__INFINITE ||
-           (ddp__magnitude(x + v) >= DDP__INFINITE && ddp__magnitude(x) < DDP__INFINITE);
-}
-
 ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp_cuda_verdict v;

@@ -38,32 +38,6 @@ static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_
         if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
 }
 
-/* As ddp__quantise_top: what the largest level means, as it is received. */
-static inline __device__ float ddp__quantise_top_of(uint32_t scale, double levels)
-{
-    return (float)((double)__uint_as_float(scale) * levels);
-}
-
-/* As ddp__quantise_scale: the smallest float of which the largest level means at least that. */
-static inline __device__ float ddp__quantise_scale_of(uint32_t largest, double levels)
-{
-    const float top = __uint_as_float(largest);
-    uint32_t bits = __float_as_uint((float)((double)top * (1 / levels)));
-
-    if (largest == 0) return 0;
-    bits += ddp__quantise_top_of(bits, levels) < top;
-    bits -= ddp__quantise_top_of(bits - 1, levels) >= top;
-    bits -= (double)__uint_as_float(bits) * levels > (double)FLT_MAX;
-    return __uint_as_float(bits);
-}
-
-/* As ddp__quantise_block: |x| / s rounded, halves away from 0; see there for the addend. */
-static inline __device__ int ddp__quantise_level_of(float x, double inverse)
-{
-    const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
-    return x < 0 ? -q : q;
-}
-
 /* The largest magnitude of a block, of which a lane holds four elements. All lanes of a warp. */
 static inline __device__ uint32_t ddp__quantise_most(const float *e)
 {
@@ -95,65 +69,41 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const ddp_cuda_verdict *v)
+/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that
+ * are not finite the largest magnitude is the scale, which is refused where it is read. Else all of the message, of
+ * values that the verdict holds nothing against. */
+template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
     const int aligned = ddp__aligned(x);
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
-    if (v->what) return;
-    if (ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    if (!SPLIT && v->what) return;
+    if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
         float e[4], scale;
         double inverse;
+        uint32_t most;
         int level[4];
 
         ddp__piece_load(e, x, (long)at, (long)q.n, aligned && at + 4 <= q.n);
-        scale = ddp__quantise_scale_of(ddp__quantise_most(e), (double)q.levels);
+        most = ddp__quantise_most(e);
+        scale = __uint_as_float(most);
         if (b >= q.blocks) continue;
-        inverse = scale > 0 ? 1 / (double)scale : 0;
-        for (int i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e[i], inverse);
+        if (!SPLIT || most < DDP__INFINITE) scale = ddp__quantise_scale_of(scale, (double)q.levels);
+        if (SPLIT && scale < FLT_MIN) scale = 0;
+        inverse = scale > 0 && (!SPLIT || most < DDP__INFINITE) ? 1 / (double)scale : 0;
+        for (int i = 0; i < 4; i++) level[i] = inverse > 0 ? ddp__quantise_level_of(e[i], inverse) : 0;
         if (lane == 0) q.scale[b] = scale;
         ddp__quantise_put(q, level, at);
-    }
-}
-
-/* As blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that are not
- * finite the largest magnitude is the scale, which is refused where it is read. */
-[[maybe_unused]] static __global__ void ddp__k_split(ddp__quantised q, float *x)
-{
-    const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
-    size_t b = ddp__thread_first() / DDP__PACK_LANES;
-
-    for (; b / 2 * 2 < q.blocks; b += step) { /* all lanes of a warp */
-        const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
-        float v[4], scale;
-        uint32_t most;
-        int level[4] = {0, 0, 0, 0};
-
-        ddp__piece_load(v, x, (long)at, (long)q.n, 0);
-        most = ddp__quantise_most(v);
-        if (b >= q.blocks) continue;
-        scale = most < DDP__INFINITE ? ddp__quantise_scale_of(most, (double)q.levels) : __uint_as_float(most);
-        if (scale < FLT_MIN) scale = 0;
-        for (int i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
-            level[i] = ddp__quantise_level_of(v[i], 1 / (double)scale);
-        if (lane == 0) q.scale[b] = scale;
-        ddp__quantise_put(q, level, at);
-        for (int i = 0; i < 4 && at + (size_t)i < q.n; i++)
-            x[at + (size_t)i] = __fsub_rn(v[i], __fmul_rn((float)level[i], scale));
+        for (int i = 0; SPLIT && i < 4 && at + (size_t)i < q.n; i++)
+            x[at + (size_t)i] = __fsub_rn(e[i], __fmul_rn((float)level[i], scale));
     }
 }
 
 /* ---- receiving ---- */
-
-static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, size_t at)
-{
-    if (q.wide) return (int)(q.level[at] ^ 128u) - 128;
-    return (int)(q.level[at / 2] >> 4 * (at % 2) & 15) - 8;
-}
 
 static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how, ddp_cuda_verdict *v)
 {
@@ -165,7 +115,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
     if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8) ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
     for (size_t i = first; i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
-        const int level = ddp__quantised_level_at(q, i);
+        const int level = ddp__quantised_level(q.wide, q.level, i);
 
         if (level < -q.levels) ddp__verdict_note(v, DDP__SAYS_LOW, i);
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX)) {
@@ -185,10 +135,10 @@ struct ddp__verdict_quantised {
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
         if (v->what == DDP__SAYS_SCALE) v->value[0] = q.scale[v->at];
-        if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level_at(q, v->at);
+        if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level(q.wide, q.level, v->at);
         if (v->what < DDP__SAYS_SUM) return;
         v->value[0] = x[v->at];
-        v->value[1] = (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+        v->value[1] = (float)ddp__quantised_level(q.wide, q.level, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
     }
 };
 
@@ -198,7 +148,7 @@ static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__u
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
-        const float value = __fmul_rn((float)ddp__quantised_level_at(q, i),
+        const float value = __fmul_rn((float)ddp__quantised_level(q.wide, q.level, i),
                                       how == DDP__UNPACK_SUBTRACT ? -scale : scale);
         x[i] = how == DDP__UNPACK_STORE ? value : __fadd_rn(x[i], value);
     }
@@ -236,7 +186,7 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     q = ddp__quantised_of(packing, out, n);
     DDP__STRIDE(ddp__k_quantise_check, n, x, n, verdict);
     DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__STRIDE(ddp__k_quantise, q.blocks * DDP__PACK_LANES, q, x, verdict);
+    DDP__STRIDE(ddp__k_quantise<0>, q.blocks * DDP__PACK_LANES, q, (float *)(uintptr_t)x, verdict);
     *bytes = need;
     return ddp__cuda_queued(dev, err);
 }

@@ -215,7 +215,7 @@ static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
 static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_t n)
 {
     const ddp__quantised q = ddp__payload_of(bits, out, n);
-    if (n) DDP__STRIDE(ddp__k_split, q.blocks * DDP__PACK_LANES, q, x);
+    if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
 /* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
@@ -227,7 +227,7 @@ static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
     ddp__cuda_scale(c, none, 0, 0);
     ddp__cuda_fill(c, none, 0, 0);
     ddp__cuda_compensate(c, none, none, none, 0, 0);
-    DDP__RUN(ddp__k_split, 1, 32, ddp__payload_of(8, none, 0), none);
+    DDP__RUN(ddp__k_quantise<1>, 1, 32, ddp__payload_of(8, none, 0), none, (const ddp_cuda_verdict *)NULL);
 }
 
 static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int first)
