@@ -206,13 +206,6 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
 }
 
-static inline ddp__heads ddp__heads_of(const ddp_op_spec *s)
-{
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    return {s->in[0].dim[0], s->in[0].dim[1], l.heads, l.kv_heads, l.heads / l.kv_heads, l.row, l.heads * l.d, (int)l.d,
-            1 / sqrtf((float)l.d)};
-}
-
 template <typename T, int R, int C>
 static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {

@@ -164,7 +164,7 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
 /* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
  * and heads that a block turns ---- */
 
-enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
+enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
@@ -176,7 +176,7 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
     const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
     const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
     const int half = d / 2;
-    __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
+    __shared__ float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
     float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
 
     for (int i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
@@ -212,12 +212,11 @@ template <typename T>
 static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
                                 int direction, int add)
 {
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    const long batch = s->in[0].dim[0], time = s->in[0].dim[1];
-    const dim3 blocks((unsigned)time, (unsigned)ddp__blocks(batch, DDP__ROPE_BATCH));
-    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, batch, time,
-             l.row, (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
-             direction, add, ddp__wide<T>(l.d / 2, to, from));
+    const ddp__heads z = ddp__heads_of(s);
+    const dim3 blocks((unsigned)z.t, (unsigned)ddp__blocks(z.b, DDP__ROPE_BATCH));
+    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, z.b, z.t, z.row,
+             z.row - z.kv_heads * z.d, z.d, s->arg[2] > 0 ? s->arg[2] : 10000.0, direction, add,
+             ddp__wide<T>(z.d / 2, to, from));
 }
 
 template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const ddp_op_call *c)

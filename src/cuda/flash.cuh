@@ -8,29 +8,6 @@
 
 #include "cuda/mma.cuh"
 
-/* x (b, t, row): queries, keys and values of a position; out (b, t, width). */
-typedef struct ddp__heads {
-    long  b, t, heads, kv_heads, group, row, width;
-    int   d;
-    float scale;
-} ddp__heads;
-
-/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the former. */
-__host__ __device__ static __forceinline__ long ddp__heads_q(const ddp__heads *z, long head)
-{
-    return head / z->heads * z->t * z->row + head % z->heads * z->d;
-}
-
-__host__ __device__ static __forceinline__ long ddp__heads_k(const ddp__heads *z, long kv_head)
-{
-    return kv_head / z->kv_heads * z->t * z->row + z->width + kv_head % z->kv_heads * z->d;
-}
-
-__host__ __device__ static __forceinline__ long ddp__heads_out(const ddp__heads *z, long head)
-{
-    return head / z->heads * z->t * z->width + head % z->heads * z->d;
-}
-
 enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
 #define DDP__LOG2E 1.44269504088896340736f

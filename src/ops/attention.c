@@ -17,47 +17,17 @@ enum {
     DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
 };
 
-typedef struct ddp__attention_size {
-    long b, t, c, heads, kv_heads, group, d; /* group: query heads of one head of keys */
-    long ld;                                 /* floats from one row of x to the next */
-} ddp__attention_size;
-
-static ddp__attention_size ddp__attention_sizes(const ddp_op_spec *s)
-{
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    const ddp__attention_size z = {s->in[0].dim[0], s->in[0].dim[1], l.heads * l.d, l.heads, l.kv_heads,
-                                   l.heads / l.kv_heads, l.d, l.row};
-
-    return z;
-}
-
-/* Where the arrays of a head of queries begin: (batch, head) = number head. */
-static long ddp__attention_q(const ddp__attention_size *z, long head)
-{
-    return head / z->heads * z->t * z->ld + head % z->heads * z->d;
-}
-
-static long ddp__attention_k(const ddp__attention_size *z, long head)
-{
-    return head / z->heads * z->t * z->ld + z->c + head % z->heads / z->group * z->d;
-}
-
-static long ddp__attention_out(const ddp__attention_size *z, long head)
-{
-    return head / z->heads * z->t * z->c + head % z->heads * z->d;
-}
-
 static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 {
-    ddp__head_layout l;
+    ddp__heads z;
 
-    DDP__TRY(ddp__op_heads(s, "attention", &l, err));
-    if (l.d > DDP__ATTENTION_HEAD)
-        return ddp__fail(err, DDP_ARG, "attention: a head is %ld wide, it may be at most %d; more "
-                         "heads are narrower", l.d, (int)DDP__ATTENTION_HEAD);
+    DDP__TRY(ddp__op_heads(s, "attention", &z, err));
+    if (z.d > DDP__ATTENTION_HEAD)
+        return ddp__fail(err, DDP_ARG, "attention: a head is %d wide, it may be at most %d; more heads are narrower",
+                         z.d, (int)DDP__ATTENTION_HEAD);
     s->out = s->in[0];
-    s->out.dim[2] = l.heads * l.d;
-    s->saved = (size_t)(2 * s->out.dim[0] * l.heads * s->out.dim[1]);
+    s->out.dim[2] = z.width;
+    s->saved = (size_t)(2 * z.b * z.heads * z.t);
     /* two products over half of T x T */
     s->flops = 2.0 * (double)ddp_shape_count(&s->out) * (double)(s->out.dim[1] + 1);
     s->backward_flops = 2.5 * s->flops; /* five products */
@@ -74,13 +44,13 @@ typedef struct ddp__attention_tile {
     long                keys, queries; /* of a tile; what is packed of either fits its array */
 } ddp__attention_tile;
 
-static ddp__attention_tile ddp__attention_tiles(const ddp__attention_size *z)
+static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
 {
     const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
     ddp__attention_tile t;
 
     t.kn = ddp__kernels_best();
-    t.scale = 1 / sqrtf((float)z->d);
+    t.scale = z->scale;
     t.keys = DDP__ATTENTION_PART;
     while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
     t.queries = t.keys / 4;
@@ -168,40 +138,40 @@ static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long se
 static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head, long from,
                                    long rows, long s, long n, const float *k_pack, const float *v_pack)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
-    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head) + from * z.ld;
-    float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
+    const float *q = (const float *)call->in[0] + ddp__heads_q(&z, head) + from * z.row;
+    float *out = (float *)call->out + ddp__heads_out(&z, head) + from * z.width;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
 
-    ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
+    ddp__attention_turn(kn, q_pack, kn->mr, q, z.row, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += kn->mr) {
         const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
-            ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
+            ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.width, z.d);
             for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d, s > 0);
+        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
     }
 }
 
 /* Queries lo..hi-1 of the heads that share the keys of this one. */
 static void ddp__attention_part(const ddp_op_call *call, long head, long lo, long hi)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
-    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
+    const float *k = (const float *)call->in[0] + ddp__heads_k(&z, head / z.group);
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
 
     for (long s = 0; s < hi; s += t.keys) {
         const long n = ddp__min_long(t.keys, hi - s);
-        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
-        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
+        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.row, z.row, n, z.d);
+        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.row, z.row, n, z.d);
         for (long h = head; h < head + z.group; h++)
             for (long from = lo > s ? lo : s; from < hi; from += t.queries)
                 ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
@@ -209,7 +179,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
     for (long h = head; h < head + z.group; h++)
         for (long i = lo; i < hi; i++) {
             float *stat = (float *)call->saved + (h * z.t + i) * 2;
-            float *out = (float *)call->out + ddp__attention_out(&z, h) + i * z.c;
+            float *out = (float *)call->out + ddp__heads_out(&z, h) + i * z.width;
             stat[1] = 1 / stat[1];
             t.kn->affine(out, out, NULL, z.d, stat[1], 0, 0, 0);
         }
@@ -219,7 +189,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
 static void ddp__attention_parts(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const long heads = z.b * z.kv_heads;
 
     for (long i = first; i < last; i++) {
@@ -230,7 +200,7 @@ static void ddp__attention_parts(void *user, long first, long last)
 
 static void ddp__attention_forward(const ddp_op_call *call)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
 
     ddp_op_parallel(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
 }
@@ -252,11 +222,11 @@ typedef struct ddp__attention_keys {
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
                                      const ddp__attention_keys *keys, long head, long from, long rows)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
-    const long s = keys->s, n = keys->n, ld = z.ld, mr = kn->mr, kv = z.kv_heads * z.d;
-    const long q_at = ddp__attention_q(&z, head) + from * ld, k_at = ddp__attention_k(&z, head) + s * ld;
-    const long out_at = ddp__attention_out(&z, head) + from * z.c;
+    const long s = keys->s, n = keys->n, ld = z.row, mr = kn->mr, kv = z.kv_heads * z.d;
+    const long q_at = ddp__heads_q(&z, head) + from * ld, k_at = ddp__heads_k(&z, head / z.group) + s * ld;
+    const long out_at = ddp__heads_out(&z, head) + from * z.width;
     const float *q = (const float *)call->in[0] + q_at, *out = (const float *)call->out + out_at;
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
@@ -267,7 +237,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
     ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
-    ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
+    ddp__attention_turn(kn, dout_pack, mr, dout, z.width, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += mr) {
         const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
@@ -275,14 +245,14 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
             kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
-            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
+            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.width, dout + r * z.width, z.d), t->scale);
             for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
         ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
-    ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
+    ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.width, rows, z.d);
     for (long j = 0; j < n && s + j < from + rows; j += mr) {
         const long cols = ddp__min_long(mr, n - j), skip = s + j > from ? s + j - from : 0;
         ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
@@ -298,24 +268,24 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
 static void ddp__attention_groups(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
     ddp__attention_keys keys;
 
     for (long i = first; i < last; i++) {
-        const long head = i * z.group, k_at = ddp__attention_k(&z, head);
+        const long head = i * z.group, k_at = ddp__heads_k(&z, i);
         const float *k = (const float *)call->in[0] + k_at, *v = k + z.kv_heads * z.d;
         if (!call->add_in[0]) {
-            ddp__attention_clear(grad + ddp__attention_q(&z, head), z.t, z.ld, z.group * z.d);
-            ddp__attention_clear(grad + k_at, z.t, z.ld, z.d);
-            ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.ld, z.d);
+            ddp__attention_clear(grad + ddp__heads_q(&z, head), z.t, z.row, z.group * z.d);
+            ddp__attention_clear(grad + k_at, z.t, z.row, z.d);
+            ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.row, z.d);
         }
         for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
             keys.n = ddp__min_long(t.keys, z.t - keys.s);
-            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
-            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
-            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
+            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
+            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.row, z.row, keys.n, z.d);
+            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
             for (long h = head; h < head + z.group; h++)
                 for (long from = keys.s; from < z.t; from += t.queries)
                     ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
@@ -325,7 +295,7 @@ static void ddp__attention_groups(void *user, long first, long last)
 
 static void ddp__attention_backward(const ddp_op_call *call)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
 
     if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }

@@ -129,20 +129,18 @@ static void ddp__position_backward(const ddp_op_call *call)
  * head is turned by the angle t theta^(-2i/d). Values pass through. Arguments: heads, kv_heads (0 =
  * heads), theta (0 = 10000). A rotation's gradient is the rotation back ---- */
 
-enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head: angles lie on the stack */
-
 static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 {
-    ddp__head_layout l;
+    ddp__heads z;
 
-    DDP__TRY(ddp__op_heads(s, "rope", &l, err));
-    if (l.d % 2 || l.d > 2 * DDP__ROPE_PAIRS)
-        return ddp__fail(err, DDP_ARG, "rope: a head is %ld wide; pairs of columns are turned, so "
-                         "it must be even, and at most %d", l.d, 2 * DDP__ROPE_PAIRS);
+    DDP__TRY(ddp__op_heads(s, "rope", &z, err));
+    if (z.d % 2 || z.d > 2 * DDP__ROPE_PAIRS)
+        return ddp__fail(err, DDP_ARG, "rope: a head is %d wide; pairs of columns are turned, so "
+                         "it must be even, and at most %d", z.d, 2 * DDP__ROPE_PAIRS);
     if (!(s->arg[2] >= 0 && s->arg[2] < 1e30) || (s->arg[2] > 0 && s->arg[2] < 1))
         return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000", s->arg[2]);
     s->out = s->in[0];
-    s->flops = 3.0 * (double)(s->out.dim[0] * s->out.dim[1] * (l.heads + l.kv_heads) * l.d);
+    s->flops = 3.0 * (double)(z.b * z.t * (z.heads + z.kv_heads) * z.d);
     s->backward_flops = s->flops;
     s->in_place_ok = 1;
     s->out_unread = 1;
@@ -161,26 +159,25 @@ static void ddp__rope_positions(void *user, long first, long last)
 {
     const ddp__rope_job *job = (const ddp__rope_job *)user;
     const ddp__kernels *kn = ddp__kernels_best();
-    const ddp__head_layout l = ddp__head_layout_of(job->spec);
-    const long batch = job->spec->in[0].dim[0], time = job->spec->in[0].dim[1];
-    const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
+    const ddp__heads z = ddp__heads_of(job->spec);
+    const long half = z.d / 2, turned = z.row - z.kv_heads * z.d;
     const double theta = job->spec->arg[2] > 0 ? job->spec->arg[2] : 10000;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
 
-    for (long i = 0; i < half; i++) rate[i] = job->direction * pow(theta, -2.0 * (double)i / (double)l.d);
+    for (long i = 0; i < half; i++) rate[i] = job->direction * pow(theta, -2.0 * (double)i / (double)z.d);
     for (long t = first; t < last; t++) {
         for (long i = 0; i < half; i++) {
             cosine[i] = (float)cos((double)t * rate[i]);
             sine[i] = (float)sin((double)t * rate[i]);
         }
-        for (long b = 0; b < batch; b++) {
-            const float *x = job->from + (b * time + t) * l.row;
-            float *y = job->to + (b * time + t) * l.row;
-            for (long h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+        for (long b = 0; b < z.b; b++) {
+            const float *x = job->from + (b * z.t + t) * z.row;
+            float *y = job->to + (b * z.t + t) * z.row;
+            for (long h = 0; h < turned; h += z.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
-                for (long i = turned; i < l.row; i++) y[i] += x[i];
-            else if (x != y) memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
+                for (long i = turned; i < z.row; i++) y[i] += x[i];
+            else if (x != y) memcpy(y + turned, x + turned, (size_t)(z.row - turned) * sizeof *y);
         }
     }
 }

@@ -52,18 +52,21 @@ void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init 
 
 /* ---- heads ---- */
 
-ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s)
+ddp__heads ddp__heads_of(const ddp_op_spec *s)
 {
-    ddp__head_layout l;
+    ddp__heads z;
 
-    l.heads = (long)s->arg[0];
-    l.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : l.heads;
-    l.row = s->in[0].dim[2];
-    l.d = l.row / (l.heads + 2 * l.kv_heads);
-    return l;
+    z.b = s->in[0].dim[0], z.t = s->in[0].dim[1], z.row = s->in[0].dim[2];
+    z.heads = (long)s->arg[0];
+    z.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : z.heads;
+    z.group = z.heads / z.kv_heads;
+    z.d = (int)ddp__min_long(z.row / (z.heads + 2 * z.kv_heads), INT_MAX);
+    z.width = z.heads * z.d;
+    z.scale = 1 / sqrtf((float)z.d);
+    return z;
 }
 
-ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err)
+ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, ddp_error *err)
 {
     long heads, kv_heads;
 
@@ -81,7 +84,7 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout 
         return ddp__fail(err, DDP_ARG, "%s: the input's last dimension (%ld) must be a multiple "
                          "of %ld: %ld heads of queries, %ld of keys, %ld of values", op,
                          s->in[0].dim[2], heads + 2 * kv_heads, heads, kv_heads, kv_heads);
-    *l = ddp__head_layout_of(s);
+    *z = ddp__heads_of(s);
     return DDP_OK;
 }
 

@@ -200,15 +200,36 @@ DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, co
 /* Adds one parameter of up to two dimensions (second 0: one). */
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale);
 
-/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads). */
-typedef struct ddp__head_layout {
-    long heads, kv_heads, d; /* d columns per head */
-    long row;                /* columns of x */
-} ddp__head_layout;
+/* What attention and rope read of x (b, t, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads). With
+ * fewer heads of keys and values each serves `group` consecutive heads of queries. */
+typedef struct ddp__heads {
+    long  b, t, heads, kv_heads, group;
+    long  row, width; /* columns of x; of the queries, as of attention's output */
+    int   d;          /* columns of a head */
+    float scale;      /* of attention's scores: 1 / sqrt(d) */
+} ddp__heads;
 
-DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err);
+enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head that rope turns: their angles lie on the stack */
+
+DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, ddp_error *err);
 /* The same of a spec that has passed it. */
-DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
+DDP_LIB ddp__heads ddp__heads_of(const ddp_op_spec *s);
+
+/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the former. */
+static inline DDP__DEVICE long ddp__heads_q(const ddp__heads *z, long head)
+{
+    return head / z->heads * z->t * z->row + head % z->heads * z->d;
+}
+
+static inline DDP__DEVICE long ddp__heads_k(const ddp__heads *z, long kv_head)
+{
+    return kv_head / z->kv_heads * z->t * z->row + z->width + kv_head % z->kv_heads * z->d;
+}
+
+static inline DDP__DEVICE long ddp__heads_out(const ddp__heads *z, long head)
+{
+    return head / z->heads * z->t * z->width + head % z->heads * z->d;
+}
 
 /* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);

@@ -117,7 +117,7 @@ static void ref_position_backward(const ddp_op_call *call)
 /* to = or += the rotation of from, forward (direction 1) or back (-1). */
 static void ref_rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
-    const ddp__head_layout l = ddp__head_layout_of(call->spec);
+    const ddp__heads l = ddp__heads_of(call->spec);
     const long rows = ddp_shape_rows(&call->spec->in[0]), time = call->spec->in[0].dim[1];
     const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
     long r, h, i;
@@ -282,33 +282,33 @@ static void ref_batch_norm_backward(const ddp_op_call *call)
 
 static void ref_attention_forward(const ddp_op_call *call)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const double scale = 1 / sqrt((double)z.d);
     const long kv = z.kv_heads * z.d;
     long h, t, s, i;
 
     for (h = 0; h < z.b * z.heads; h++) {
-        const double *q = (const double *)call->in[0] + ddp__attention_q(&z, h);
-        const double *k = (const double *)call->in[0] + ddp__attention_k(&z, h);
+        const double *q = (const double *)call->in[0] + ddp__heads_q(&z, h);
+        const double *k = (const double *)call->in[0] + ddp__heads_k(&z, h / z.group);
         const double *v = k + kv;
-        double *out = (double *)call->out + ddp__attention_out(&z, h);
+        double *out = (double *)call->out + ddp__heads_out(&z, h);
         double *stat = (double *)call->saved + h * z.t * 2;
         for (t = 0; t < z.t; t++) {
             double max = -INFINITY, sum = 0;
             for (s = 0; s <= t; s++) {
                 double score = 0;
-                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
+                for (i = 0; i < z.d; i++) score += q[t * z.row + i] * k[s * z.row + i];
                 if (score * scale > max) max = score * scale;
             }
-            for (i = 0; i < z.d; i++) out[t * z.c + i] = 0;
+            for (i = 0; i < z.d; i++) out[t * z.width + i] = 0;
             for (s = 0; s <= t; s++) {
                 double score = 0, e;
-                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
+                for (i = 0; i < z.d; i++) score += q[t * z.row + i] * k[s * z.row + i];
                 e = exp(score * scale - max);
                 sum += e;
-                for (i = 0; i < z.d; i++) out[t * z.c + i] += e * v[s * z.ld + i];
+                for (i = 0; i < z.d; i++) out[t * z.width + i] += e * v[s * z.row + i];
             }
-            for (i = 0; i < z.d; i++) out[t * z.c + i] /= sum;
+            for (i = 0; i < z.d; i++) out[t * z.width + i] /= sum;
             stat[2 * t] = max;
             stat[2 * t + 1] = 1 / sum;
         }
@@ -319,37 +319,37 @@ static void ref_attention_forward(const ddp_op_call *call)
  * out.dout is the mean of dp under p;  dq[t] += dscore k[s];  dk[s] += dscore q[t]. */
 static void ref_attention_backward(const ddp_op_call *call)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const double scale = 1 / sqrt((double)z.d);
     const long kv = z.kv_heads * z.d;
     long h, t, s, i;
 
-    for (i = 0; call->grad_in[0] && !call->add_in[0] && i < z.b * z.t * z.ld; i++)
+    for (i = 0; call->grad_in[0] && !call->add_in[0] && i < z.b * z.t * z.row; i++)
         ((double *)call->grad_in[0])[i] = 0;
     for (h = 0; call->grad_in[0] && h < z.b * z.heads; h++) {
-        const long q_at = ddp__attention_q(&z, h), k_at = ddp__attention_k(&z, h);
+        const long q_at = ddp__heads_q(&z, h), k_at = ddp__heads_k(&z, h / z.group);
         const double *q = (const double *)call->in[0] + q_at;
         const double *k = (const double *)call->in[0] + k_at, *v = k + kv;
         double *dq = (double *)call->grad_in[0] + q_at;
         double *dk = (double *)call->grad_in[0] + k_at, *dv = dk + kv;
-        const double *out = (const double *)call->out + ddp__attention_out(&z, h);
-        const double *dout = (const double *)call->grad_out + ddp__attention_out(&z, h);
+        const double *out = (const double *)call->out + ddp__heads_out(&z, h);
+        const double *dout = (const double *)call->grad_out + ddp__heads_out(&z, h);
         const double *stat = (const double *)call->saved + h * z.t * 2;
         for (t = 0; t < z.t; t++) {
             double mean = 0;
-            for (i = 0; i < z.d; i++) mean += out[t * z.c + i] * dout[t * z.c + i];
+            for (i = 0; i < z.d; i++) mean += out[t * z.width + i] * dout[t * z.width + i];
             for (s = 0; s <= t; s++) {
                 double score = 0, dp = 0, p, dscore;
                 for (i = 0; i < z.d; i++) {
-                    score += q[t * z.ld + i] * k[s * z.ld + i];
-                    dp += dout[t * z.c + i] * v[s * z.ld + i];
+                    score += q[t * z.row + i] * k[s * z.row + i];
+                    dp += dout[t * z.width + i] * v[s * z.row + i];
                 }
                 p = exp(score * scale - stat[2 * t]) * stat[2 * t + 1];
                 dscore = p * (dp - mean) * scale;
                 for (i = 0; i < z.d; i++) {
-                    dv[s * z.ld + i] += p * dout[t * z.c + i];
-                    dq[t * z.ld + i] += dscore * k[s * z.ld + i];
-                    dk[s * z.ld + i] += dscore * q[t * z.ld + i];
+                    dv[s * z.row + i] += p * dout[t * z.width + i];
+                    dq[t * z.row + i] += dscore * k[s * z.row + i];
+                    dk[s * z.row + i] += dscore * q[t * z.row + i];
                 }
             }
         }
