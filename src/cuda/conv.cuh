@@ -122,37 +122,22 @@ enum {
     DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
 };
 
-/* The product that forward is, and that of the weights' gradient. Weights are not packed yet. */
-static ddp__cuda_conv ddp__cuda_conv_of(const ddp_op_spec *s)
+/* The same product with the numbers that kernels count with; its arrays come later, and the packed weights. */
+static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
-    const long groups = (long)s->arg[4];
+    const ddp__conv_view &w = g.view;
     ddp__cuda_conv v;
 
     memset(&v, 0, sizeof v);
-    v.groups = (int)groups;
-    v.planes = (int)(s->in[0].dim[1] / groups);
-    v.h = (int)s->in[0].dim[2], v.w = (int)s->in[0].dim[3];
-    v.rows = (int)s->out.dim[2], v.cols = (int)s->out.dim[3];
-    v.kh = v.kw = (int)s->arg[1];
-    v.step = (int)s->arg[2];
-    v.top = v.left = -(int)s->arg[3];
-    v.m = (int)(s->out.dim[1] / groups);
-    v.image = s->in[0].dim[1] * s->in[0].dim[2] * s->in[0].dim[3];
-    v.pixels = s->in[0].dim[0] * s->out.dim[2] * s->out.dim[3];
-    v.y_col = 1, v.y_row = v.cols;
-    v.y_plane = (long)v.rows * v.cols, v.y_image = s->out.dim[1] * v.y_plane;
+    v.image = w.image;
+    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
+    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
+    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
+    v.m = (int)g.m, v.groups = (int)g.groups;
+    v.pixels = w.images * w.rows * w.cols;
+    v.y_image = g.y_image, v.y_plane = g.y_plane, v.y_row = g.y_row, v.y_col = g.y_col;
+    v.add = g.add;
     return v;
-}
-
-/* A 1x1 window that skips nothing sees each image as one long row. */
-static void ddp__cuda_conv_flat(ddp__cuda_conv *v)
-{
-    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || v->rows != v->h ||
-        v->cols != v->w || v->y_col != 1 || (long)v->h * v->w > INT32_MAX)
-        return;
-    v->w = v->cols = v->h * v->w;
-    v->h = v->rows = 1;
-    v->y_row = v->cols;
 }
 
 /* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
@@ -198,14 +183,18 @@ static int ddp__conv_splits(const ddp__cuda_conv &v)
 static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
 {
     const ddp__channels c = ddp__channels_of(&s->out);
-    ddp__cuda_conv v = ddp__cuda_conv_of(s);
+    ddp__conv_product g;
+    ddp__cuda_conv v;
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
     const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
     size_t most;
 
+    ddp__conv_product_of(s, &g);
+    v = ddp__cuda_conv_of(g);
     if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
     most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
-    ddp__cuda_conv_flat(&v);
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
     if (ddp__conv_point_fits(v, half))
         most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
@@ -313,76 +302,28 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
 
 /* ---- the operator ---- */
 
-/* How the weights lie for forward. */
-static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void *w)
+/* v, as g has it, by weights that begin at w. turned: for a gradient of the input, whose stride is 1. */
+static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__conv_product &g, const ddp__cuda_conv &v, const void *w,
+                                  int turned)
 {
-    ddp__conv_pack s;
+    const ddp__conv_pack s = {w, g.w_group, g.w_row, g.w_plane, g.w_kh, g.w_kw};
 
-    s.w = w;
-    s.kw_step = 1, s.kh_step = v.kw;
-    s.plane = (long)v.kh * v.kw, s.row = v.planes * s.plane;
-    s.group = v.m * s.row;
-    return s;
+    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, w)) ddp__conv_point_images(dev, v, w, turned);
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
 }
 
 template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
+    ddp__conv_product g;
+    ddp__cuda_conv v;
 
+    ddp__conv_product_of(call->spec, &g);
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
     v.x = call->in[0], v.y = call->out;
     v.bias = call->param[1];
-    if (ddp__cuda_depthwise(v)) {
-        ddp__cuda_depthwise_forward<T>(dev, call, v);
-        return;
-    }
-    ddp__cuda_conv_flat(&v);
-    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
-        ddp__conv_point_images(dev, v, call->param[0], 0);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, ddp__cuda_conv_packing(v, call->param[0]));
-}
-
-/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
- * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
-static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &f, int r0, int c0)
-{
-    const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
-    const size_t bytes = dev->half ? 2 : 4;
-    ddp__conv_pack s = forward;
-    const ddp__conv_phase a = ddp__conv_phase_of(f.kh, f.step, -f.top, r0);
-    const ddp__conv_phase b = ddp__conv_phase_of(f.kw, f.step, -f.left, c0);
-    ddp__cuda_conv v = f;
-
-    if (!a.taps || !b.taps) return;
-    v.top = (int)a.begin, v.kh = (int)a.taps;
-    v.left = (int)b.begin, v.kw = (int)b.taps;
-    v.x = call->grad_out;
-    v.image = f.y_image;
-    v.planes = f.m;
-    v.h = f.rows, v.w = f.cols;
-    v.rows = (f.h - r0 - 1) / f.step + 1, v.cols = (f.w - c0 - 1) / f.step + 1;
-    v.step = 1;
-    v.m = f.planes;
-    v.pixels = call->spec->in[0].dim[0] * v.rows * v.cols;
-    v.y = (unsigned char *)call->grad_in[0] + (size_t)((long)r0 * f.w + c0) * bytes;
-    v.y_plane = (long)f.h * f.w, v.y_image = f.image;
-    v.y_row = (long)f.step * f.w, v.y_col = f.step;
-    v.add = call->add_in[0];
-    s.w = (const unsigned char *)call->param[0] + (size_t)(a.first * forward.kh_step + b.first) * bytes;
-    s.row = forward.plane, s.plane = forward.row;
-    s.kh_step = -f.step * forward.kh_step, s.kw_step = -f.step;
-    ddp__cuda_conv_flat(&v);
-    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
-        ddp__conv_point_images(dev, v, call->param[0], 1);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
-}
-
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
-{
-    const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
-    if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4), dev->stream));
-    for (int r = 0; r < v.step && r < v.h; r++)
-        for (int c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
+    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
+    else ddp__cuda_conv_images(dev, g, v, call->param[0], 0);
 }
 
 template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
@@ -396,24 +337,49 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
     DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
 }
 
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
+{
+    const ddp__conv_view &in = forward.view;
+    const long bytes = dev->half ? 2 : 4;
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+    long w, y;
+
+    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
+                                             dev->stream));
+    for (long r = 0; r < in.step && r < in.h; r++)
+        for (long c = 0; c < in.step && c < in.w; c++) {
+            if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
+            g.add = call->add_in[0];
+            v = ddp__cuda_conv_of(g);
+            v.x = call->grad_out;
+            v.y = (unsigned char *)call->grad_in[0] + y * bytes;
+            ddp__cuda_conv_images(dev, g, v, (const unsigned char *)call->param[0] + w * bytes, 1);
+        }
+}
+
 template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
+    ddp__conv_product forward, g;
+    ddp__cuda_conv v;
 
+    ddp__conv_product_of(call->spec, &forward);
+    g = forward;
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
     v.x = call->in[0], v.y = (void *)call->grad_out;
     if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_backward<T>(dev, call, v);
         return;
     }
-    flat = v;
-    ddp__cuda_conv_flat(&flat);
     if (call->grad_param[0]) {
-        if (ddp__conv_point_fits(flat, dev->half) && ddp__aligned(flat.x, flat.y))
-            ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
-        else DDP__CONV_RUN(ddp__conv_weights, dev, flat, (float *)call->grad_param[0]);
+        if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y))
+            ddp__conv_point_weights(dev, v, (float *)call->grad_param[0]);
+        else DDP__CONV_RUN(ddp__conv_weights, dev, v, (float *)call->grad_param[0]);
     }
-    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, forward);
 }
 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))

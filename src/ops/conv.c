@@ -190,17 +190,14 @@ static void ddp__depthwise_groups(void *user, long first, long last)
 
 /* ---- float, by matrix products ---- */
 
-/* The product that forward is: x through the window, by weight, gives y. */
-static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g)
+void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
 {
-    const ddp_op_spec *s = call->spec;
     const long *in = s->in[0].dim, *out = s->out.dim;
     ddp__conv_view *v = &g->view;
 
     memset(g, 0, sizeof *g);
     g->groups = (long)s->arg[4];
     g->m = out[1] / g->groups;
-    v->x = (const float *)call->in[0];
     v->images = in[0], v->image = in[1] * in[2] * in[3];
     v->planes = in[1] / g->groups;
     v->h = in[2], v->w = in[3];
@@ -215,15 +212,53 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
     g->y_plane = v->rows * v->cols, g->y_image = out[1] * g->y_plane;
 }
 
-/* A 1x1 window that skips nothing sees an image as one long row. */
-static void ddp__conv_flat(ddp__conv_product *g)
+void ddp__conv_flat(ddp__conv_product *g)
 {
     ddp__conv_view *v = &g->view;
 
-    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1) return;
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1 || v->h * v->w > INT_MAX) return;
     v->w = v->cols = v->h * v->w;
     v->h = v->rows = 1;
     g->y_row = v->cols;
+}
+
+/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
+ * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
+ * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes first. */
+typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
+
+static ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
+{
+    const long rest = (first + padding) % stride, taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
+    const long tap = rest + stride * (taps - 1);
+    const ddp__conv_phase p = {(first + padding - tap) / stride, taps, tap};
+
+    return p;
+}
+
+int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g, long *w, long *y)
+{
+    const ddp__conv_view *v = &forward->view;
+    const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
+    const ddp__conv_phase b = ddp__conv_phase_of(v->kw, v->step, -v->left, c0);
+
+    *g = *forward;
+    g->view.image = forward->y_image;
+    g->view.planes = forward->m;
+    g->view.h = v->rows, g->view.w = v->cols;
+    g->view.rows = (v->h - r0 - 1) / v->step + 1, g->view.cols = (v->w - c0 - 1) / v->step + 1;
+    g->view.step = 1;
+    g->view.top = a.begin, g->view.left = b.begin;
+    g->view.kh = a.taps, g->view.kw = b.taps;
+    g->m = v->planes;
+    g->w_row = forward->w_plane, g->w_plane = forward->w_row;
+    g->w_kh = -v->step * forward->w_kh, g->w_kw = -v->step;
+    g->y_plane = v->h * v->w, g->y_image = v->image;
+    g->y_row = v->step * v->w, g->y_col = v->step;
+    *w = a.first * forward->w_kh + b.first;
+    *y = r0 * v->w + c0;
+    ddp__conv_flat(g);
+    return a.taps && b.taps;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -245,8 +280,9 @@ static void ddp__conv_forward(const ddp_op_call *call)
     ddp__conv_product g;
     ddp__depthwise d;
 
-    ddp__conv_product_fill(call, &g);
+    ddp__conv_product_of(call->spec, &g);
     ddp__conv_flat(&g);
+    g.view.x = (const float *)call->in[0];
     g.w = (float *)(void *)call->param[0];
     g.y = (float *)call->out;
     if (call->param[1]) {
@@ -272,40 +308,24 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     }
 }
 
-/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
- * those taps with their two channel dimensions exchanged. */
 static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0, long c0)
 {
     const ddp__conv_view *v = &forward->view;
-    const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
-    const ddp__conv_phase b = ddp__conv_phase_of(v->kw, v->step, -v->left, c0);
-    ddp__conv_product g = *forward;
-    long p, r, c;
+    ddp__conv_product g;
+    long w_at, y_at, p, r, c;
+    const int seen = ddp__conv_input_phase(forward, r0, c0, &g, &w_at, &y_at);
 
-    g.view.rows = (v->h - r0 - 1) / v->step + 1, g.view.cols = (v->w - c0 - 1) / v->step + 1;
-    g.y = (float *)call->grad_in[0] + r0 * v->w + c0;
-    if (a.taps == 0 || b.taps == 0) { /* no output saw these */
+    g.y = (float *)call->grad_in[0] + y_at;
+    if (!seen) {
         for (p = 0; !call->add_in[0] && p < v->images * g.groups * v->planes; p++)
             for (r = 0; r < g.view.rows; r++)
                 for (c = 0; c < g.view.cols; c++) g.y[(p * v->h + r * v->step) * v->w + c * v->step] = 0;
         return;
     }
     g.view.x = (const float *)call->grad_out;
-    g.view.image = forward->y_image;
-    g.view.planes = forward->m;
-    g.view.h = v->rows, g.view.w = v->cols;
-    g.view.step = 1;
-    g.view.top = a.begin, g.view.left = b.begin;
-    g.view.kh = a.taps, g.view.kw = b.taps;
-    g.m = v->planes;
     g.w = (float *)(void *)call->param[0];
-    g.w += a.first * forward->w_kh + b.first;
-    g.w_row = forward->w_plane, g.w_plane = forward->w_row;
-    g.w_kh = -v->step * forward->w_kh, g.w_kw = -v->step;
-    g.y_plane = v->h * v->w, g.y_image = v->image;
-    g.y_row = v->step * v->w, g.y_col = v->step;
+    g.w += w_at;
     g.add = call->add_in[0];
-    ddp__conv_flat(&g);
     ddp__conv_over_images(call, &g);
 }
 
@@ -314,9 +334,10 @@ static void ddp__conv_backward(const ddp_op_call *call)
     ddp__conv_product forward, g;
     ddp__depthwise d;
 
-    ddp__conv_product_fill(call, &forward);
+    ddp__conv_product_of(call->spec, &forward);
     g = forward;
     ddp__conv_flat(&g);
+    g.view.x = (const float *)call->in[0];
     g.y = (float *)(void *)call->grad_out;
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
     if (ddp__depthwise_plan(&d, &g)) {

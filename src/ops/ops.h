@@ -138,22 +138,17 @@ typedef struct ddp__conv_product {
     int            add; /* over images */
 } ddp__conv_product;
 
-/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
- * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
- * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes first. */
-typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
-
-static inline ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
-{
-    const long rest = (first + padding) % stride, taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
-    const long tap = rest + stride * (taps - 1);
-    const ddp__conv_phase p = {(first + padding - tap) / stride, taps, tap};
-
-    return p;
-}
-
 /* Most taps of a side: then the part of an image behind any one position fits the stack. */
 enum { DDP__CONV_KERNEL = 64 };
+
+/* The product that forward is, without its arrays; and that of the gradient of x at rows r0, r0 + step, ... and columns
+ * c0, c0 + step, ...: dy through a window, by the weights of those taps with their two channel dimensions exchanged, of
+ * which element *w is the first, as element *y of the result is. 0: no output saw these. */
+DDP_LIB void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g);
+DDP_LIB int  ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g, long *w,
+                                   long *y);
+/* A 1x1 window that skips nothing sees an image as one long row. */
+DDP_LIB void ddp__conv_flat(ddp__conv_product *g);
 
 DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
 DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
@@ -200,8 +195,8 @@ DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, co
 /* Adds one parameter of up to two dimensions (second 0: one). */
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale);
 
-/* What attention and rope read of x (b, t, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads). With
- * fewer heads of keys and values each serves `group` consecutive heads of queries. */
+/* What attention and rope read of x (b, t, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads).
+ * A head of keys and values serves `group` consecutive heads of queries. */
 typedef struct ddp__heads {
     long  b, t, heads, kv_heads, group;
     long  row, width; /* columns of x; of the queries, as of attention's output */
