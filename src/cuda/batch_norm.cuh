@@ -47,13 +47,9 @@ struct ddp__channel_sum {
 
 static ddp__channels ddp__channels_of(const ddp_shape *s)
 {
-    ddp__channels c;
-    long count;
+    ddp__channels c = {s->dim[0], s->dim[1], s->dim[2] * s->dim[3], 0, 0};
+    const long count = c.images * c.n;
 
-    c.images = s->dim[0];
-    c.channels = s->dim[1];
-    c.n = s->dim[2] * s->dim[3];
-    count = c.images * c.n;
     c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
     if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
     c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
@@ -159,9 +155,6 @@ static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__ch
 
 /* ---- batch norm ---- */
 
-#define DDP__CUDA_NORM_EPS  1e-5
-#define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
-
 /* Joins the parts of each channel; training 0 reads the running statistics instead. */
 static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
                                                     const ddp__moments *part, ddp__channels c, int training)
@@ -176,12 +169,12 @@ static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_
         const ddp__moments m = ddp__channel_total(part, c, i);
         mean = m.mean;
         var = m.squares / m.n;
-        running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__CUDA_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
+        running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
+        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
                                                          (double)running_var[i]));
     }
     stat[2 * i] = (float)mean;
-    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__CUDA_NORM_EPS));
+    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
 /* y = x * factor + shift, of each channel. */

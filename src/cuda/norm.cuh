@@ -130,7 +130,7 @@ static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const
     const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
+    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : DDP__NORM_EPS;
 
     DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in, (const T *)plus,
               (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,

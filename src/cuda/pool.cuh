@@ -7,30 +7,8 @@
 
 enum { DDP__POOL_THREADS = 256 };
 
-/* Windows and planes of a call. */
-typedef struct ddp__cuda_pool {
-    long planes;
-    int  h, w, rows, cols; /* of the input; of the output */
-    int  kernel, stride, padding;
-} ddp__cuda_pool;
-
-static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
-{
-    const long *in = s->in[0].dim, *out = s->out.dim;
-    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1],
-            (int)s->arg[2]};
-}
-
-/* Where window number i begins and ends along a side of size, padding cut off. */
-static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first, int *last)
-{
-    const int at = i * z.stride - z.padding;
-    *first = at < 0 ? 0 : at;
-    *last = at + z.kernel > size ? size : at + z.kernel;
-}
-
 /* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count, int *first, int *last)
+static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
 {
     const int at = i + z.padding;
     *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
@@ -38,7 +16,7 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
 }
 
 /* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
-template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z)
 {
     const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
@@ -48,8 +26,8 @@ template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, c
 
     if (o >= z.planes * plane) return;
     x += o / plane * z.h * z.w;
-    ddp__window_span(z, i, z.h, &r0, &r1);
-    ddp__window_span(z, j, z.w, &c0, &c1);
+    ddp__pool_span(&z, i, z.h, &r0, &r1);
+    ddp__pool_span(&z, j, z.w, &c0, &c1);
     best = ddp__to_float(x[(long)r0 * z.w + c0]);
     best_r = r0;
     best_c = c0;
@@ -68,7 +46,7 @@ template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, c
 
 /* MAX: from the windows that took this element; else a part of each that holds it. */
 template <typename T, int MAX>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__cuda_pool z)
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z)
 {
     const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
     const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -118,14 +96,14 @@ template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy
 template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
-              (float *)c->saved, (const T *)c->in[0], ddp__cuda_pool_of(c->spec));
+              (float *)c->saved, (const T *)c->in[0], ddp__pool_sizes(c->spec));
 }
 
 template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     if (c->grad_in[0])
         DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__cuda_pool_of(c->spec));
+                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__pool_sizes(c->spec));
 }
 
 template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)

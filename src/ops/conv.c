@@ -30,7 +30,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
     s->param[0].matrix = 1;
     if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
-    s->flops = 2 * ddp__image_count(&s->out) * reads;
+    s->flops = 2 * (double)ddp_shape_count(&s->out) * reads;
     s->out_unread = 1;
     return DDP_OK;
 }
@@ -224,7 +224,8 @@ void ddp__conv_flat(ddp__conv_product *g)
 
 /* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
  * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
- * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes first. */
+ * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes
+ * first. */
 typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
 
 static ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)

@@ -1,8 +1,6 @@
 /* Layer norm, RMS norm and batch norm. */
 #include "ops/ops.h"
 
-#define DDP__NORM_EPS 1e-5
-
 /* ---- over the last dimension, y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
  *   layer_norm (Ba et al. 2016, arXiv:1607.06450, Eq. 3): biased variance. Saved per row: mean, rstd
  *   rms_norm (Zhang and Sennrich 2019, arXiv:1910.07467, Eq. 4): mean and shift are 0, var is
@@ -116,8 +114,6 @@ static void ddp__norm_backward(const ddp_op_call *call)
 
 /* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1):
  * biased variance. Saved per channel: the batch's mean and rstd ---- */
-
-#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {

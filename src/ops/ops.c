@@ -90,11 +90,6 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, dd
 
 /* ---- what operators on images (batch, channels, height, width) share ---- */
 
-double ddp__image_count(const ddp_shape *s)
-{
-    return (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[2] * (double)s->dim[3];
-}
-
 ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
     DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
@@ -137,4 +132,13 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
         s->out.dim[i] = (room - kernel) / stride + 1;
     }
     return DDP_OK;
+}
+
+ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
+{
+    const long *in = s->in[0].dim, *out = s->out.dim;
+    const ddp__pool_size z = {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0],
+                            (int)s->arg[1], (int)s->arg[2]};
+
+    return z;
 }

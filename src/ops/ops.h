@@ -204,6 +204,9 @@ typedef struct ddp__heads {
     float scale;      /* of attention's scores: 1 / sqrt(d) */
 } ddp__heads;
 
+#define DDP__NORM_EPS        1e-5
+#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
 enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head that rope turns: their angles lie on the stack */
 
 DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, ddp_error *err);
@@ -226,9 +229,8 @@ static inline DDP__DEVICE long ddp__heads_out(const ddp__heads *z, long head)
     return head / z->heads * z->t * z->width + head % z->heads * z->d;
 }
 
-/* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
+/* Checks that input 0 is (batch, channels, height, width). */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
-DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
  * float, planes in double, in order. */
@@ -238,5 +240,23 @@ DDP_LIB void ddp__channel_sums(const ddp_shape *s, const float *x, const float *
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
 DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels, ddp_error *err);
+
+/* Windows and planes of a pool whose arguments are kernel, stride and padding. */
+typedef struct ddp__pool_size {
+    long planes;
+    int  h, w, rows, cols; /* of the input; of the output */
+    int  kernel, stride, padding;
+} ddp__pool_size;
+
+DDP_LIB ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s);
+
+/* Where window number i begins and ends along a side of size, padding cut off. */
+static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, int size, int *first, int *last)
+{
+    const int at = i * z->stride - z->padding;
+
+    *first = at < 0 ? 0 : at;
+    *last = at + z->kernel > size ? size : at + z->kernel;
+}
 
 #endif /* DDP_OPS_OPS_H */

@@ -9,33 +9,10 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     if (2 * s->arg[2] > s->arg[0])
         return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
                          "of %g", op, s->arg[2], s->arg[0]);
-    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
+    s->flops = (double)ddp_shape_count(&s->out) * s->arg[0] * s->arg[0];
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
-}
-
-/* Windows and planes of a call. */
-typedef struct ddp__pool_size {
-    long planes, h, w, rows, cols; /* of the input; of the output */
-    long kernel, stride, padding;
-} ddp__pool_size;
-
-static ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
-{
-    const ddp__pool_size z = {s->in[0].dim[0] * s->in[0].dim[1], s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2],
-                              s->out.dim[3], (long)s->arg[0], (long)s->arg[1], (long)s->arg[2]};
-
-    return z;
-}
-
-/* Where window number i begins and ends along a side of size, padding cut off. */
-static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *first, long *last)
-{
-    const long at = i * z->stride - z->padding;
-
-    *first = at < 0 ? 0 : at;
-    *last = at + z->kernel > size ? size : at + z->kernel;
 }
 
 /* Runs planes over all planes of the input. */
@@ -62,7 +39,7 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
     s->saved = (size_t)ddp_shape_count(&s->out);
-    s->backward_flops = ddp__image_count(&s->out);
+    s->backward_flops = (double)ddp_shape_count(&s->out);
     return DDP_OK;
 }
 
@@ -81,9 +58,10 @@ static void ddp__window_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const float part = 1.0f / ((float)z.kernel * (float)z.kernel);
     float *y = (float *)call->out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
-    long p, i, j, r, c, r0, r1, c0, c1;
+    int i, j, r0, r1, c0, c1;
+    long p, r, c;
 
     for (p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * z.h * z.w;
@@ -93,7 +71,7 @@ static void ddp__window_pool_planes(void *user, long first, long last)
                 long best;
                 float sum = 0;
                 ddp__pool_span(&z, j, z.w, &c0, &c1);
-                best = r0 * z.w + c0;
+                best = (long)r0 * z.w + c0;
                 if (!at) {
                     for (r = r0; r < r1; r++)
                         for (c = c0; c < c1; c++) sum += x[r * z.w + c];
@@ -115,13 +93,14 @@ static void ddp__window_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const float part = 1.0f / ((float)z.kernel * (float)z.kernel);
     const float *dy = (const float *)call->grad_out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
-    long p, i, j, r, c, r0, r1, c0, c1;
+    int i, j, r0, r1, c0, c1;
+    long p, r, c;
 
     for (p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
-        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
+        if (!call->add_in[0]) memset(dx, 0, (size_t)z.h * (size_t)z.w * sizeof *dx);
         for (i = 0; i < z.rows; i++)
             for (j = 0; j < z.cols; j++, dy++) {
                 const float d = *dy * part;
@@ -149,7 +128,7 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     s->out.dims = 2;
     s->out.dim[0] = s->in[0].dim[0];
     s->out.dim[1] = s->in[0].dim[1];
-    s->flops = ddp__image_count(&s->in[0]);
+    s->flops = (double)ddp_shape_count(&s->in[0]);
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
