@@ -40,7 +40,6 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    float               scale;
     long                keys, queries; /* of a tile; what is packed of either fits its array */
 } ddp__attention_tile;
 
@@ -50,7 +49,6 @@ static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
     ddp__attention_tile t;
 
     t.kn = ddp__kernels_best();
-    t.scale = z->scale;
     t.keys = DDP__ATTENTION_PART;
     while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
     t.queries = t.keys / 4;
@@ -118,20 +116,20 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
 }
 
 /* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
-static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long seen, int fresh,
-                               float *stat, float *out, long d)
+static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, float *row, long seen, int fresh,
+                               float *stat, float *out)
 {
-    float max = t->kn->max(row, seen) * t->scale;
+    float max = kn->max(row, seen) * z->scale;
 
     if (!fresh && stat[0] >= max) {
         max = stat[0];
     } else if (!fresh) { /* a new maximum: what was summed so far shrinks */
         const float shrink = expf(stat[0] - max);
         stat[1] *= shrink;
-        t->kn->affine(out, out, NULL, d, shrink, 0, 0, 0);
+        kn->affine(out, out, NULL, z->d, shrink, 0, 0, 0);
     }
     stat[0] = max;
-    stat[1] = t->kn->softmax(row, row, seen, t->scale, max, 1, 0) + (fresh ? 0 : stat[1]);
+    stat[1] = kn->softmax(row, row, seen, z->scale, max, 1, 0) + (fresh ? 0 : stat[1]);
 }
 
 /* One tile of queries of one head against n keys from s on. */
@@ -152,7 +150,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
         for (long r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
-            ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.width, z.d);
+            ddp__attention_exp(kn, &z, row, seen, s == 0, stat + 2 * r, out + r * z.width);
             for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
@@ -244,8 +242,8 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
         for (long r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
-            kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
-            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.width, dout + r * z.width, z.d), t->scale);
+            kn->softmax(pr, pr, seen, z.scale, stat[2 * r], stat[2 * r + 1], 0);
+            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.width, dout + r * z.width, z.d), z.scale);
             for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);

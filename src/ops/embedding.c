@@ -92,13 +92,6 @@ static void ddp__position_rows(void *user, long first, long last)
     }
 }
 
-static void ddp__position_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-
-    ddp_op_parallel(call, s->dim[1] * s->dim[2], DDP__OP_GRAIN, ddp__position_rows, (void *)call);
-}
-
 static void ddp__position_grads(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -116,12 +109,15 @@ static void ddp__position_grads(void *user, long first, long last)
     }
 }
 
-static void ddp__position_backward(const ddp_op_call *call)
+static void ddp__position_each(const ddp_op_call *call, void (*elements)(void *user, long first, long last))
 {
     const ddp_shape *s = &call->spec->out;
 
-    ddp_op_parallel(call, s->dim[1] * s->dim[2], DDP__OP_GRAIN, ddp__position_grads, (void *)call);
+    ddp_op_parallel(call, s->dim[1] * s->dim[2], DDP__OP_GRAIN, elements, (void *)call);
 }
+
+static void ddp__position_forward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_rows); }
+static void ddp__position_backward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_grads); }
 
 /* ---- rope: rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split
  * form of the published Llama weights: x (B, T, (heads + 2 kv_heads) d) holds queries, keys and

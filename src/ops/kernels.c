@@ -49,21 +49,19 @@
             __builtin_prefetch(c + i * c_row, 1);                                                                      \
             __builtin_prefetch(d + i * c_row, 1);                                                                      \
         }                                                                                                              \
-        {                                                                                                              \
-            ROWS(DDP__ROW_FROM, ddp__vec_##S)                                                                          \
-            ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                                          \
-            ddp__vec_##S bias0 = {0}, bias1 = {0};                                                                     \
-            for (; k > 0; k--, at += a_col, b += b_row) {                                                              \
-                const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                                      \
-                const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                                   \
-                ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                                      \
-            }                                                                                                          \
-            if (bias) {                                                                                                \
-                bias0 = *(const ddp__mem_##S *)bias;                                                                   \
-                bias1 = *(const ddp__mem_##S *)(bias + ddp__lanes_##S);                                                \
-            }                                                                                                          \
-            ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                                          \
+        ROWS(DDP__ROW_FROM, ddp__vec_##S)                                                                              \
+        ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                                              \
+        ddp__vec_##S bias0 = {0}, bias1 = {0};                                                                         \
+        for (; k > 0; k--, at += a_col, b += b_row) {                                                                  \
+            const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                                          \
+            const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                                       \
+            ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                                          \
         }                                                                                                              \
+        if (bias) {                                                                                                    \
+            bias0 = *(const ddp__mem_##S *)bias;                                                                       \
+            bias1 = *(const ddp__mem_##S *)(bias + ddp__lanes_##S);                                                    \
+        }                                                                                                              \
+        ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                                              \
     }                                                                                                                  \
                                                                                                                        \
     static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d, long c_row, int add)    \
