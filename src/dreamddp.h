@@ -252,7 +252,6 @@
 #endif
 #endif
 #include "compress/codec.h"
-#include "compress/finite.c"
 #include "compress/quantise.c"
 #ifndef DDP_NO_PLANNERS
 #include "compress/topk.c"

@@ -1,11 +1,51 @@
 /* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
- * read. */
+ * read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not
+ * finite. */
 #include "base/core.h"
 #include "compress/codec.h"
 #include "nn/exact.h"
 
-/* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
-enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
+/* ---- what is not wanted ---- */
+
+size_t ddp__first_from(const float *x, size_t n, uint32_t least)
+{
+    size_t at;
+
+    for (at = 0; n - at >= DDP__ANY_BLOCK; at += DDP__ANY_BLOCK)
+        if (ddp__any_above(x + at, (int32_t)least - 1)) break;
+    while (at < n && ddp__magnitude(x[at]) < least) at++;
+    return at;
+}
+
+size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, DDP__INFINITE + 1); }
+
+ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
+{
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] is NaN, which has no magnitude; training "
+                     "has diverged, or the array is not initialised", at);
+}
+
+ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
+{
+    if (!ddp__sum_spoils(x[at], how == DDP__UNPACK_SUBTRACT ? -v : v)) return DDP_OK;
+    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
+                     "gradient has diverged: leave this step out", at, (double)x[at],
+                     how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
+}
+
+ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err)
+{
+    float *DDP_RESTRICT r = residual;
+    const float *DDP_RESTRICT g = gradient;
+
+    if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
+    for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
+        DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
+    for (size_t i = 0; i < n; i++) r[i] += g[i];
+    return DDP_OK;
+}
+
+/* ---- sending: whole blocks, the last padded with zeros; compilers turn fixed counts into vector code at -O2 ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -30,7 +70,7 @@ static float ddp__quantise_largest(const float *x)
     ddp__quantise_lanes a, b, most = {0, 0, 0, 0}, other = {0, 0, 0, 0};
     int32_t largest = 0;
 
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8) {
         memcpy(&a, x + i, sizeof a);
         memcpy(&b, x + i + 4, sizeof b);
         a &= magnitude;
@@ -48,25 +88,25 @@ static float ddp__quantise_largest(const float *x)
 static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
     const double inverse = scale > 0 ? 1 / (double)scale : 0;
-    int whole[DDP__QUANTISE_BLOCK], i;
+    int whole[DDP_QUANTISE_BLOCK], i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = ddp__quantise_level_of(x[i], inverse);
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i++) whole[i] = ddp__quantise_level_of(x[i], inverse);
 #ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i += 16) {
         __m128i part[4];
         memcpy(part, whole + i, sizeof part);
         part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]), _mm_packs_epi32(part[2], part[3]));
         memcpy(level + i, part, sizeof part[0]);
     }
 #else
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
 #endif
 }
 
 /* Levels as half bytes, level + 8, the even ones low: eight at a time. */
 static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 {
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
         w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
         w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
@@ -77,7 +117,7 @@ static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 
 static void ddp__quantise_double(const unsigned char *p, signed char *level)
 {
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get32(p);
         w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
         w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);
@@ -102,14 +142,14 @@ static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
     float least[DDP__E3M0_LEVELS + 1];
 
-    memset(level, -DDP__E3M0_SIGN, DDP__QUANTISE_BLOCK);
+    memset(level, -DDP__E3M0_SIGN, DDP_QUANTISE_BLOCK);
     if (!(scale > 0)) return;
     for (int e = 1; e <= DDP__E3M0_LEVELS; e++) {
         const double middle = ((double)ddp__e3m0_value(scale, e - 1) + (double)ddp__e3m0_value(scale, e)) / 2;
         least[e] = (float)middle;
         if ((double)least[e] < middle) least[e] = nextafterf(least[e], FLT_MAX);
     }
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i++) {
         const float a = fabsf(x[i]);
         int e = 0;
         for (int k = 1; k <= DDP__E3M0_LEVELS; k++) e += a >= least[k];
@@ -120,9 +160,9 @@ static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload)
 {
     const float levels = ddp__quantise_levels(packing);
-    signed char level[DDP__QUANTISE_BLOCK];
-    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP__QUANTISE_BLOCK];
-    float last[DDP__QUANTISE_BLOCK];
+    signed char level[DDP_QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP_QUANTISE_BLOCK];
+    float last[DDP_QUANTISE_BLOCK];
     size_t at, len;
 
     for (at = 0; at < n; at += len, scales += 4) {
@@ -229,15 +269,15 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
 static void ddp__quantised_block(const signed char *level, float scale, int add, float *x)
 {
     const ddp__f4 scales = ddp__f4_all(scale);
-    float whole[DDP__QUANTISE_BLOCK];
+    float whole[DDP_QUANTISE_BLOCK];
     int i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
     if (add)
-        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
+        for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4)
             ddp__f4_store(x + i, ddp__f4_load(x + i) + ddp__f4_mul(ddp__f4_load(whole + i), scales));
     else
-        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
+        for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
 /* The same of levels of E3M0. */
@@ -249,7 +289,7 @@ static void ddp__e3m0_apply(const signed char *level, float scale, int add, floa
         value[e] = ddp__e3m0_value(scale, e);
         value[e + DDP__E3M0_SIGN] = -value[e];
     }
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++)
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i++)
         if (add) x[i] += value[level[i] + DDP__E3M0_SIGN];
         else x[i] = value[level[i] + DDP__E3M0_SIGN];
 }
@@ -257,9 +297,9 @@ static void ddp__e3m0_apply(const signed char *level, float scale, int add, floa
 void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
-    unsigned char part[DDP__QUANTISE_BLOCK];
-    signed char level[DDP__QUANTISE_BLOCK];
-    float last[DDP__QUANTISE_BLOCK], *to;
+    unsigned char part[DDP_QUANTISE_BLOCK];
+    signed char level[DDP_QUANTISE_BLOCK];
+    float last[DDP_QUANTISE_BLOCK], *to;
     size_t at, len;
 
     for (at = 0; at < n; at += len, payload += 4) {

@@ -93,18 +93,6 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 
 /* ---- the pass over the array ---- */
 
-/* Which blocks of a run hold a magnitude above the floor. */
-static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
-{
-    size_t found = 0;
-
-    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__ANY_BLOCK) {
-        list[found] = at;
-        found += (size_t)ddp__any_above(x + at, floor);
-    }
-    return found;
-}
-
 /* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
@@ -139,15 +127,18 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK];
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run that hold a magnitude above the floor */
     size_t at, blocks, b;
 
-    for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
+    for (at = 0;; at += DDP__TOPK_RUN) {
         if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
-        blocks = ddp__topk_blocks(x + at, f->floor, list);
+        if (n - at < DDP__TOPK_RUN) break;
+        for (b = blocks = 0; b < DDP__TOPK_RUN; b += DDP__ANY_BLOCK) {
+            list[blocks] = (uint32_t)b;
+            blocks += (size_t)ddp__any_above(x + at + b, f->floor);
+        }
         for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__ANY_BLOCK, at + list[b]);
     }
-    if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
     ddp__topk_append(f, x + at, n - at, at);
     return ddp__topk_no_nan(f, err);
 }
