@@ -1,9 +1,9 @@
-/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever
- * the flags; and what is made of it: clipping by the global norm, factors of the update rules. */
+/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the flags; and what
+ * is made of it: clipping by the global norm, factors of the update rules, what ddp_muon works in. */
 #ifndef DDP_NN_EXACT_H
 #define DDP_NN_EXACT_H
 
-#include "base/platform.h"
+#include "base/core.h"
 #include "nn/optimizer.h"
 
 #ifdef __SSE2__
@@ -120,5 +120,15 @@ typedef struct ddp__adam_step {
 DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
 /* Of an optimizer whose rule is DDP__RULE_ADAM. */
 DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
+
+/* ---- ddp_update.desk of a matrix, for ddp_muon ---- */
+
+typedef struct ddp__muon_desk {
+    float     *at;   /* working memory of ddp__muon_room floats */
+    ddp__pool *pool; /* who computes; NULL: the caller */
+} ddp__muon_desk;
+
+DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
+DDP_LIB int    ddp__is_muon(const ddp_optimizer *o);
 
 #endif /* DDP_NN_EXACT_H */

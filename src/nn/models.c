@@ -342,21 +342,13 @@ static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
     return err->code == DDP_OK && ddp__model_dropout_ok("vgg", c->dropout, err);
 }
 
-/* Weights start normal with variance 2 / (values that an input reaches), biases 0. The paper's
- * own start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
-static ddp_node *ddp__vgg_conv(ddp_graph *g, ddp_node *x, long channels)
-{
-    x = ddp_conv2d(g, x, channels, 3, 1, 1, 1, 1);
-    ddp_init_normal(g, x, 0, (float)sqrt(2 / (9.0 * (double)channels)));
-    ddp_init_normal(g, x, 1, 0);
-    return ddp_relu(g, x);
-}
-
 static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
 {
     return ddp__model_dropout(g, ddp_relu(g, ddp__model_linear(g, x, 4096, 0.01f)), dropout);
 }
 
+/* Convolutions start normal with variance 2 / (values that an input reaches), biases 0. The paper's own start,
+ * deviation 0.01 everywhere, needed layers trained in a shallower net before. */
 ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
 {
     const int *convs;
@@ -368,11 +360,15 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     x = ddp__classifier_inputs(g, c->batch, c->channels, c->size, &labels);
 
     for (int p = 0; p < 5; p++) {
+        const long channels = p < 3 ? 64L << p : 512;
         if (c->recompute) ddp_recompute_begin(g);
         for (int k = 0; k < convs[p]; k++) {
             snprintf(name, sizeof name, "conv%d_%d", p + 1, k + 1);
             ddp_layer_begin(g, name);
-            x = ddp__vgg_conv(g, x, p < 3 ? 64L << p : 512);
+            x = ddp_conv2d(g, x, channels, 3, 1, 1, 1, 1);
+            ddp_init_normal(g, x, 0, (float)sqrt(2 / (9.0 * (double)channels)));
+            ddp_init_normal(g, x, 1, 0);
+            x = ddp_relu(g, x);
             if (k == convs[p] - 1) x = ddp_max_pool2d(g, x, 2, 2, 0);
             ddp_layer_end(g);
         }

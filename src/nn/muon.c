@@ -2,7 +2,6 @@
  * arXiv:2505.23725). Sums go in the order of their index and no product is fused into one, so that the bits are the same
  * on every processor and with any number of threads. */
 #include "nn/exact.h"
-#include "nn/muon.h"
 
 /* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
 

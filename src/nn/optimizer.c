@@ -56,12 +56,9 @@ static void ddp__sgd_some(const void *step, float *w, const float *g, float *m, 
 
 static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    ddp__sgd_step k;
+    const ddp__sgd_step k = {ddp__f4_all(self->hyper[0]), ddp__f4_all(self->hyper[1]), ddp__f4_all(u->lr),
+                             self->hyper[2] > 0};
 
-    k.momentum = ddp__f4_all(self->hyper[0]);
-    k.decay = ddp__f4_all(self->hyper[1]);
-    k.lr = ddp__f4_all(u->lr);
-    k.nesterov = self->hyper[2] > 0;
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
@@ -173,10 +170,8 @@ ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
 
 ddp_optimizer ddp_own_update(void)
 {
-    ddp_optimizer o;
+    const ddp_optimizer o = {"own update", 0, NULL, 0, {0, 0, 0, 0, 0, 0}, NULL, 0};
 
-    memset(&o, 0, sizeof o);
-    o.name = "own update";
     return o;
 }
 

@@ -5,7 +5,7 @@
 #include "base/backend.h"
 #include "base/core.h"
 #include "graph/host.h"
-#include "nn/muon.h"
+#include "nn/exact.h"
 #include "comm/engine.h"
 #include "member/join.h"
 #include "member/state.h"
