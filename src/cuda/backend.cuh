@@ -18,8 +18,12 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
         (void)cudaSetDevice(c->dev->device);
         ddp__cuda_raise_all(c);
         (void)cudaStreamSynchronize(c->dev->stream);
-        ddp__cuda_free_slots(c);
-        ddp__cuda_free_marks(c);
+        if (c->ranged) (void)nvtxRangePop();
+        ddp__cuda_events_free(c->mark, c->marks + 1);
+        ddp__cuda_events_free(c->ready, c->slots);
+        if (c->flag) (void)cudaFreeHost(c->flag);
+        if (c->out) (void)cudaStreamDestroy(c->out);
+        if (c->in) (void)cudaStreamDestroy(c->in);
         ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
         if (c->ring) (void)cudaFreeHost(c->ring);
         if (c->early) (void)cudaFreeHost(c->early);

@@ -67,18 +67,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
 static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
                                               const void *b, int b_turned, void *c, int half)
 {
-    ddp__cuda_product p;
-
-    memset(&p, 0, sizeof p);
-    p.shape.m = m;
-    p.shape.n = n, p.shape.k = k;
-    p.shape.count = 1;
-    p.shape.a_turned = a_turned;
-    p.shape.b_turned = b_turned;
-    p.shape.half = p.shape.half_out = half;
-    p.a = a, p.b = b;
-    p.c = c;
-    return p;
+    const ddp__cuda_product_shape s = {m, n, k, 1, 0, 0, 0, a_turned, b_turned, half, half};
+    return {s, a, b, c, 0, NULL, 0, NULL};
 }
 
 /* These return 1 after a failure, as DDP__BLAS does. */

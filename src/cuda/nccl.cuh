@@ -19,7 +19,6 @@ typedef struct ddp__cuda_nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
     ddp_backend_peers peers;
-    int           rank, world;
     ddp_error     why;     /* it was given up; code 0: it was not */
     cudaStream_t  stream;
     cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
@@ -34,28 +33,29 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
         return ddp__fail(err, DDP_ARG, "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
-                         "already; give each rank a GPU of its own, or use the transport tcp", n->rank, n->dev->device);
+                         "already; give each rank a GPU of its own, or use the transport tcp", n->peers.rank,
+                         n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
-        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
-                         n->world, ncclGetErrorString(r));
-    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->rank,
-                     n->world, n->dev->device, ncclGetErrorString(r));
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank, n->peers.world,
+                         ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->peers.rank, n->peers.world,
+                     n->dev->device, ncclGetErrorString(r));
 }
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
  * that is known to be lost. */
-static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, ncclComm_t comm, const char *what, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *what, ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
     ncclResult_t state = ncclInProgress;
 
     for (;;) {
-        const ncclResult_t r = ncclCommGetAsyncError(comm, &state);
+        const ncclResult_t r = ncclCommGetAsyncError(n->comm, &state);
         if (r != ncclSuccess) state = r;
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
             return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->world, n->peers.join_timeout_s);
+                             what, n->peers.world, n->peers.join_timeout_s);
         if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
@@ -102,8 +102,8 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
         return ddp__fail(err, DDP_TIMEOUT, "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->rank, n->world,
-                         ddp_now() - oldest, n->peers.op_timeout_s);
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->peers.rank,
+                         n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -117,7 +117,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
         ddp__sleep_until(ddp_now() + 2e-5);
     }
     return !ddp__nccl_failed(n, ncclCommFinalize(n->comm), "ncclCommFinalize", &why) &&
-           !ddp__nccl_settle(n, n->comm, "ncclCommFinalize", &why);
+           !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
@@ -167,20 +167,18 @@ static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_back
     memset(&id, 0, sizeof id);
     n->dev = dev;
     n->peers = *p;
-    n->rank = p->rank;
-    n->world = p->world;
     if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
         (void)ddp__cuda_status(dev, err);
         goto failed;
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
-    if (n->world < 2) return n;
-    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (n->peers.world < 2) return n;
+    if (n->peers.rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
     if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
-    r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
+    r = ncclCommInitRankConfig(&n->comm, n->peers.world, id, n->peers.rank, &config);
     if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
-    if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
+    if (ddp__nccl_settle(n, "ncclCommInitRankConfig", err)) goto failed;
     return n;
 failed:
     ddp__nccl_leave(n, 1);
@@ -214,7 +212,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
         DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
         /* an event recorded before NCCL has queued its kernels would pass at once */
-        DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
+        DDP__TRY(ddp__nccl_settle(n, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
     return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;

@@ -66,14 +66,6 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
 
 /* ---- times ---- */
 
-static void ddp__cuda_free_marks(ddp__cuda_self *c)
-{
-    if (c->ranged) (void)nvtxRangePop();
-    c->ranged = 0;
-    ddp__cuda_events_free(c->mark, c->marks + 1);
-    c->mark = NULL;
-}
-
 /* The event behind the marks says where the device's clock stands on the host's. */
 static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
 {
@@ -155,18 +147,6 @@ static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
 {
     while (*flag < turn) __nanosleep(4000);
     __threadfence_system();
-}
-
-static void ddp__cuda_free_slots(ddp__cuda_self *c)
-{
-    ddp__cuda_events_free(c->ready, c->slots);
-    if (c->flag) (void)cudaFreeHost(c->flag);
-    if (c->out) (void)cudaStreamDestroy(c->out);
-    if (c->in) (void)cudaStreamDestroy(c->in);
-    c->ready = NULL;
-    c->flag = NULL;
-    c->out = c->in = NULL;
-    c->slots = 0;
 }
 
 static int ddp__cuda_slots(ddp__cuda_self *c, int slots)

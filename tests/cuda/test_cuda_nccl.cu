@@ -343,7 +343,7 @@ static void two_levels(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     EXPECT(r, n && host);
     EXPECT(r, !ddp__nccl_queue(n, 0, DDP__NCCL_MEAN, &x, &count, 1, &r->err));
     ddp__nccl_finish(n, 0);
-    if (n->rank == 0) {
+    if (n->peers.rank == 0) {
         EXPECT(r, !DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
         EXPECT(r, cudaMemcpy(host, x, LARGE * sizeof *x, cudaMemcpyDeviceToHost) == cudaSuccess);
         for (i = 0; i < LARGE; i++)
