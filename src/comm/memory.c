@@ -237,11 +237,6 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     return 1;
 }
 
-size_t ddp__coded_at(const ddp__frame *f)
-{
-    return f->coding == (int)DDP_AS_BFLOAT ? f->length : 0; /* widened in place from there */
-}
-
 int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
 {
     size_t count = ddp__frame_values(&s->f);

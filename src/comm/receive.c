@@ -259,7 +259,8 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
         *here = *here * unit - part;
         return data + part;
     }
-    return (unsigned char *)e->slot[p->in_slot].data + ddp__coded_at(&p->in) + got;
+    if (p->in.coding == (int)DDP_AS_BFLOAT) got += p->in.length; /* to be widened in place */
+    return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
 /* 1 if the payload is what was sent, as far as its sender said. */

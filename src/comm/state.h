@@ -427,8 +427,7 @@ DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
 DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
-/* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
-DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
+/* The payload read into a slot becomes floats, bfloat16 from its second half on; 0 after a failure. */
 DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
 /* Sums count values from offset at on: e->terms are the contributions, the own one's place among them is filled here. */
 DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
