@@ -7,9 +7,8 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
     if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
-    if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
+    if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip || op->m.owner))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, op->scale, divergence);
-    if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
     ddp__op_advance(e, op, op->left);
 }
 

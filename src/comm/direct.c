@@ -150,7 +150,6 @@ int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size
     if (!ddp__guard_check(e, op, at, count)) return 0;
     if (coded && !ddp__reduce_coded(e, op, at, count, own, ranks, divergence)) return 0;
     if (!coded) ddp__memory_sum(e, op, at, count, own, ranks, scale, divergence);
-    if (!coded && op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
     for (int i = 0; i < ranks; i++) {
         const int s = i == own ? -1 : ddp__pending(e, rank[i], op);
         if (s < 0) continue;

@@ -178,19 +178,9 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
         ddp__floats_sum(result, e->terms, terms, here, scale, divergence);
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) op->m.owner->rule(op->m.owner->user, at, result, here);
         if (op->m.add) ddp__floats_add(to, result, here);
         for (int i = 0; i < terms; i++) e->terms[i] += here;
-    }
-}
-
-/* The owner's rule, on what it has summed. */
-void ddp__memory_own(const ddp__op *op, size_t at, size_t count)
-{
-    size_t here;
-
-    for (; count > 0; at += here, count -= here) {
-        float *x = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
-        op->m.owner->rule(op->m.owner->user, at, x, here);
     }
 }
 

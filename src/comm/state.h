@@ -412,7 +412,6 @@ DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, s
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, float scale,
                              double *divergence);
-DDP_LIB void ddp__memory_own(const ddp__op *op, size_t at, size_t count);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
