@@ -84,30 +84,18 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     ddp__start(e, op, 0, now);
 }
 
-static int ddp__over(const ddp__engine *e, long ticket)
-{
-    return ticket < e->first || e->ops[ticket % e->cfg.queue].state == DDP__OP_DONE;
-}
-
 /* An operation that has to wait for another, or for one of its group that does, keeps a position
  * of the window, so that the oldest of all never lacks one. 1: it waits. */
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
+    const long after = op->m.after - 1; /* -1: none */
+    const int over = after < e->first || e->ops[after % e->cfg.queue].state == DDP__OP_DONE;
 
-    if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
+    if (over && !(*groups & group)) return 0;
     *groups |= group;
     e->waiting[e->waits++] = op->ticket;
     return 1;
-}
-
-/* Positions of the window that nobody has or waits for. */
-static int ddp__vacant(const ddp__engine *e)
-{
-    int n = -e->waits;
-
-    for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
-    return n;
 }
 
 /* The first chunk of the next message in a lane from that peer, -1: it is not here. */
@@ -173,7 +161,10 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 /* The same of a collective, and its row; *full: those behind it have to wait. */
 static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full, int *row)
 {
-    if (ddp__vacant(e) <= 0) *full = 1;
+    int vacant = -e->waits; /* positions that nobody has or waits for */
+
+    for (int i = 0; i < e->width; i++) vacant += e->window[i] == NULL;
+    if (vacant <= 0) *full = 1;
     if (*full || ddp__must_wait(e, op, groups)) return NULL;
     for (*row = 0; *row < e->width - 1 && e->window[*row]; ++*row) {}
     return e->window[*row] ? NULL : &e->window[*row];
