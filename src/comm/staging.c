@@ -132,16 +132,6 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
 }
 
-double ddp__credit_by(const ddp__engine *e, double now, double until)
-{
-    for (int r = 0; r < e->world; r++) {
-        const ddp__peer *p = &e->peers[r];
-        /* those that are late wait for the uplink, which has an event of its own */
-        if (p->owed_count > 0 && p->owed_by > now) until = fmin(until, p->owed_by);
-    }
-    return until;
-}
-
 /* ---- values on their way, and results ---- */
 
 int ddp__flow_returns(const ddp__op *op)

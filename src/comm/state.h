@@ -443,9 +443,8 @@ DDP_LIB int  ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
 DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
-/* Credits are to go back now; until, or when those that wait for one another have to, if earlier. */
+/* Credits are to go back now. */
 DDP_LIB int    ddp__credit_due(const ddp__engine *e, ddp__peer *p);
-DDP_LIB double ddp__credit_by(const ddp__engine *e, double now, double until);
 /* What algorithms that have a `part` begin with, send next, count when it leaves or was stored, and find unsent or over. */
 DDP_LIB int  ddp__flow_returns(const ddp__op *op); /* values are summed where they go, and go back as results */
 DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);

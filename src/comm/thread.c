@@ -242,9 +242,10 @@ int ddp__round(ddp__engine *e, double *until)
     *until = e->next_check;
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
-    if (e->shaped) {
-        *until = fmin(*until, ddp__next_event(e));
-        *until = ddp__credit_by(e, now, *until);
+    if (e->shaped) *until = fmin(*until, ddp__next_event(e));
+    for (int r = 0; e->shaped && r < e->world; r++) { /* credits that are late wait for the uplink, an event above */
+        const ddp__peer *p = &e->peers[r];
+        if (p->owed_count > 0 && p->owed_by > now) *until = fmin(*until, p->owed_by);
     }
     if (script >= 0 && script < *until) *until = script;
     return 0;
