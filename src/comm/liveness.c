@@ -165,16 +165,16 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
-double ddp__check_liveness(ddp__engine *e, double now)
+void ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat = ddp__beat(e), again = now + beat, late = now - e->look_by;
+    double beat = ddp__beat(e), again = now + beat, late = now - e->next_check;
 
-    if (e->look_by > 0 && late > beat + 1) {
+    if (late > beat + 1) {
         /* This process was stopped or starved: what came meanwhile is to be read before anybody is judged. */
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
-        return e->look_by = now + beat / 5;
+        e->next_check = now + beat / 5;
+        return;
     }
-
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
         ddp__peer *p = &e->peers[peer];
         if (peer == e->rank || p->out_of_world) continue;
@@ -198,5 +198,5 @@ double ddp__check_liveness(ddp__engine *e, double now)
         ddp__check_op(e, e->window[i], now, &again);
     if (e->fault.code == DDP_OK && !e->frozen) ddp__note_wait(e, now, &again);
     if (e->membership && e->fault.code == DDP_OK) e->membership->check(e, now, &again);
-    return e->look_by = again;
+    e->next_check = again;
 }

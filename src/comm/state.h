@@ -305,9 +305,8 @@ struct ddp__engine {
     ddp_error          fault;         /* what ended this engine */
     int                fault_origin;
     double             last_move;
-    double             look_by;       /* when liveness was to be looked at again; 0 = now */
     int                closing, stopping; /* goodbye was queued; close was called */
-    double             next_check;    /* of liveness */
+    double             next_check;    /* when liveness is to be looked at again */
 
     /* shared, under lock */
     pthread_mutex_t    lock;
@@ -479,8 +478,8 @@ DDP_LIB int    ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
 /* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
 DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
-/* Heartbeats, silent peers, old operations; returns when to look again. */
-DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
+/* Heartbeats, silent peers, old operations; sets when to look again. */
+DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: what is under way on the emulated link ---- */
 /* Does what the script asks for by now; returns when to look again, -1: never. */

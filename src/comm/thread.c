@@ -238,7 +238,7 @@ int ddp__round(ddp__engine *e, double *until)
         ddp__publish(e);
         moved = 1;
     }
-    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) e->next_check = ddp__check_liveness(e, now);
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) ddp__check_liveness(e, now);
     *until = e->next_check;
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
