@@ -157,7 +157,6 @@ typedef struct ddp__net_stats {
     double  busy_s;                       /* union of operation spans */
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
-    size_t  delay_bytes;                  /* of it, for link shaping */
     size_t  kept_bytes;                   /* of it, for inputs and results that are kept */
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;

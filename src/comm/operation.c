@@ -273,7 +273,7 @@ void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
     const int as = coding == (int)DDP__AS_BYTES && op->m.counts_as ? op->m.counts_as : coding + 1;
 
     op->bytes += bytes;
-    ddp__atomic_add(&e->stats.sent_as[op->m.layer == DDP__OWN_WORD ? 0 : as], bytes);
+    ddp__atomic_add(&e->sent_as[op->m.layer == DDP__OWN_WORD ? 0 : as], bytes);
 }
 
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)

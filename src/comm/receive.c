@@ -394,7 +394,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         moved = 1;
         p->in_got += (size_t)got;
         p->last_got = ddp_now();
-        ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
+        ddp__atomic_add(&e->bytes_received, (int64_t)got);
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
     return moved;

@@ -42,20 +42,15 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 
 void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 {
-    out->bytes_sent = ddp__atomic_load(&e->stats.bytes_sent);
-    out->bytes_received = ddp__atomic_load(&e->stats.bytes_received);
-    out->payload_sent = 0;
-    for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
-        out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->stats.sent_as[i]);
-    out->cpu_s = ddp__thread_cpu_s(e->thread);
     pthread_mutex_lock(&e->lock);
-    out->operations = e->stats.operations;
-    out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
-    out->staging_bytes = e->stats.staging_bytes;
-    out->delay_bytes = e->stats.delay_bytes;
-    out->kept_bytes = e->stats.kept_bytes;
-    out->algorithm = e->stats.algorithm;
+    *out = e->stats;
+    if (e->running > 0) out->busy_s += ddp_now() - e->running_since;
     pthread_mutex_unlock(&e->lock);
+    out->bytes_sent = ddp__atomic_load(&e->bytes_sent);
+    out->bytes_received = ddp__atomic_load(&e->bytes_received);
+    for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
+        out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->sent_as[i]);
+    out->cpu_s = ddp__thread_cpu_s(e->thread);
 }
 
 void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)

@@ -222,8 +222,8 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
     ddp__count_sent(e, op, DDP_AS_FLOAT, bytes);
-    ddp__atomic_add(&e->stats.bytes_sent, bytes);
-    ddp__atomic_add(&e->stats.bytes_received, bytes);
+    ddp__atomic_add(&e->bytes_sent, bytes);
+    ddp__atomic_add(&e->bytes_received, bytes);
 }
 
 /* The most urgent operation with something to add up. */

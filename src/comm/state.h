@@ -329,7 +329,8 @@ struct ddp__engine {
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
-    ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
+    ddp__net_stats     stats;         /* but for its bytes: the comm thread writes these, atomically */
+    int64_t            bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
     ddp__oplog        *wanted;        /* somebody waits for a copy of the log */
     ddp__epoch_info    epoch;
     uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
