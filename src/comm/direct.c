@@ -96,24 +96,17 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
     return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) || ddp__flow_next(e, op, peer, f);
 }
 
-/* All contributions were written, and the own segment is summed. */
-static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
+/* Once all contributions were written, and the own segment is summed, nothing reads its input any more. */
+static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
 
+    if (op->to.strip == op->from.strip || op->m.add || op->released) return;
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
-        if (r == e->rank) continue;
-        if (ddp__row(e, op, r)->u.flow.sent < ddp__segment_length(e, op, r)) return 0;
-        if (e->peers[r].out_op == op && e->peers[r].out.type != DDP__FRAME_RESULT) return 0;
+        if ((r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.sent) < ddp__segment_length(e, op, r)) return;
+        if (e->peers[r].out_op == op && e->peers[r].out.type != DDP__FRAME_RESULT) return;
     }
-    return op->reduced == ddp__segment_length(e, op, e->rank);
-}
-
-/* Nothing reads its input any more. */
-static void ddp__direct_release(ddp__engine *e, ddp__op *op)
-{
-    if (op->to.strip == op->from.strip || op->m.add || op->released || !ddp__direct_input_over(e, op)) return;
     pthread_mutex_lock(&e->lock);
     op->released = 1;
     pthread_cond_broadcast(&e->changed);

@@ -145,13 +145,13 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
 
 static int ddp__engine_locks(ddp__engine *e)
 {
-    if (pthread_mutex_init(&e->lock, NULL)) return 0;
-    if (ddp__cond_init(&e->changed) == 0) {
-        if (ddp__cond_init(&e->park) == 0) return 1;
+    if (ddp__cond_init(&e->changed)) return 0;
+    if (ddp__cond_init(&e->park)) {
         pthread_cond_destroy(&e->changed);
+        return 0;
     }
-    pthread_mutex_destroy(&e->lock);
-    return 0;
+    pthread_mutex_init(&e->lock, NULL); /* which does not fail */
+    return 1;
 }
 
 static void ddp__engine_free(ddp__engine *e)

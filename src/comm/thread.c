@@ -40,16 +40,6 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-static void ddp__uplink_done(ddp__engine *e, double when)
-{
-    for (int r = 0; r < e->world; r++) {
-        ddp__peer *p = &e->peers[r];
-        if (p->out_state != DDP__OUT_SERIALISING || p->release > when) continue;
-        p->out_state = DDP__OUT_WRITING;
-        (void)ddp__continue_frame(e, r, when);
-    }
-}
-
 /* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up late loses
  * nothing of the rate. */
 static int ddp__run_due(ddp__engine *e, double now)
@@ -58,7 +48,12 @@ static int ddp__run_due(ddp__engine *e, double now)
     double when;
 
     for (; e->fault.code == DDP_OK && (when = ddp__next_event(e)) <= now; moved = 1) {
-        ddp__uplink_done(e, when);
+        for (int r = 0; r < e->world; r++) {
+            ddp__peer *p = &e->peers[r];
+            if (p->out_state != DDP__OUT_SERIALISING || p->release > when) continue;
+            p->out_state = DDP__OUT_WRITING;
+            (void)ddp__continue_frame(e, r, when);
+        }
         if (ddp__chunk_due(e) <= when) {
             int s = e->due.first;
             (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
