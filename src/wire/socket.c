@@ -256,8 +256,7 @@ void ddp__waker_wake(ddp__waker *w)
 {
     ssize_t n;
 
-    if (ddp__atomic_swap(&w->called, 1)) return; /* a byte is there, or about to be */
-    do n = write(w->fd[1], "", 1);
+    do n = write(w->fd[1], "", 1); /* a full pipe wakes as well */
     while (n < 0 && errno == EINTR);
 }
 
@@ -266,8 +265,6 @@ void ddp__waker_drain(ddp__waker *w)
     char sink[16];
 
     while (read(w->fd[0], sink, sizeof sink) > 0) {}
-    /* after the drain: a call that finds the flag still set came before we return */
-    ddp__atomic_swap(&w->called, 0);
 }
 
 /* Closes it; -1 and that errno. */

@@ -66,8 +66,7 @@ DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
 /* A pipe by which one thread brings another out of its poll. */
 typedef struct ddp__waker {
-    int fd[2];  /* the first is to be polled for POLLIN */
-    int called;
+    int fd[2]; /* the first is to be polled for POLLIN */
 } ddp__waker;
 
 DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
