@@ -191,16 +191,6 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
     return events;
 }
 
-/* Takes notice of what a link has; 1 if there is something for the engine. */
-static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
-{
-    if (revents && t->cfg.once) return 1;
-    if (revents) p->dry = 0;
-    if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
-    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
-    return ddp__way_calls(t, p, want_send, want_recv);
-}
-
 static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
@@ -225,9 +215,14 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__waker_drain(&t->bell);
             called = 1;
         }
-        for (i = 0; i < w->world; i++)
-            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
-                                      t->polls[i].revents);
+        for (i = 0; i < w->world; i++) {
+            ddp__way *p = &t->way[i];
+            if (t->polls[i].revents && t->cfg.once) called = 1;
+            if (!t->polls[i].revents || t->cfg.once) continue;
+            p->dry = 0;
+            ddp__way_flush(t, p); /* TLS may wait for POLLIN */
+            if (p->state == DDP__LINK_LIVE && (!want_recv || want_recv[i])) called |= ddp__way_to_data(t, p);
+        }
         for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
