@@ -127,44 +127,34 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-/* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
-static int ddp__poll_list(ddp__meeting *m, double now, double *next)
-{
-    struct pollfd *peers = m->polls, *legs = peers + m->r->world;
-    ddp__tls *tls = m->c.tls;
-
-    for (int i = 0; i < m->r->world; i++) {
-        const ddp__leg *l = &m->leg[i];
-        int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
-        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
-        if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
-        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
-        if (l->state != DDP__LEG_NONE && l->until < *next) *next = l->until;
-    }
-    return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
-}
-
 ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
+    ddp__tls *tls = m->c.tls;
     double now, next;
-    int i, got;
+    int i, count;
 
     ddp__wait_note(m, what, more);
-    now = ddp_now();
     next = ddp__slice(m);
     DDP__TRY(ddp__cancelled(m, err));
-    got = ddp__poll_list(m, now, &next);
-    got = poll(m->polls, (nfds_t)got, next > now ? (int)((next - now) * 1000) + 1 : 0);
+    for (i = 0; i < m->r->world; i++) {
+        const ddp__leg *l = &m->leg[i];
+        int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
+        if (listen && ddp__stream_ready(tls, m->fd[i])) next = 0;
+        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
+        if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
+    }
+    count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
+    (void)ddp__poll_until(m->polls, count, next);
     now = ddp_now();
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
-        int revents = got > 0 ? legs[i].revents : 0;
-        if (l->state != DDP__LEG_NONE && (revents || now >= l->until)) DDP__TRY(ddp__leg_serve(m, i, revents, err));
+        if (l->state != DDP__LEG_NONE && (legs[i].revents || now >= l->until))
+            DDP__TRY(ddp__leg_serve(m, i, legs[i].revents, err));
     }
     for (i = 0; i < m->r->world; i++)
-        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
-            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->c.tls, m->fd[i])))
+        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd && (peers[i].revents || ddp__stream_ready(tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
     if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
