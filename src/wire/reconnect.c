@@ -395,5 +395,3 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     else *out = &t->base;
     return bad;
 }
-
-int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__resume_wire *)(void *)w)->way[peer].fd; }

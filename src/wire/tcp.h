@@ -37,8 +37,6 @@ typedef struct ddp__tcp_config {
  * gone), or when the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
-/* For tests and counters of the kernel: the socket to a peer. */
-DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
 
 /* ---- newcomers ---- */
 

@@ -388,7 +388,7 @@ static void count_bytes(net_rank *me, void *user)
         socklen_t len = sizeof info;
         if (p == me->rank) continue;
         memset(info, 0, sizeof info);
-        if (getsockopt(ddp__wire_tcp_fd(me->wire, p), IPPROTO_TCP, TCP_INFO, info, &len))
+        if (getsockopt(meet_fd(me->wire, p), IPPROTO_TCP, TCP_INFO, info, &len))
             net_fail(me, "TCP_INFO");
         kernel_bytes[me->rank][0] += info[15];
         kernel_bytes[me->rank][1] += info[16];

@@ -248,7 +248,7 @@ static void lose_rank_two(net_rank *me, void *user)
         net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
         ddp__sleep_until(ddp_now() + 0.2); /* of 2 s */
         for (int p = 0; p < me->world; p++)
-            if (p != 2) shutdown(ddp__wire_tcp_fd(me->wire, p), SHUT_RDWR);
+            if (p != 2) shutdown(meet_fd(me->wire, p), SHUT_RDWR);
         if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_PEER_LOST)
             net_fail(me, "\"%.200s\"", me->err.msg);
     } else {

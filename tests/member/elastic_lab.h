@@ -137,7 +137,7 @@ static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
         l->cut = &lab->cut[0][0];
         l->countdown = -1;
         for (int p = 0; tcp && p < world; p++)
-            lab->fds[r][p] = p == r ? -1 : ddp__wire_tcp_fd(ranks[r].wire, p);
+            lab->fds[r][p] = p == r ? -1 : meet_fd(ranks[r].wire, p);
         l->fds = tcp ? lab->fds[r] : NULL;
         ranks[r].wire = &l->base;
     }

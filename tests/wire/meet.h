@@ -2,6 +2,8 @@
 #ifndef MEET_H
 #define MEET_H
 
+#include "wire/replay.h"
+
 #define MEET_MAX 5
 
 typedef struct meet_rank {
@@ -28,6 +30,9 @@ static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, cons
     c.listen_fd = -1;
     return ddp__wire_tcp(&c, out, err);
 }
+
+/* The socket to a peer. */
+static DDP__UNUSED int meet_fd(ddp__wire *w, int peer) { return ((ddp__resume_wire *)(void *)w)->way[peer].fd; }
 
 static void *meet_run(void *arg)
 {

@@ -417,7 +417,7 @@ static void tcp_sockets_send_at_once_and_close_on_exec(void **state)
     for (r = 0; r < 3; r++) {
         for (p = 0; p < 3; p++) {
             socklen_t size = sizeof on;
-            int fd = ddp__wire_tcp_fd(w[r], p);
+            int fd = meet_fd(w[r], p);
             if (p == r) continue;
             on = 0;
             assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, &size), 0);
@@ -429,7 +429,7 @@ static void tcp_sockets_send_at_once_and_close_on_exec(void **state)
             expected = r == 0 ? 64 + (64 + 3 * 24) + 64 : p == 0 ? 128 : 64;
             size = sizeof info; /* struct tcp_info of <linux/tcp.h>: bytes received at 128 */
             memset(info, 0, sizeof info);
-            assert_int_equal(getsockopt(ddp__wire_tcp_fd(w[p], r), IPPROTO_TCP, TCP_INFO, info, &size), 0);
+            assert_int_equal(getsockopt(meet_fd(w[p], r), IPPROTO_TCP, TCP_INFO, info, &size), 0);
             assert_int_equal(info[16], expected);
         }
     }
