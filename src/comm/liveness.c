@@ -68,10 +68,16 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     return buf;
 }
 
-static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
+/* A line about the oldest operation, if it has stood still for so long. */
+static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
+    ddp__op *op = ddp__oldest_op(e, -1);
+    const double since = op ? ddp__still_since(op) : 0, waited = now - since;
     char text[128], who[96], where[64];
 
+    if (!op || !ddp__passed(since + op->note_s, now, again)) return;
+    op->note_s *= 2;
+    *again = fmin(*again, since + op->note_s);
     ddp__op_text(e, op, text, sizeof text);
     ddp__missing_text(e, op, who, sizeof who);
     where[0] = '\0';
@@ -85,20 +91,6 @@ static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double wait
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted "
                  "it, %lu values are still to send or receive%s", e->rank, waited, text, (unsigned long)op->seq,
                  (unsigned long)op->left, ddp__silent_text(e, op, now, where, sizeof where));
-}
-
-static void ddp__note_wait(ddp__engine *e, double now, double *again)
-{
-    ddp__op *op = ddp__oldest_op(e, -1);
-    double since;
-
-    if (!op) return;
-    since = ddp__still_since(op);
-    if (ddp__passed(since + op->note_s, now, again)) {
-        op->note_s *= 2;
-        ddp__note(e, op, now, now - since);
-        *again = fmin(*again, since + op->note_s);
-    }
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
