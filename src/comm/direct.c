@@ -27,22 +27,18 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
     return *to - *from;
 }
 
-static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
+static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
-    size_t block = op->n / (size_t)e->blocks;
+    const int lost = op->m.verb == DDP_ALL_GATHER && op->m.group == 0 && e->members < e->blocks;
+    const size_t block = op->n / (size_t)e->blocks;
 
-    for (int r = 0; r < e->blocks && e->members < e->blocks; r++) {
+    for (int r = 0; lost && r < e->blocks; r++) { /* their blocks become 0 */
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
             void *data = ddp__memory_at(op, &op->to, at, end - at, &here);
             memset(data, 0, here * op->unit);
         }
     }
-}
-
-static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
-{
-    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
     ddp__flow_begin(e, op);
 }
 
