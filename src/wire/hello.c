@@ -54,6 +54,10 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
     h->run_id = ddp__hello_get(b + 16, 8);
     for (int i = 0; i < 6; i++) *field[i] = (uint32_t)ddp__hello_get(b + 24 + 4 * i, 4);
     memcpy(h->ip, b + 48, sizeof h->ip);
+    h->number = h->family;
+    h->received = ddp__hello_get(b + 48, 8);
+    h->yours = (uint32_t)ddp__hello_get(b + 56, 4);
+    h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
     h->run_name = NULL;
     return 1;
 }

@@ -38,6 +38,9 @@ typedef struct ddp__hello {
     uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
     uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
     unsigned char ip[16];
+    /* RESUME, in place of these two: numbers of the sender's and the receiver's wire, bytes received, attempt */
+    uint32_t number, yours, attempt;
+    uint64_t received;
     const char *run_name;     /* own side only: the run as the user called it, or NULL */
 } ddp__hello;
 

@@ -12,12 +12,6 @@ static const double ddp__refused_limit = 0.3;  /* refused for so long: the proce
 static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
 static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
 
-/* What a RESUME hello says besides. */
-typedef struct ddp__resume_hello {
-    uint32_t number, yours, attempt;
-    uint64_t received;
-} ddp__resume_hello;
-
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
     ddp__hello_pack(&t->cfg.self, DDP__RESUME, DDP__WELCOME, 0, b);
@@ -27,16 +21,8 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
     ddp__hello_put(b + 60, p->attempt, 4);
 }
 
-static void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
-{
-    h->number = (uint32_t)ddp__hello_get(b + 44, 4);
-    h->received = ddp__hello_get(b + 48, 8);
-    h->yours = (uint32_t)ddp__hello_get(b + 56, 4);
-    h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
-}
-
 /* Whether both sides mean the same two wires, and what the other lacks is still here. */
-static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
+static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__hello *h)
 {
     return h->number && (!p->peer_number || h->number == p->peer_number) && (!h->yours || h->yours == t->number) &&
            h->received >= p->ring.first && h->received <= p->ring.end;
@@ -55,7 +41,7 @@ static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, cha
 /* ---- a link that is back ---- */
 
 /* A connection on which both know what the other has. */
-static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
+static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
     ddp_error err = {DDP_OK, ""};
@@ -152,7 +138,6 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
 {
     ddp__resume_wire *t = (ddp__resume_wire *)user;
     unsigned char b[DDP__HELLO_BYTES];
-    ddp__resume_hello r;
     ddp__way *p;
 
     if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
@@ -161,16 +146,15 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
     p = &t->way[h->rank];
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
-    ddp__resume_parse(c->bytes, &r);
-    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) return DDP__REFUSE_TWICE;
-    if (r.attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
-    p->attempt = r.attempt;
+    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
+    if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
+    p->attempt = h->attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
     ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, c->fd, b, sizeof b, ddp_now()) < 0) return DDP__REFUSE_MUTE;
-    ddp__way_return(t, p, c->fd, &r);
+    ddp__way_return(t, p, c->fd, h);
     return DDP__WELCOME;
 }
 
@@ -260,14 +244,12 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
-    ddp__resume_hello r;
     ddp__hello h;
     int fd = p->fd;
 
     if (n < 0) return errno; /* also where another program has the port now, or nobody after a kill */
     p->answer_got += (size_t)n;
     if (p->answer_got < sizeof p->answer) return 0;
-    ddp__resume_parse(p->answer, &r);
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
         h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
         ddp__way_end(t, p, EPROTO);
@@ -276,11 +258,11 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
         else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
-    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
-        ddp__way_return(t, p, fd, &r);
+        ddp__way_return(t, p, fd, &h);
     }
     return 0;
 }
