@@ -338,23 +338,17 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
     ddp__way_flush(t, p);
 }
 
-/* How much each ring may hold. */
-static size_t ddp__replay_room(const ddp__tcp_config *c)
-{
-    size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
-
-    if (c->once) return 0;
-    if (c->replay_bytes) return c->replay_bytes;
-    if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
-    return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
-}
-
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
     ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = c->replay_bytes = ddp__replay_room(c);
+    size_t world = (size_t)c->world, room = DDP__REPLAY_ALL / (world > 1 ? world - 1 : 1); /* of a ring */
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
 
+    if (room > DDP__REPLAY_BYTES) room = DDP__REPLAY_BYTES;
+    if (room < DDP__REPLAY_LEAST) room = DDP__REPLAY_LEAST;
+    if (c->replay_bytes) room = c->replay_bytes;
+    if (c->once) room = 0;
+    c->replay_bytes = room;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
