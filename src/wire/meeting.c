@@ -162,28 +162,13 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
     return m->failed.code;
 }
 
-/* A connection becomes that of a peer. */
-static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const ddp__addr *from)
-{
-    char name[DDP__ADDR_TEXT];
-    ddp__addr *where = &m->where[h->rank];
-
-    m->fd[h->rank] = fd;
-    if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
-    ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
-        ddp__stream_close(m->c.tls, fd);
-        m->fd[h->rank] = -1;
-    } else {
-        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
-    }
-}
-
 ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    int rank = m->c.rank, other;
+    int rank = m->c.rank, other, *fd;
     ddp__tls *tls = m->c.tls;
+    char name[DDP__ADDR_TEXT];
+    ddp__addr *where;
 
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
@@ -193,15 +178,24 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
+    fd = &m->fd[h->rank];
+    where = &m->where[h->rank];
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
-    if (m->fd[h->rank] >= 0) {
+    if (*fd >= 0) {
         /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one is
          * connected with all; before that a peer says nothing, so what can be read is its end */
-        if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, m->fd[h->rank], 0)) return DDP__REFUSE_TWICE;
-        ddp__stream_close(tls, m->fd[h->rank]);
-        m->fd[h->rank] = -1;
+        if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
+        ddp__stream_close(tls, *fd);
     }
-    ddp__peer_take(m, c->fd, h, &c->from);
+    if (!ddp__ip_parse(h->family, h->ip, where)) *where = c->from;
+    ddp__addr_set_port(where, (int)(h->port & 65535));
+    *fd = c->fd;
+    if (ddp__hello_send(tls, *fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
+        ddp__stream_close(tls, *fd);
+        *fd = -1;
+    } else {
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(&c->from, name));
+    }
     return DDP__WELCOME;
 }
 

@@ -182,18 +182,6 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     }
 }
 
-/* Rank 0 writes where everybody listens. */
-static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
-{
-    ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, b);
-    for (int p = 1; p < m->r->world; p++) {
-        unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
-        const ddp__addr *a = &m->where[p];
-        ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
-        ddp__hello_put(e, ddp__ip_pack(a, e + 8), 2);
-    }
-}
-
 /* Dials all lower ranks, and returns when rank 0 has said go. */
 static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
@@ -268,7 +256,12 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LATE, world - ddp__missing(m, text, sizeof text));
         return bad;
     }
-    ddp__table_pack(m, m->table);
+    ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, m->table);
+    for (p = 1; p < world; p++) { /* where everybody listens */
+        unsigned char *entry = m->table + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
+        ddp__hello_put(entry + 2, (uint64_t)ddp__addr_port(&m->where[p]), 2);
+        ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
+    }
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
         ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
                              ddp_now() + DDP__MESH_LIMIT);
