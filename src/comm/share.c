@@ -145,16 +145,6 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     return 1;
 }
 
-/* Someone wants to know how far its values were from the average. */
-static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
-{
-    const ddp__members team = ddp__team_of(e, op);
-
-    for (int i = 0; i < team.members; i++)
-        if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
-    return 0;
-}
-
 /* Where a rank notes what this rank adds to its divergence, or NULL. */
 static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
 {
@@ -244,8 +234,9 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 int ddp__share_run(ddp__engine *e, double now)
 {
     ddp__op *op = ddp__share_best(e);
+    int measures = 0; /* someone wants to know how far its values were from the average */
     size_t at, count;
-    int measures;
+    ddp__members team;
 
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
@@ -253,7 +244,8 @@ int ddp__share_run(ddp__engine *e, double now)
         op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
         return 0;
     }
-    measures = ddp__share_measures(e, op);
+    team = ddp__team_of(e, op);
+    for (int i = 0; i < team.members; i++) measures |= ddp__offered(e, op, team.member[i])->op->m.divergence != NULL;
     for (int k = 0; k < DDP__SHARE_BATCH && op->u.share.state == DDP__SHARE_OFFERED; k++) {
         if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
         else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
