@@ -352,18 +352,6 @@ int ddp__engine_left(ddp__engine *e)
  * small message. So for a moment after such a call the comm thread, if it has nothing to do, parks, and the next caller
  * moves its message itself. Only one of the two touches the engine at a time, and they hand it over under the lock. */
 
-/* Moves bytes until the message is done, or the comm thread has to go on. */
-static void ddp__drive(ddp__engine *e, long ticket)
-{
-    double until;
-
-    for (;;) {
-        const int moved = ddp__round(e, &until);
-        if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
-        if (!moved) ddp__sleep(e, until);
-    }
-}
-
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
     if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
@@ -386,6 +374,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
     ddp_status status;
+    double until;
     long ticket;
 
     if (parks) {
@@ -397,7 +386,11 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     }
     status = ddp__engine_submit(e, m, &ticket, err);
     if (driven) {
-        if (status == DDP_OK) ddp__drive(e, ticket);
+        while (status == DDP_OK) { /* until the message is done, or the comm thread has to go on */
+            const int moved = ddp__round(e, &until);
+            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) break;
+            if (!moved) ddp__sleep(e, until);
+        }
         pthread_mutex_lock(&e->lock);
         e->driven = 0;
         e->park_until = ddp_now() + DDP__PARK_S;
