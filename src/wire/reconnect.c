@@ -107,23 +107,11 @@ static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
     return 1;
 }
 
-static void ddp__way_received(ddp__resume_wire *t, ddp__way *p, size_t n)
-{
-    p->in_left -= n;
-    p->received += n;
-    if (p->received - p->acked >= t->ack_bytes) {
-        p->ack_due = 0; /* now */
-        ddp__way_flush(t, p);
-    } else if (p->ack_due < 0) {
-        p->ack_due = p->heard + DDP__ACK_LATER;
-    }
-}
-
 static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     ddp__way *p = &t->way[peer];
-    size_t n;
+    size_t n = 0;
     long got = 0;
 
     if (!bytes) return 0;
@@ -145,11 +133,15 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
             p->stage_from += n;
             if (n < most) got = ddp__way_read(t, p, (unsigned char *)buf + n, most - n);
             if (got > 0) n += (size_t)got;
-            if (n) {
-                ddp__way_received(t, p, n);
-                return (long)n;
-            }
         }
+    }
+    if (n) {
+        p->in_left -= n;
+        p->received += n;
+        if (p->received - p->acked >= t->ack_bytes) p->ack_due = 0; /* now */
+        else if (p->ack_due < 0) p->ack_due = p->heard + DDP__ACK_LATER;
+        if (p->ack_due == 0) ddp__way_flush(t, p);
+        return (long)n;
     }
     if (p->state != DDP__LINK_ENDED) return 0;
     p->told = 1;
