@@ -202,26 +202,22 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 
 /* ---- reading ---- */
 
-/* Frames of one peer and operation come in order, so nothing of it is pending: a result, or what
- * nobody adds to, may go where it belongs. */
-static int ddp__goes_straight(const ddp__engine *e, const ddp__op *op, const ddp__frame *f)
-{
-    return !e->shaped && op && (f->type == DDP__FRAME_RESULT || f->type == DDP__FRAME_DATA) &&
-           (f->coding == (int)DDP_AS_FLOAT || f->coding == (int)DDP__AS_BYTES) && !op->m.divergence && !op->m.add;
-}
-
 /* Chooses where the payload goes; 0 if it has to wait for a slot. */
 static int ddp__place_payload(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
-    int solicited = p->in.type == DDP__FRAME_RESULT;
+    const int solicited = p->in.type == DDP__FRAME_RESULT;
+    const int plain = p->in.coding == (int)DDP_AS_FLOAT || p->in.coding == (int)DDP__AS_BYTES;
     ddp__op *op = ddp__find_op(e, peer, &p->in);
 
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
     if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
-    if (p->in.type == DDP__FRAME_SUMMED || ddp__goes_straight(e, op, &p->in)) {
+    /* frames of one peer and operation come in order, so nothing of it is pending: a result, or what
+     * nobody adds to, may go where it belongs */
+    if (p->in.type == DDP__FRAME_SUMMED || (op && !e->shaped && plain && !op->m.divergence && !op->m.add &&
+                                            (solicited || p->in.type == DDP__FRAME_DATA))) {
         if (solicited && !ddp__guard_check(e, op, p->in.offset, ddp__frame_values(&p->in))) return 0;
         p->in_op = op;
         return 1;
