@@ -257,7 +257,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, layer) : u->divergence;
+    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, &u->divergence) : u->divergence;
     u->averaged += u->moving;
     if (u->averaged >= ddp_parts_of(d, layer)) {
         u->last_divergence = u->part_divergence;

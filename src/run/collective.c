@@ -35,7 +35,7 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && d->stager) {
         DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-        return ddp__stager_wait(d->stager, ticket, err);
+        return ddp__stager_wait(d->stager, ticket, 0, err);
     }
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);

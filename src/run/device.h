@@ -73,13 +73,12 @@ DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
 /* The flag that is raised when a message is done, for who holds by himself. */
 DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
 DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done; it was copied from the device; or all so far lie in the engine, in order. */
-DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err);
+/* The caller waits: that message is done, or (sent) was copied from the device; all so far lie in the engine, in order. */
+DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
-/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
-DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
+/* What ddp_message.divergence of the last message that named it, and is done, has become. */
+DDP_LIB double ddp__stager_divergence(ddp__stager *s, const double *of);
 
 /* ---- times (account.c) ----
  *

@@ -171,7 +171,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
         unsigned turn = 0;
         int held = 0;
         if (c->ticket >= 0 && d->loaded) ddp__stager_flag(d->stager, c->ticket, &held, &turn);
-        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, err));
+        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
         DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
     }
     b->finish(d->host.device, slot);

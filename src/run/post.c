@@ -27,7 +27,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
     if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
     else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
     else if (d->loaded) ddp__stager_hold(d->stager, ticket);
-    else s = ddp__stager_wait(d->stager, ticket, err);
+    else s = ddp__stager_wait(d->stager, ticket, 0, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
     return s || !d->stager ? s : ddp__stager_error(d->stager, err);
 }
@@ -36,12 +36,12 @@ ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *er
 {
     if (!d->engine) return DDP_OK;
     if (!d->stager) return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
-    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_sent(d->stager, ticket, err);
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
 }
 
 ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
 {
-    if (d->stager) return ddp__stager_wait(d->stager, ticket, err);
+    if (d->stager) return ddp__stager_wait(d->stager, ticket, 0, err);
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 

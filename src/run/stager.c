@@ -48,7 +48,6 @@ struct ddp__stager {
     long         submitted, sent, first; /* tickets below first are done */
     long        *waiting;     /* [2 x room] the engine's tickets and then our own, scratch of the second thread */
     ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
-    double      *divergence;  /* [layers] */
     ddp_error    error;
 };
 
@@ -200,7 +199,6 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
 {
     const int slot = (int)(ticket % s->room);
     ddp__stager_entry *x = &s->entry[slot];
-    const int layer = x->m.layer;
     ddp_error why;
     ddp_status bad;
 
@@ -216,7 +214,7 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
         ddp__stager_fail(s, &why);
         return;
     }
-    if (x->m.divergence && layer >= 0 && layer < s->d->layers) s->divergence[layer] = x->divergence;
+    if (x->m.divergence) *x->m.divergence = x->divergence;
     x->state = DDP__STAGER_FREE;
     ddp__stager_reap(s);
 }
@@ -262,14 +260,13 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
     s->entry = (ddp__stager_entry *)ddp__calloc(n, sizeof *s->entry);
     s->waiting = (long *)ddp__calloc(2 * n, sizeof *s->waiting);
-    s->divergence = (double *)ddp__calloc((size_t)s->d->layers, sizeof *s->divergence);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
         s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
-    return s->entry && s->waiting && s->divergence && s->slots && (s->codes.data || !s->codes.bytes);
+    return s->entry && s->waiting && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
@@ -323,7 +320,6 @@ void ddp__stager_free(ddp__stager *s)
     if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
     if (s->entry) DDP_FREE(s->entry);
     if (s->waiting) DDP_FREE(s->waiting);
-    if (s->divergence) DDP_FREE(s->divergence);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     DDP_FREE(s);
@@ -434,8 +430,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
     *turn = ddp__stager_turn(s, ticket);
 }
 
-/* Until the ticket is done, or the engine has it, or the stager has failed. */
-static ddp_status ddp__stager_until(ddp__stager *s, long ticket, int sent, ddp_error *err)
+ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
     int over;
@@ -448,20 +443,10 @@ static ddp_status ddp__stager_until(ddp__stager *s, long ticket, int sent, ddp_e
     return bad;
 }
 
-ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err)
-{
-    return ddp__stager_until(s, ticket, 0, err);
-}
-
-ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err)
-{
-    return ddp__stager_until(s, ticket, 1, err);
-}
-
 /* Only the context's thread submits, so that this is the last. */
 ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 {
-    DDP__TRY(ddp__stager_until(s, s->submitted - 1, 1, err));
+    DDP__TRY(ddp__stager_wait(s, s->submitted - 1, 1, err));
     return ddp__stager_error(s, err);
 }
 
@@ -475,12 +460,12 @@ ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
     return bad;
 }
 
-double ddp__stager_divergence(ddp__stager *s, int layer)
+double ddp__stager_divergence(ddp__stager *s, const double *of)
 {
     double x;
 
     pthread_mutex_lock(&s->lock);
-    x = s->divergence[layer];
+    x = *of;
     pthread_mutex_unlock(&s->lock);
     return x;
 }
