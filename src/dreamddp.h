@@ -277,7 +277,6 @@
 #include "run/nccl.c"
 #include "run/device.c"
 #include "run/blocks.c"
-#include "run/post.c"
 #include "run/average.c"
 #include "run/verbs.c"
 #include "run/meter.c"
