@@ -87,12 +87,6 @@ int ddp_backward_end(ddp_ctx *d, int layer)
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
-static void ddp__zero_there(ddp_ctx *d, float *x, size_t n)
-{
-    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, 0);
-    else memset(x, 0, n * sizeof *x);
-}
-
 int ddp_skip(ddp_ctx *d, int layer)
 {
     ddp_status s;
@@ -103,7 +97,8 @@ int ddp_skip(ddp_ctx *d, int layer)
     if (s == DDP_OK) {
         u = &d->unit[layer];
         u->skipped = u->passes == 0;
-        for (int i = 0; u->skipped && i < u->gradients; i++) ddp__zero_there(d, u->gradient[i].data, u->gradient[i].count);
+        for (int i = 0; u->skipped && i < u->gradients; i++)
+            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
         if (u->passes < d->cfg.micro_batches) u->passes = d->cfg.micro_batches - 1;
         s = ddp__gradient_ready(d, layer);
     }

@@ -2,24 +2,15 @@
 #include "run/device.h"
 #include "wire/stream.h"
 
-static const ddp__hooks *ddp__session_hooks(void)
-{
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
-                                     ddp__last_pass};
-
-    return &table;
-}
-
-/* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
-static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1; }
-
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
+    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
     ddp__wire *wire = NULL;
 
     d->host.allocator = d->cfg.allocator;
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
-    d->host.hooks = ddp__session_hooks();
+    d->host.hooks = &hooks;
     d->host.seed = d->cfg.seed;
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
@@ -42,7 +33,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, ddp__first_ids(d->met), &d->engine, err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0, &d->engine,
+                               err));
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }
