@@ -95,9 +95,9 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
     for (i = 0; i < l->settings && !why[0]; i++) {
         bits = ddp__hello_get(b + 16 + 8 * i, 8);
         memcpy(&theirs, &bits, sizeof theirs);
-        if (theirs != l->value[i])
-            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
-                     theirs, l->value[i]);
+        if (theirs != l->setting[i].value)
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same",
+                     l->setting[i].name, theirs, l->setting[i].value);
     }
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }

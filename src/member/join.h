@@ -36,14 +36,18 @@ typedef enum ddp__join_answer_code {
     DDP__JOIN_NEVER      /* text says why */
 } ddp__join_answer_code;
 
+typedef struct ddp__setting {
+    const char *name;
+    double      value;
+} ddp__setting;
+
 /* What must be the same for all workers. */
 typedef struct ddp__join_layout {
     uint64_t    hash;                    /* of layers, operators and optimizer */
     int         layers;                  /* 0: training has not begun */
     char        how[DDP__JOIN_HOW];      /* "localsgd with period 4, ..." */
     int         settings;
-    const char *name[DDP__JOIN_SETTINGS];
-    double      value[DDP__JOIN_SETTINGS];
+    ddp__setting setting[DDP__JOIN_SETTINGS];
 } ddp__join_layout;
 
 /* Both sides; texts and tls are borrowed. */

@@ -219,7 +219,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
     for (int i = 0; i < l->settings; i++) {
-        memcpy(&bits, &l->value[i], sizeof bits);
+        memcpy(&bits, &l->setting[i].value, sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
     snprintf((char *)out + DDP__JOIN_SAYS, DDP__JOIN_HOW, "%s", l->how);

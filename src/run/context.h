@@ -244,10 +244,6 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-typedef struct ddp__setting {
-    const char *name;
-    double      value;
-} ddp__setting;
 /* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
  * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
 enum { DDP__SETTINGS = 40 };

@@ -21,7 +21,6 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    ddp__setting setting[DDP__JOIN_SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
     memset(l, 0, sizeof *l);
@@ -33,11 +32,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    l->settings = ddp__settings(d, 1, setting);
-    for (int i = 0; i < l->settings; i++) {
-        l->name[i] = setting[i].name;
-        l->value[i] = setting[i].value;
-    }
+    l->settings = ddp__settings(d, 1, l->setting);
 }
 
 /* ---- members ---- */
