@@ -158,7 +158,7 @@ struct ddp_ctx {
     size_t       muon_count;
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
-    struct ddp__levels *levels;  /* averages go in two; NULL: in one */
+    ddp_sites   *levels;         /* averages go in two; NULL: in one */
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];

@@ -4,11 +4,6 @@
  * order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 #include "run/device.h"
 
-typedef struct ddp__levels {
-    ddp_sites site;
-    int       one; /* site is all there is: floats, in one level */
-} ddp__levels;
-
 /* ---- which ranks ---- */
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
@@ -116,12 +111,12 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
-    ddp__levels *v;
+    ddp_sites *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
-    v = (ddp__levels *)ddp__calloc(1, sizeof *v);
+    v = (ddp_sites *)ddp__calloc(1, sizeof *v);
     d->levels = v;
     if (!list || !v) {
         if (list) DDP_FREE(list);
@@ -132,10 +127,9 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    v->one = alike;
-    if (v->one) v->site.members = d->world;
-    for (int link = 0; link < ddp_links(d) && !v->one; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!v->one && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &v->site, list);
+    if (alike) v->members = d->world;
+    for (int link = 0; link < ddp_links(d) && !alike; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, v, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
@@ -159,7 +153,7 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
@@ -176,7 +170,7 @@ int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
 {
     *part = *m;
-    part->group = d->levels->site.across;
+    part->group = d->levels->across;
     part->mean = 0;
     part->scale = 1.0f / (float)d->world;
     part->divergence = NULL;
@@ -187,7 +181,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->levels->one) {
+    if (d->levels->members == d->world) { /* a site is all there is: floats, in one level */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {
