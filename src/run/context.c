@@ -124,6 +124,11 @@ int ddp_workers(const ddp_ctx *d)
     return info.workers - ddp_servers(d);
 }
 
+int ddp_group_size(const ddp_ctx *d, int group)
+{
+    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
 int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
 int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
@@ -191,13 +196,8 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    switch (wire) {
-    case DDP_WIRE_BF16: return DDP_AS_BFLOAT;
-    case DDP_WIRE_INT8: return DDP_AS_INT8;
-    case DDP_WIRE_INT4: return DDP_AS_INT4;
-    case DDP_WIRE_E3M0: return DDP_AS_E3M0;
-    default: return DDP_AS_FLOAT; /* topk is the strategy's own, sent as bytes */
-    }
+    /* in one order; topk is the strategy's own, sent as bytes */
+    return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
 }
 
 int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
@@ -221,9 +221,7 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    const int ranks = !d->engine ? 1 : u->group ? ddp__engine_group_size(d->engine, u->group) : ddp_workers(d);
-
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ranks / 2;
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
 #else
     (void)d, (void)u;
     return n * sizeof(float);

@@ -35,9 +35,12 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
     u->trained += k->count;
 }
 
+/* Room for the lists, and another where what averaging moves does not always go whole. */
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
+    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
+    int parts;
 
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
     u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
@@ -54,34 +57,25 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
         else u->other[u->others++] = values;
     }
-    u->ticket = u->other_ticket = -1;
     u->forward_step = -1;
-    return DDP_OK;
-}
-
-/* Room for the lists of what does not go whole. */
-static ddp_status ddp__unit_moved(const ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    const int parts = ddp_parts_of(d, (int)(u - d->unit)), arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
-    const size_t most = (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
-
+    parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__calloc(most, sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__calloc((size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks,
+                                        sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
-    if (u->state_count) {
-        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
-        if (!u->state)
-            return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
-                             u->state_count * sizeof(float));
-        if (d->cfg.average_state) {
-            const ddp_piece state = {{u->state}, u->state_count};
-            u->average[u->averages++] = u->other[u->others++] = state;
-        }
+    if (u->state_count == 0) return DDP_OK;
+    u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+    if (!u->state)
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
+                         u->state_count * sizeof(float));
+    if (d->cfg.average_state) {
+        const ddp_piece state = {{u->state}, u->state_count};
+        u->average[u->averages++] = u->other[u->others++] = state;
     }
     return DDP_OK;
 }
@@ -137,10 +131,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < d->layers; l++) {
-        DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
-        DDP__TRY(ddp__unit_moved(d, &d->unit[l], err));
-    }
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
     DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));

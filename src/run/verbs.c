@@ -407,11 +407,6 @@ const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
     return *count ? d->unit[layer].other : NULL;
 }
 
-int ddp_group_size(const ddp_ctx *d, int group)
-{
-    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
-}
-
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
