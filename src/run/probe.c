@@ -19,8 +19,8 @@ enum {
 
 /* What two ranks say to each other between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* another ping follows; bytes of the next transfer, 0: none; a ping's time */
-    double wall_s; /* clock of who answers */
+    double next;   /* bytes of the transfer that follows; 0: this is a ping; < 0: no more comes */
+    double wall_s; /* clock of who answers; of the last word a ping's time */
     double lay_s;  /* how long the question lay there, until the rank woke up */
 } ddp__probe_word;
 
@@ -78,14 +78,12 @@ static double ddp__lay(ddp__prober *q, double since)
 static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
-    int n;
+    int n = -1; /* the first wakes everybody up, and is not kept */
 
-    for (n = -1; n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
+    for (; n < DDP__PINGS && (n < DDP__PINGS_LEAST || ddp_now() < begin + 3); n++) {
         ddp__probe_word w;
         double t0, w0, asked;
-        int enough = n + 1 >= DDP__PINGS || (n + 1 >= DDP__PINGS_LEAST && ddp_now() > begin + 3);
         memset(&w, 0, sizeof w);
-        w.next = !enough;
         w0 = ddp__wall();
         t0 = ddp_now();
         DDP__DO(ddp__say(q, &w, peer));
@@ -98,9 +96,6 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
             shortest = trip[n];
             out->offset_s = w.wall_s - w.lay_s - (w0 + asked - t0) - shortest / 2;
         }
-        if (!enough) continue;
-        n++;
-        break;
     }
     qsort(trip, (size_t)n, sizeof *trip, ddp__rising);
     out->ping_s = trip[0] / 2;
@@ -108,23 +103,9 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
     return 0;
 }
 
-static int ddp__pong(ddp__prober *q, int peer)
-{
-    ddp__probe_word w;
-
-    do {
-        double since = ddp_now();
-        DDP__DO(ddp__hear(q, &w, peer));
-        w.lay_s = ddp__lay(q, since);
-        w.wall_s = ddp__wall();
-        DDP__DO(ddp__say(q, &w, peer));
-    } while (w.next > 0);
-    return 0;
-}
-
 /* ---- transfers ---- */
 
-/* The way back of the last word is half a round trip. */
+/* The way back of the answer is half a round trip. */
 static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
 {
     ddp__probe_word w;
@@ -132,9 +113,7 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 
     memset(&w, 0, sizeof w);
     w.next = (double)bytes;
-    *seconds = 0;
     DDP__DO(ddp__say(q, &w, peer));
-    if (bytes == 0) return 0;
     since = ddp_now();
     DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
     DDP__DO(ddp__hear(q, &w, peer));
@@ -161,7 +140,8 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     const int first = q->n;
-    double best, data, none;
+    ddp__probe_word over = {-1, out->ping_s, 0};
+    double best, data;
     size_t bytes = DDP__PROBE_SMALL;
 
     q->bytes[q->n] = sizeof(ddp__probe_word);
@@ -172,42 +152,37 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
     if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     else bytes = DDP__PROBE_SMALL;
-    DDP__DO(ddp__transfer(q, peer, 0, 0, &none));
+    DDP__DO(ddp__say(q, &over, peer));
     data = best - out->ping_s;
     out->rate = (double)bytes / (data > best / 2 ? data : best);
     return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link, &q->d->host.error);
 }
 
-static int ddp__sink(ddp__prober *q, int peer)
+/* Answers pings and transfers until no more comes: *w is the last word. */
+static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
 {
-    ddp__probe_word w;
-
     for (;;) {
         const double since = ddp_now();
-        DDP__DO(ddp__hear(q, &w, peer));
-        if (!(w.next > 0 && w.next <= (double)DDP__PROBE_LARGE)) return 0;
-        DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer));
-        w.lay_s = ddp__lay(q, since);
-        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__hear(q, w, peer));
+        if (!(w->next >= 0 && w->next <= (double)DDP__PROBE_LARGE)) return 0;
+        if (w->next > 0) DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w->next, peer));
+        w->lay_s = ddp__lay(q, since);
+        w->wall_s = ddp__wall();
+        DDP__DO(ddp__say(q, w, peer));
     }
 }
 
 static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
-    ddp__probe_word w;
+    ddp__probe_word last;
 
-    memset(&w, 0, sizeof w);
     if (q->d->rank < peer) {
         DDP__DO(ddp__ping(q, peer, out));
-        w.next = out->ping_s;
-        DDP__DO(ddp__say(q, &w, peer));
         DDP__DO(ddp__source(q, peer, out));
-        return ddp__sink(q, peer);
+        return ddp__probe_answer(q, peer, &last);
     }
-    DDP__DO(ddp__pong(q, peer));
-    DDP__DO(ddp__hear(q, &w, peer));
-    out->ping_s = w.next;
-    DDP__DO(ddp__sink(q, peer));
+    DDP__DO(ddp__probe_answer(q, peer, &last));
+    out->ping_s = last.wall_s;
     return ddp__source(q, peer, out);
 }
 
