@@ -74,8 +74,8 @@ typedef struct ddp__posted {
     int    in_layer;        /* it lies in that layer's own memory */
     int    here;            /* parts of it lie in this machine's, which holding waits for */
     long   step;
-    ddp_piece *sum;         /* [sums x 2] on a device: what comes (of `from`) is added to (`to`) */
-    int    sums, room;
+    ddp_piece *sum;         /* [from + to] on a device: what comes in the former is added to the latter; to 0: nothing is */
+    int    from, to, room;
 } ddp__posted;
 
 /* A tensor of the strategy's own (ddp_keep). */

@@ -86,22 +86,16 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     const int most = m->from_count + m->to_count;
-    float *from, *to;
-    ddp__walk w;
-    size_t n;
 
     if (p->room < most) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
+        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, (size_t)most * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
         p->sum = grown;
         p->room = most;
     }
-    w = ddp__walk_of(m->from, m->from_count, m->to, m->to_count);
-    for (p->sums = 0; (n = ddp__walk_next(&w, &from, &to)) > 0; p->sums++) {
-        p->sum[2 * p->sums].data = from;
-        p->sum[2 * p->sums + 1].data = to;
-        p->sum[2 * p->sums].count = p->sum[2 * p->sums + 1].count = n;
-    }
+    p->from = m->from_count;
+    p->to = m->to_count;
+    for (int i = 0; i < most; i++) p->sum[i] = i < p->from ? m->from[i] : m->to[i - p->from];
     return DDP_OK;
 }
 
@@ -132,7 +126,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
 
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
-    p->sums = 0;
+    p->to = 0;
     if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
@@ -214,6 +208,9 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
+    float *from, *to;
+    ddp__walk w;
+    size_t n;
 
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
@@ -224,8 +221,8 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
-    for (int i = 0; i < held.sums; i++)
-        ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
+    w = ddp__walk_of(held.sum, held.from, held.sum + held.from, held.to);
+    while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
 }
 
@@ -235,7 +232,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
-    if (p && p->sums) return 0; /* `from` is taken until the message is held */
+    if (p && p->to) return 0; /* `from` is taken until the message is held */
     return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, &d->host.error) : 0;
 }
 
