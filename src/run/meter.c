@@ -101,22 +101,18 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
 
 ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 {
-    float *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
-    ddp_piece *list = (ddp_piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list);
+    float x[DDP__PROBE_FLOATS];
+    ddp_piece list[DDP__PROBE_MOST];
     ddp__meter meter;
-    ddp_status s = DDP_OK;
     int pieces = 0;
 
+    memset(x, 0, sizeof x);
     memset(&meter, 0, sizeof meter);
-    if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
+    for (int i = 0; i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
-    if (s == DDP_OK) s = ddp__probe_sizes(d, link, list, &meter, &pieces, err);
-    DDP_FREE(list);
-    DDP_FREE(x);
-    DDP__TRY(s);
+    DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
     if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
@@ -165,26 +161,21 @@ ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_e
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
     double one, all, more[DDP__BURSTS], bytes = 0;
     ddp_piece list[DDP__BURST];
-    ddp_status s = DDP_OK;
-    float *x;
+    float x[DDP__PROBE_FLOATS];
 
     *out = 0;
     if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
-    x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    memset(list, 0, sizeof list);
+    memset(x, 0, sizeof x);
     ddp__burst_sizes(d, list, n);
     for (int i = 0; i < n; i++) {
         list[i].data = x;
         if (i > 0) bytes += (double)(list[i].count * sizeof *x);
     }
-    for (int i = 0; i < DDP__BURSTS && s == DDP_OK; i++) {
-        s = ddp__probe_burst(d, link, list, 1, &one, err);
-        if (s == DDP_OK) s = ddp__probe_burst(d, link, list, n, &all, err);
-        if (s == DDP_OK) more[i] = all - one;
+    for (int i = 0; i < DDP__BURSTS; i++) {
+        DDP__TRY(ddp__probe_burst(d, link, list, 1, &one, err));
+        DDP__TRY(ddp__probe_burst(d, link, list, n, &all, err));
+        more[i] = all - one;
     }
-    DDP_FREE(x);
-    DDP__TRY(s);
     qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
     *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
     if (!(*out > 0)) *out = 0;
