@@ -187,10 +187,10 @@ struct ddp_ctx {
     } drift_word;
     double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
     long         compute_steps;
-    float       *pace;           /* [2 x world] mean of each rank's step; room to sort it */
+    double      *pace;           /* [2 x world] mean of each rank's step; room to sort it */
     long         pace_ticket;    /* the exchange of these, or -1 */
     double       pace_told;      /* the ratio that was logged last; 0 = nobody is slow */
-    int          pace_rank, pace_place;
+    int          pace_place;     /* in the team, of whom that was */
     ddp_note     note[DDP__NOTES]; /* ring */
     long         notes;          /* ever */
     uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */

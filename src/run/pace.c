@@ -1,6 +1,7 @@
 /* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a rank that is
  * slow makes all the others wait, and in wall-clock times all look the same. The times travel unhurried, every few
  * periods. */
+#include "plan/internal.h"
 #include "run/device.h"
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
@@ -71,23 +72,16 @@ enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
 static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for itself */
 
-static int ddp__pace_order(const void *a, const void *b)
-{
-    float p = *(const float *)a, q = *(const float *)b;
-
-    return (p > q) - (p < q);
-}
-
 /* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
-    float *sorted = d->pace + d->team_size;
+    double *sorted = d->pace + d->team_size;
     int n = 0;
 
     for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
-    qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
-    return n ? (double)sorted[(n - 1) / 2] : 0;
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
+    return n ? sorted[(n - 1) / 2] : 0;
 }
 
 /* The newest note; all ranks have it, one of them says it. */
@@ -104,21 +98,19 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 /* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
-    int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
-    if (ratio < ddp__pace_slow || (double)d->pace[slowest] - median_s < ddp__pace_floor) {
+    if (ratio < ddp__pace_slow || d->pace[slowest] - median_s < ddp__pace_floor) {
         d->pace_told = 0;
         if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, (double)d->pace[d->pace_place]);
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s, d->pace[d->pace_place]);
         ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
-    if (told > 0 && rank == d->pace_rank && fabs(ratio / told - 1) < 0.2) return;
+    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
     d->pace_told = ratio;
-    d->pace_rank = rank;
     d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, rank, median_s, (double)d->pace[slowest]);
+    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest]);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -131,7 +123,7 @@ static void ddp__pace_judge(ddp_ctx *d)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = (double)d->pace[slowest] / median;
+    d->stats.slow_ratio = d->pace[slowest] / median;
     d->stats.median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
 }
@@ -142,8 +134,7 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
                                         (size_t)d->team_size * sizeof *d->pace);
 
-    d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
-    d->stats.compute_s = (double)d->pace[d->team_place];
+    d->stats.compute_s = d->pace[d->team_place] = d->compute_sum_s / (double)d->compute_steps;
     d->compute_sum_s = 0;
     d->compute_steps = 0;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);

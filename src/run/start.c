@@ -141,7 +141,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->pace = (double *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
     d->pace_ticket = -1;
     if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
         !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
