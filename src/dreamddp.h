@@ -272,7 +272,7 @@
 #include "run/settings.c"
 #include "run/env.c"
 #include "run/config.c"
-#include "run/spawn.c"
+#include "run/launch.c"
 #include "run/sites.c"
 #include "run/nccl.c"
 #include "run/device.c"
@@ -295,7 +295,6 @@
 #endif
 #include "run/hooks.c"
 #include "run/session.c"
-#include "run/launch.c"
 #include "strategy/strategy.h"
 #include "strategy/layers.c"
 #include "strategy/gradient.h"

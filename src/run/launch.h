@@ -87,7 +87,7 @@ DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);
 
-/* ---- spawn.c: ranks on this machine, forked processes under a supervisor or threads ---- */
+/* ---- launch.c: ranks on this machine, forked processes under a supervisor or threads ---- */
 
 /* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
  * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */

@@ -1,7 +1,7 @@
 /* [patient] Forked ranks and their supervisor: results, sentences, deaths, and no orphans. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "run/spawn.c"
+#include "run/launch.c"
 
 #include <setjmp.h>
 #include <signal.h>
