@@ -180,20 +180,6 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Whether all ranks see teams ([world]; < 0: lost) the same; and the layers' groups. */
-static ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
-{
-    for (int i = 0; i < d->team_size; i++) {
-        const int r = ddp__team_rank(d, i), team = teams[r];
-        if (team < 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must register the same "
-                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
-                         !team ? "none or to several" : "another");
-    }
-    return DDP_OK;
-}
-
 static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 {
     const size_t L = (size_t)d->layers;
@@ -308,6 +294,20 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     return DDP_OK;
 }
 
+/* Whether the ranks of this one's team see it the same. */
+static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
+{
+    for (int i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = (int)all[r].team;
+        if (all[r].version == 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
 /* What a rank tells of a layer when models differ. */
 typedef struct ddp__shape_word {
     uint64_t hash, count;
@@ -370,24 +370,23 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
     ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int)), *own;
-    int *place, equal = 1, mixed = 0;
+    int *site, equal = 1, mixed = 0;
     ddp_status s;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     own = all + d->rank;
-    place = (int *)(void *)(all + world);
+    site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    for (int r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
-    if (s == DDP_OK) s = ddp__team_agree(d, place, err);
+    if (s == DDP_OK) s = ddp__team_agree(d, all, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     for (int r = 0; r < d->world; r++) {
-        place[r] = (int)all[r].site;
+        site[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;
     }
-    if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
+    if (s == DDP_OK && equal) s = ddp__levels_open(d, site, err);
     DDP_FREE(all);
     if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
     return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
