@@ -197,24 +197,15 @@ struct ddp_config {
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi             lgp        on, off, ema
- *   servers    colocated, or a number        correct    deferred, eager
- *   defer      auto, or a fraction           split      walk, stop, density, knapsack
- *   overlap    none, stream, eager */
+ *   transport  tcp, threads, mpi             (all others: ddp_config_set) */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API unsigned     ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: run/strategy.h; unknown: 0 */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
-DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-DDP_API int ddp_servers_named(const char *name, int *out);
-DDP_API int ddp_defer_named(const char *name, double *out);
-DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
-DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
-DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
 /* A row of the table of settings, which docs/settings.md shows. */
 typedef struct ddp_setting {
     const char *field, *variable; /* "period", "DREAMDDP_PERIOD"; NULL where it has none */
@@ -232,8 +223,5 @@ typedef struct ddp_setting {
  * pointers of the program (own_strategy, backend, allocator..) are in no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int        ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
-
-/* The same of c->wire, and of "topk:FRACTION" c->topk_fraction too. */
-DDP_API int ddp_wire_set(ddp_config *c, const char *text);
 
 #endif /* DDP_RUN_CONFIG_H */

@@ -10,9 +10,9 @@
 #define DDP__ENVIRON environ
 #endif
 
-typedef enum ddp__kind {
-    DDP__K_TEXT, DDP__K_FLAG, DDP__K_WHOLE, DDP__K_REAL, DDP__K_CHOICE, DDP__K_WIRE, DDP__K_STRATEGY, DDP__K_SERVERS,
-    DDP__K_DEFER, DDP__K_PAIR
+typedef enum ddp__kind { /* no number, whole numbers, real ones */
+    DDP__K_TEXT, DDP__K_PAIR, DDP__K_FLAG, DDP__K_WHOLE, DDP__K_CHOICE, DDP__K_WIRE, DDP__K_STRATEGY, DDP__K_SERVERS,
+    DDP__K_REAL, DDP__K_DEFER
 } ddp__kind;
 
 enum {
@@ -31,7 +31,7 @@ typedef struct ddp__knob {
     unsigned    flags;
     size_t      at, size;
     double      least, most;    /* beside the default; most 0: no limit */
-    const char *unit, *preset, *help;
+    const char *unit, *preset, *help; /* the first of servers, defer and pairs: all that there is to say of their values */
     const char *const *names;   /* of a choice, by value; that of 0 is the default's */
 } ddp__knob;
 
@@ -94,7 +94,8 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_R(clip_norm, "CLIP_NORM", DDP__JOINED, 0, 0, "", "none", "limit of the gradients' global norm"),
     DDP__OF_B(average_first, "AVERAGE_FIRST", DDP__JOINED, "average parameters as they stand before a step's update"),
     DDP__OF_B(average_state, "AVERAGE_STATE", DDP__JOINED, "average the optimizer's state with the parameters"),
-    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "periods", "1,1 with average_state", NULL,
+    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "1 to 1000000 periods each, or 0,0",
+              "1,1 with average_state", NULL,
               "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
     DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters", "whole layers",
               "dreamddp, enp: larger layers are averaged in equal parts"),
@@ -120,13 +121,13 @@ static const ddp__knob ddp__knobs[] = {
               "deft: updates for each step that the plan must reach"),
     DDP__OF_R(preserve, "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
               "deft: how far from 1 the Preserver's ratio of losses may be"),
-    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 1, 65535, "", "none", NULL,
-              "bsp, asp, ssp, r2sp, osp: the last ranks"),
+    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 0, 65535, "a number of ranks that serve, or colocated", "none",
+              NULL, "bsp, asp, ssp, r2sp, osp: the last ranks"),
     DDP__OF_N(staleness, "STALENESS", DDP__MATCH, 0, 0, "steps", "0", "ssp: that a worker may be ahead of the slowest"),
     DDP__OF_R(push_scale, "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
               "asp, ssp, r2sp: a push's update has this times the learning rate"),
-    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "", "auto", NULL,
-              "osp: of the model's bytes those that may be late; auto is by the loss"),
+    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "auto, or a share of the model from 0 to 1",
+              "auto", NULL, "osp: of the model's bytes those that may be late; auto is by the loss"),
     DDP__OF_C(lgp, "LGP", DDP__MATCH, ddp__lgps, "osp: what updates a late layer in the meantime"),
     DDP__OF_C(correct, "CORRECT", DDP__MATCH, ddp__corrects, "osp: when a late layer is corrected"),
     DDP__OF_C(split, "SPLIT", DDP__MATCH, ddp__splits, "osp: which layers are late"),
@@ -214,44 +215,10 @@ ddp_transport ddp_transport_named(const char *name)
 
 int ddp_algorithm_named(const char *name, ddp_algorithm *out) { return ddp__chosen(ddp__algorithms, name, out); }
 int ddp_wire_named(const char *name, ddp_wire *out) { return ddp__chosen(ddp__wires, name, out); }
-int ddp_lgp_named(const char *name, ddp_lgp *out) { return ddp__chosen(ddp__lgps, name, out); }
-int ddp_correct_named(const char *name, ddp_correct *out) { return ddp__chosen(ddp__corrects, name, out); }
-int ddp_split_named(const char *name, ddp_osp_rule *out) { return ddp__chosen(ddp__splits, name, out); }
-int ddp_overlap_named(const char *name, ddp_overlap *out) { return ddp__chosen(ddp__overlaps, name, out); }
 
 const char *ddp_wire_name(ddp_wire wire)
 {
     return ddp__wires[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
-}
-
-int ddp_wire_set(ddp_config *c, const char *text)
-{
-    double fraction;
-
-    if (text && !strncmp(text, "topk:", 5)) {
-        if (!ddp__parse_double(text + 5, &fraction) || !(fraction > 0 && fraction <= 1)) return 0;
-        c->topk_fraction = fraction;
-        text = "topk";
-    }
-    return ddp_wire_named(text, &c->wire);
-}
-
-int ddp_servers_named(const char *name, int *out)
-{
-    long n = DDP_SERVERS_COLOCATED;
-
-    if (strcmp(name, "colocated") && (!ddp__parse_long(name, &n) || n < 0 || n > 65535)) return 0;
-    *out = (int)n;
-    return 1;
-}
-
-int ddp_defer_named(const char *name, double *out)
-{
-    double x = 0;
-
-    if (strcmp(name, "auto") && (!ddp__parse_double(name, &x) || !(x >= 0 && x <= 1))) return 0;
-    *out = strcmp(name, "auto") && !(x > 0) ? (double)DDP_DEFER_NONE : x;
-    return 1;
 }
 
 /* ---- rows ---- */
@@ -270,8 +237,8 @@ static double ddp__knob_number(const ddp__knob *r, const ddp_config *c)
     const void *at = ddp__knob_at(r, c);
     uint64_t large;
 
-    if (r->kind == DDP__K_TEXT || r->kind == DDP__K_PAIR) return 0;
-    if (r->kind == DDP__K_DEFER || r->kind == DDP__K_REAL)
+    if (r->kind <= DDP__K_PAIR) return 0;
+    if (r->kind >= DDP__K_REAL)
         return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
     if (r->size == sizeof(int)) return *(const int *)at;
     memcpy(&large, at, sizeof large);
@@ -283,8 +250,8 @@ static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
     void *at = ddp__knob_at(r, c);
     const uint64_t large = (uint64_t)n;
 
-    if (r->kind == DDP__K_REAL && r->size == sizeof(float)) *(float *)at = (float)x;
-    else if (r->kind == DDP__K_REAL) *(double *)at = x;
+    if (r->kind >= DDP__K_REAL && r->size == sizeof(float)) *(float *)at = (float)x;
+    else if (r->kind >= DDP__K_REAL) *(double *)at = x;
     else if (r->size == sizeof(int)) *(int *)at = (int)n;
     else memcpy(at, &large, sizeof large);
 }
@@ -326,9 +293,8 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
     else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
     else if (r->names) ddp__choices(r->names, &t);
     else if (r->kind == DDP__K_TEXT) ddp__text_addf(&t, "text");
-    else if (r->kind == DDP__K_SERVERS) ddp__text_addf(&t, "a number of ranks that serve, or colocated");
-    else if (r->kind == DDP__K_DEFER) ddp__text_addf(&t, "auto, or a share of the model from 0 to 1");
-    else if (r->kind == DDP__K_PAIR) ddp__text_addf(&t, "1 to 1000000 periods each, or 0,0");
+    else if (r->kind == DDP__K_SERVERS || r->kind == DDP__K_DEFER || r->kind == DDP__K_PAIR)
+        ddp__text_addf(&t, "%s", unit);
     else if (r->kind == DDP__K_WHOLE) {
         if (r->most > 0) ddp__text_addf(&t, "%.0f to %.0f", r->least, r->most);
         else ddp__text_addf(&t, "%.0f or more", r->least);
@@ -356,7 +322,7 @@ static void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, cons
     else if (r->kind == DDP__K_PAIR) snprintf(out, room, "%d,%d", n[0], n[1]);
     else if (r->kind == DDP__K_SERVERS && x < 0) snprintf(out, room, "colocated");
     else if (r->flags & DDP__ZERO && x < 0) snprintf(out, room, "0");
-    else if (r->kind != DDP__K_REAL && r->kind != DDP__K_DEFER) snprintf(out, room, "%.0f", x);
+    else if (r->kind < DDP__K_REAL) snprintf(out, room, "%.0f", x);
     else snprintf(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
 }
 
@@ -389,29 +355,37 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     char *comma;
     int ok = 1;
 
+    if (r->kind == DDP__K_DEFER && !strcmp(text, "auto")) text = "";
     switch (*text ? r->kind : DDP__K_TEXT) {
     case DDP__K_TEXT:
         memset(at, 0, r->size);
         if (*text) memcpy(at, &text, sizeof text);
         break;
+    case DDP__K_SERVERS:
     case DDP__K_FLAG:
     case DDP__K_WHOLE:
     case DDP__K_REAL:
-        if (r->kind == DDP__K_REAL) ok = ddp__parse_double(text, &x);
+    case DDP__K_DEFER:
+        if (r->kind >= DDP__K_REAL) ok = ddp__parse_double(text, &x);
         else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
         if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
-        if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
+        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) n = DDP_SERVERS_COLOCATED, ok = 1;
+        else if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
         else ok = ok && ddp__knob_fits(r, x);
         if (ok) ddp__knob_put(r, c, x, n);
         break;
-    case DDP__K_CHOICE: ok = ddp__chosen(r->names, text, at); break;
-    case DDP__K_WIRE: ok = ddp_wire_set(c, text); break;
+    case DDP__K_CHOICE:
+    case DDP__K_WIRE:
+        if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
+            ok = ddp__parse_double(text + 5, &x) && x > 0 && x <= 1;
+            if (ok) c->topk_fraction = x, text = "topk";
+        }
+        ok = ok && ddp__chosen(r->names, text, at);
+        break;
     case DDP__K_STRATEGY:
         ok = list->named(text) != DDP_STRATEGY_DEFAULT;
         if (ok) c->strategy = list->named(text);
         break;
-    case DDP__K_SERVERS: ok = ddp_servers_named(text, (int *)at); break;
-    case DDP__K_DEFER: ok = ddp_defer_named(text, (double *)at); break;
     case DDP__K_PAIR:
         n = second = strtol(text, &comma, 10);
         ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
