@@ -274,7 +274,6 @@
 #include "run/config.c"
 #include "run/launch.c"
 #include "run/sites.c"
-#include "run/nccl.c"
 #include "run/device.c"
 #include "run/blocks.c"
 #include "run/average.c"

@@ -308,7 +308,7 @@ DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 /* ---- collective.c: which way a message goes, and messages that are waited for ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
- * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
+ * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* The same straight to the engine: its memory is here, and nothing is under way over a device. */

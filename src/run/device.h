@@ -16,7 +16,7 @@ DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
 /* Waits for all that was queued on the device; its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
-/* ---- from device to device (nccl.c) ---- */
+/* ---- from device to device ---- */
 
 struct ddp__nccl {
     const ddp_sites      *site;     /* NULL = one level */
@@ -27,14 +27,7 @@ struct ddp__nccl {
     float                *zeros;    /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
 };
 
-/* Tickets of such messages are below -1. slots: how many may be under way. */
-DDP_LIB ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err);
-/* stop: before the stager does; close: behind it. */
-DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
-DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
-/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
-DDP_LIB ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err);
-/* Whether a message over a layer's memory goes this way. */
+/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
