@@ -278,7 +278,6 @@
 #include "run/blocks.c"
 #include "run/average.c"
 #include "run/verbs.c"
-#include "run/meter.c"
 #include "run/timing.c"
 #include "run/planning.c"
 #include "run/pace.c"

@@ -430,7 +430,7 @@ DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 
-/* meter.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
+/* the link as configured; transfers of one size after the other, each repeated until it is settled */
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
@@ -442,9 +442,6 @@ DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, d
 /* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
-/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
- * the first one's. */
-DDP_LIB ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err);
 
 /* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
  * layers over another link */

@@ -1,6 +1,211 @@
-/* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
- * the same on all ranks. */
-#include "run/context.h"
+/* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured it, the
+ * same on all ranks. The meter: transfers of one size after the other, each repeated until it is settled. */
+#include "plan/internal.h"
+#include "run/device.h"
+
+enum {
+    DDP__METER_LEAST = 3,
+    DDP__METER_MOST = 16,
+    DDP__PROBE_MEDIUM = 16, /* pieces */
+    DDP__BURST = 16,
+    DDP__BURSTS = 5
+};
+/* Interference only delays: when the two fastest of some transfers differ by more, the fastest was
+ * probably delayed too. */
+static const double ddp__meter_agree = 0.03;
+static const double ddp__meter_patience_s = 3; /* of repeating one size */
+
+int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
+{
+    const double now = ddp_now();
+    double first = DBL_MAX, second = DBL_MAX;
+    int times;
+
+    if (m->n == m->first) m->begun = now;
+    if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
+    m->bytes[m->n] = bytes;
+    m->seconds[m->n++] = seconds;
+    for (int i = m->first; i < m->n; i++) {
+        const double t = m->seconds[i];
+        second = t < first ? first : t < second ? t : second;
+        first = t < first ? t : first;
+    }
+    times = m->n - m->first;
+    *fastest = first;
+    if (times < DDP__METER_LEAST) return 0;
+    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
+        return 0;
+    m->first = m->n;
+    return 1;
+}
+
+/* How many pieces to average when those are settled; 0: enough. The last size takes 0.12 s, where a
+ * thread that wakes up late matters little. */
+static int ddp__probe_next(int pieces, double fastest)
+{
+    double in_time;
+
+    if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
+    if (pieces > DDP__PROBE_MEDIUM) return 0;
+    in_time = 0.12 / fastest * pieces;
+    if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
+    return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
+}
+
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
+{
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
+    long ticket;
+
+    m.group = d->team;
+    m.overlap = 1;
+    m.mean = 1;
+    m.link = link;
+    DDP__TRY(ddp__post_flush(d, err));
+    if (d->nccl && ddp__nccl_takes(d, &m)) {
+        DDP__TRY(ddp__nccl_post(d, &m, &ticket, err));
+        DDP__TRY(ddp__nccl_hold(d, ticket, err));
+        return ddp__device_wait(d, err);
+    }
+    DDP__TRY(ddp__post_here(d, &m, &ticket, err));
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+}
+
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last size. */
+static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
+                                   int *pieces, ddp_error *err)
+{
+    float next = 1;
+    ddp_message m;
+    ddp_piece p;
+
+    while (next > 0) {
+        const double begin = ddp_now();
+        double fastest;
+        *pieces = (int)next;
+        DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
+        next = 0; /* and it stays 0 where the first one is lost */
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin, &fastest)) {
+            if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
+        } else if (ddp__leads(d)) {
+            next = (float)*pieces;
+        }
+        /* the first one decides; and all leave this together, as far as the link allows */
+        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &next, 1);
+        m.bytes = 0;
+        m.link = link;
+        DDP__TRY(ddp__run(d, &m, 0, err));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+{
+    float x[DDP__PROBE_FLOATS];
+    ddp_piece list[DDP__PROBE_MOST];
+    ddp__meter meter;
+    int pieces = 0;
+
+    memset(x, 0, sizeof x);
+    memset(&meter, 0, sizeof meter);
+    for (int i = 0; i < DDP__PROBE_MOST; i++) {
+        list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
+        list[i].count = DDP__PROBE_FLOATS;
+    }
+    DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
+    if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
+    else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
+    return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
+/* The first `messages` of the list at once, each an average of its own, waited for. */
+static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
+                                   ddp_error *err)
+{
+    const double begin = ddp_now();
+    long ticket[DDP__BURST];
+
+    for (int i = 0; i < messages; i++) {
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &list[i], 1, DDP__OWN_WORD);
+        m.group = d->team;
+        m.mean = 1;
+        m.link = link;
+        DDP__TRY(ddp__post_here(d, &m, &ticket[i], err));
+    }
+    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(ddp__engine_of(d, link), ticket[i], err));
+    *seconds = ddp_now() - begin;
+    return DDP_OK;
+}
+
+/* The sizes of n of the layers that send, evenly from the first to the last. */
+static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
+{
+    int sending = 0, before = 0, i = 0;
+
+    for (int l = 0; l < d->layers; l++) sending += ddp__layer_bytes(d, l) > 0;
+    for (int l = 0; l < d->layers; l++) {
+        const size_t floats = ddp__layer_bytes(d, l) / sizeof(float);
+        if (floats == 0) continue;
+        before++;
+        for (; i < n && i * sending < before * n; i++)
+            list[i].count = floats < DDP__PROBE_FLOATS ? floats : (size_t)DDP__PROBE_FLOATS;
+    }
+    for (; i < n; i++) list[i].count = 1; /* none sends */
+}
+
+/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
+ * the first one's. No more at once than are in flight at a time, lest the others' delays be counted. Short messages travel in another way
+ * than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen. The median counts:
+ * of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
+static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
+{
+    const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
+    double one, all, more[DDP__BURSTS], bytes = 0;
+    ddp_piece list[DDP__BURST];
+    float x[DDP__PROBE_FLOATS];
+
+    *out = 0;
+    if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
+    memset(x, 0, sizeof x);
+    ddp__burst_sizes(d, list, n);
+    for (int i = 0; i < n; i++) {
+        list[i].data = x;
+        if (i > 0) bytes += (double)(list[i].count * sizeof *x);
+    }
+    for (int i = 0; i < DDP__BURSTS; i++) {
+        DDP__TRY(ddp__probe_burst(d, link, list, 1, &one, err));
+        DDP__TRY(ddp__probe_burst(d, link, list, n, &all, err));
+        more[i] = all - one;
+    }
+    qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
+    *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
+    if (!(*out > 0)) *out = 0;
+    return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
+double ddp_described_rate(const ddp_ctx *d, double *delay_s)
+{
+    *delay_s = d->links[0].plan_delay_s;
+    return d->links[0].plan_rate > 0 ? d->links[0].plan_rate : 0;
+}
+
+/* 1 Gbit/s where no link is described. */
+static double ddp__nominal_rate(const ddp__links *l) { return l->plan_rate > 0 ? l->plan_rate : 125e6; }
+
+double ddp_nominal_rate(const ddp_ctx *d) { return ddp__nominal_rate(&d->links[0]); }
+
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
+{
+    const int n = d->team ? d->team_size : ddp_workers(d);
+    ddp_link k;
+
+    k.beta_s = 2.0 * (n - 1) / n / ddp__nominal_rate(&d->links[link]);
+    k.alpha_s = n > 1 ? 2 * d->links[link].plan_delay_s : 0;
+    return k;
+}
+
+/* ---- layers ---- */
 
 static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
