@@ -284,7 +284,6 @@
 #include "run/state.c"
 #include "run/connect.c"
 #include "run/join.c"
-#include "run/spans.c"
 #include "run/start.c"
 #include "run/checkpoint.c"
 #include "run/serve.c"

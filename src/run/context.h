@@ -267,7 +267,6 @@ DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err); /* before: what lies in two layers */
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
