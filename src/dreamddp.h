@@ -285,7 +285,6 @@
 #include "run/connect.c"
 #include "run/join.c"
 #include "run/start.c"
-#include "run/checkpoint.c"
 #include "run/serve.c"
 #ifndef DDP_NO_PLANNERS
 #include "run/probe.c"

@@ -297,7 +297,7 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with. checkpoint.c, on a server: saves as the workers' word says, which comes first. */
+/* What serve ended with. state.c, on a server: saves as the workers' word says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
 /* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
 DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
