@@ -74,7 +74,7 @@ typedef struct ddp__posted {
     int    in_layer;        /* it lies in that layer's own memory */
     int    here;            /* parts of it lie in this machine's, which holding waits for */
     long   step;
-    ddp_piece *sum;         /* [from + to] on a device: what comes in the former is added to the latter; to 0: nothing is */
+    ddp_piece *sum;         /* [from + to] on a device: what comes in those is added to these; to 0: nothing is */
     int    from, to, room;
 } ddp__posted;
 

@@ -66,7 +66,7 @@ DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
 /* The flag that is raised when a message is done, for who holds by himself. */
 DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
 DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done, or (sent) was copied from the device; all so far lie in the engine, in order. */
+/* The caller waits: that message is done, or (sent) was copied from the device; flush: the engine has all, in order. */
 DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);

@@ -368,7 +368,8 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
-    DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err)); /* every rank would fail in the same way: once is enough */
+    /* every rank would fail in the same way: once is enough */
+    DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
                       "the command", cfg.world);

@@ -33,8 +33,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0, &d->engine,
-                               err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0,
+                               &d->engine, err));
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }

@@ -31,7 +31,7 @@ typedef struct ddp__knob {
     unsigned    flags;
     size_t      at, size;
     double      least, most;    /* beside the default; most 0: no limit */
-    const char *unit, *preset, *help; /* the first of servers, defer and pairs: all that there is to say of their values */
+    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: what values they have */
     const char *const *names;   /* of a choice, by value; that of 0 is the default's */
 } ddp__knob;
 
@@ -126,8 +126,9 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(staleness, "STALENESS", DDP__MATCH, 0, 0, "steps", "0", "ssp: that a worker may be ahead of the slowest"),
     DDP__OF_R(push_scale, "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
               "asp, ssp, r2sp: a push's update has this times the learning rate"),
-    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "auto, or a share of the model from 0 to 1",
-              "auto", NULL, "osp: of the model's bytes those that may be late; auto is by the loss"),
+    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
+              "auto, or a share of the model from 0 to 1", "auto", NULL,
+              "osp: of the model's bytes those that may be late; auto is by the loss"),
     DDP__OF_C(lgp, "LGP", DDP__MATCH, ddp__lgps, "osp: what updates a late layer in the meantime"),
     DDP__OF_C(correct, "CORRECT", DDP__MATCH, ddp__corrects, "osp: when a late layer is corrected"),
     DDP__OF_C(split, "SPLIT", DDP__MATCH, ddp__splits, "osp: which layers are late"),

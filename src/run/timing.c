@@ -154,9 +154,9 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
 }
 
 /* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
- * the first one's. No more at once than are in flight at a time, lest the others' delays be counted. Short messages travel in another way
- * than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen. The median counts:
- * of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
+ * the first one's. No more at once than are in flight at a time, lest the others' delays be counted. Short messages
+ * travel in another way than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen.
+ * The median counts: of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
 static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
