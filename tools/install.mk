@@ -11,9 +11,9 @@ OBJCOPY  ?= objcopy
 build/dreamddp.c: dreamddp.h tools/amalgamate.py | build deps-header
 	tools/amalgamate.py --split build
 split: build/dreamddp.c
-build/lib/dreamddp.o: build/dreamddp.c | deps
+build/lib/dreamddp.o: packaging/dreamddp.c dreamddp.h | deps
 	@mkdir -p $(@D)
-	$(COMPILE) $(WARN) $(TLS) -fPIC -fvisibility=hidden '-DDDP_API=extern __attribute__((visibility("default")))' -c $< -o $@
+	$(COMPILE) $(WARN) $(TLS) -I. -fPIC -fvisibility=hidden -c $< -o $@
 	$(OBJCOPY) --localize-hidden $@
 build/lib/libdreamddp.a: build/lib/dreamddp.o
 	rm -f $@
@@ -29,7 +29,8 @@ HEADER_PC   = $(DESTDIR)$(PREFIX)/share/pkgconfig/dreamddp.pc
 LIB_PC      = $(LIB_DIR)/pkgconfig/libdreamddp.pc
 INSTALLED   = $(INCLUDE_DIR)/dreamddp.h $(LIB_DIR)/libdreamddp.a $(LIB_DIR)/libdreamddp.so.$(VERSION) $(LIB_DIR)/$(SONAME) \
               $(LIB_DIR)/libdreamddp.so $(HEADER_PC) $(LIB_PC)
-pc = sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|@NAME@|$(1)|; s|@LIBS@|$(2)|; s|@PRIVATE@|$(3)|' dreamddp.pc.in
+pc = sed 's|@PREFIX@|$(PREFIX)|; s|@LIB@|lib|; s|@VERSION@|$(VERSION)|; s|@NAME@|$(1)|; s|@LIBS@|$(2)|; s|@PRIVATE@|$(3)|' \
+     packaging/dreamddp.pc.in
 install: lib
 	install -d $(sort $(dir $(INSTALLED)))
 	install -m 644 dreamddp.h $(INCLUDE_DIR)
