@@ -4,6 +4,7 @@
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
 # make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
+# make check-abi     what a program linked with the last version of the library would miss in this one
 # make house         lines, files, functions, upward calls and circles of src/ by room
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
@@ -36,7 +37,7 @@ BENCHES  := $(call built_of,$(wildcard bench/bench_*.c))
 SOURCES  := $(shell find src -name '*.[ch]')
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-header deps-test quickstart bench header check-header check-separate check-compile house clean
+.PHONY: all deps deps-header deps-test quickstart bench header check-header check-abi check-separate check-compile house clean
 
 all: $(EXAMPLES) build/vectors $(BENCHES)
 
@@ -99,6 +100,8 @@ header: | deps-header
 CHECK_HEADER := tools/amalgamate.py --check && tools/check_names.py && tools/python_binding.py --check
 check-header: | deps deps-header
 	@$(CHECK_HEADER)
+check-abi: lib
+	@tools/abi.py
 check-separate: | deps
 	@tests/header/separate.sh
 check-compile: | deps-test

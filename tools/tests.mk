@@ -71,7 +71,7 @@ CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; 
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) lib $(EXAMPLES) build/vectors build/bench_allreduce tests-cuda tests-plain
 	@tools/run_tests.py --timeout 300 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
-	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' house='tools/house.py --check' cuda-programs='$(CUDA_CHECK)' $(addprefix build/plain/,$(PURE) $(CALM)) \
+	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' check-abi='tools/abi.py' house='tools/house.py --check' cuda-programs='$(CUDA_CHECK)' $(addprefix build/plain/,$(PURE) $(CALM)) \
 	    $(addprefix build/cuda/,$(CUDA_TESTS)) $(filter-out $(TIMED),$(SCRIPTS)) --jobs $(WAITING) $(addprefix build/plain/,$(PATIENT)) \
 	    --jobs 1 $(addprefix build/plain/,$(STRICT)) $(TIMED)
 
