@@ -3,7 +3,8 @@
 #   tools/deps.sh build   a C compiler and stb_ds.h
 #   tools/deps.sh header  python3
 #   tools/deps.sh test    those, cmocka and, where they can be had, g++, clang, spin, PyTorch, igraph,
-#                         pycparser, Python's venv and pip, Open MPI and OpenSSL
+#                         pycparser, Python's venv and pip, Open MPI, OpenSSL, and CMake, pkg-config,
+#                         debhelper and Conan (in build/conan) for the packages
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -56,7 +57,7 @@ missing() { # words of the Debian packages that are needed and not there
 
 case "${1-}" in
 build | header | test) ;;
-*) sed -n 's/^# \{0,1\}//;2,7p' "$0"; exit 2 ;;
+*) sed -n 's/^# \{0,1\}//;2,8p' "$0"; exit 2 ;;
 esac
 
 want=$(missing "$1")
@@ -83,6 +84,10 @@ if [ "$1" = test ] && [ ! -e build/.deps-test ]; then
     have mpicc && have mpirun || { apt_install libopenmpi-dev openmpi-bin && rm -f build/mpi.flags; } || true
     have_header openssl/ssl.h || apt_install libssl-dev || true
     have openssl || apt_install openssl || true
+    have cmake || apt_install cmake || true
+    have pkg-config || apt_install pkg-config || true
+    have dh || apt_install debhelper || true
+    have conan || { /usr/bin/python3 -m venv build/conan && build/conan/bin/pip install -q --retries 1 'conan>=2,<3'; } >&2 || true
     mkdir -p build/include
     : >build/.deps-test
 fi

@@ -1,0 +1,396 @@
+#!/usr/bin/env python3
+"""[calm] Each package of packaging/ and CMakeLists.txt is built and used once; tools/abi.py refuses what it should.
+
+    tests/packaging/test_packages.py [WORD...]     only the cases whose names contain one of the words
+
+Everything is built in a temporary folder and without optimisation, by clang where it is here, which is faster; no
+network is used. What needs a tool that is not here is skipped by name; exit 77 where no library is built.
+"""
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PACKAGING = os.path.join(ROOT, "packaging")
+CONSUMER = os.path.join(ROOT, "tests", "packaging", "consumer")
+LIBRARY = os.path.join(ROOT, "build", "lib", "libdreamddp.so")
+WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
+LESS = "-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS"  # half the time, where what is compiled matters less
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Wrong(Exception):
+    pass
+
+
+class Skipped(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+def need(*tools):
+    for tool in tools:
+        if not shutil.which(tool):
+            raise Skipped("no " + tool)
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as f:
+        return f.read()
+
+
+def environment(**more):
+    fast = {"CC": "clang"} if shutil.which("clang") else {}
+    env = {k: v for k, v in os.environ.items() if k not in ("DESTDIR", "CFLAGS", "LDFLAGS", "MAKEFLAGS")}
+    return {**env, **fast, **more}
+
+
+def run(*command, cwd=ROOT, **more):
+    """What the command wrote to stdout; it must succeed."""
+    r = subprocess.run(command, cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, universal_newlines=True, timeout=280)
+    expect(r.returncode == 0, "%s: exit %d\n%s" % (" ".join(command), r.returncode, (r.stdout + r.stderr)[-3000:]))
+    return r.stdout
+
+
+def fails(*command, cwd=ROOT):
+    """What a command that must fail said."""
+    r = subprocess.run(command, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT, universal_newlines=True, timeout=280)
+    expect(r.returncode, "%s: succeeds\n%s" % (" ".join(command), r.stdout[-2000:]))
+    return " ".join(r.stdout.split())
+
+
+def compiler():
+    return environment().get("CC", "cc").split()
+
+
+def version():
+    return re.search(r'^#define DDP_VERSION_STRING "(.*)"', read(ROOT, "dreamddp.h"), re.M).group(1)
+
+
+def minor():
+    return version().rsplit(".", 1)[0]
+
+
+def functions(library, *nm):
+    out = run("nm", *nm, "--defined-only", library)
+    return sorted(w[2] for w in (line.split() for line in out.splitlines()) if len(w) == 3)
+
+
+def soname(library):
+    return re.search(r"SONAME.*\[(.*)\]", run("readelf", "-d", library)).group(1)
+
+
+def consumer(way, target, flags, *settings):
+    """tests/packaging/consumer built in the way, and run; its build folder."""
+    need("cmake")
+    build = os.path.join(WORK, way)
+    run("cmake", "-S", CONSUMER, "-B", build, "-DWAY=" + way, "-DSOURCE=" + ROOT, "-DCMAKE_C_FLAGS=-O0 " + flags,
+        *settings)
+    run("cmake", "--build", build, "--target", target)
+    run(os.path.join(build, target))
+    return build
+
+
+@functools.lru_cache(maxsize=None)
+def by_cmake():
+    """Where `cmake --install` put a shared library for /opt."""
+    need("cmake")
+    build, place = os.path.join(WORK, "shared"), os.path.join(WORK, "cmake-root")
+    run("cmake", "-S", ROOT, "-B", build, "-DBUILD_SHARED_LIBS=ON", "-DCMAKE_BUILD_TYPE=None",
+        "-DCMAKE_INSTALL_PREFIX=/opt", "-DCMAKE_INSTALL_LIBDIR=lib", "-DCMAKE_C_FLAGS=-O0 " + WARNINGS)
+    run("cmake", "--build", build)
+    run("cmake", "--install", build, DESTDIR=place)
+    return place
+
+
+def stb_folder():
+    """The folder in which CMakeLists.txt finds stb_ds.h."""
+    by_cmake()
+    return re.search(r"^DDP_STB_INCLUDE:PATH=(.*)", read(WORK, "shared", "CMakeCache.txt"), re.M).group(1)
+
+
+def with_pkg_config(package, root, source, *flags, library_path=None, **paths):
+    need("pkg-config")
+    told = run("pkg-config", "--cflags", "--libs", package, PKG_CONFIG_SYSROOT_DIR=root, **paths).split()
+    program = os.path.join(WORK, "program")
+    run(*compiler(), "-std=c11", "-O0", *flags, source, *told, "-o", program)
+    run(program, **({"LD_LIBRARY_PATH": library_path} if library_path else {}))
+
+
+# ---- what they say ----
+
+@case
+def every_package_has_the_version_of_the_header(_):
+    for name in ("vcpkg/dreamddp/vcpkg.json", "clib.json"):
+        expect(json.loads(read(PACKAGING, name))["version"] == version(), "%s is not of %s" % (name, version()))
+    first = read(PACKAGING, "debian", "changelog").split("\n")[0]
+    expect(first.startswith("dreamddp (%s) " % version()), "debian/changelog begins with " + first)
+    control = read(PACKAGING, "debian", "control")
+    expect("Package: libdreamddp%s\n" % minor() in control, "debian/control has no libdreamddp" + minor())
+    expect(os.path.exists(os.path.join(PACKAGING, "debian", "libdreamddp%s.install" % minor())), "debian/*.install")
+
+
+@case
+def clib_names_files_that_are_here(_):
+    package = json.loads(read(PACKAGING, "clib.json"))
+    expect(package["name"] == "dreamddp" and "dreamddp.h" in package["src"], "clib.json lacks the header")
+    for name in package["src"]:
+        expect(os.path.isfile(os.path.join(ROOT, name)), "clib.json: there is no " + name)
+
+
+# ---- CMake and pkg-config ----
+
+@case
+def cmake_add_subdirectory_gives_the_header(_):
+    build = consumer("add_subdirectory", "with_header", WARNINGS + " " + LESS)
+    expect(not os.path.exists(os.path.join(build, "dreamddp", "libdreamddp.a")), "the library was built for nobody")
+
+
+@case
+def cmake_fetchcontent_gives_a_static_library(_):
+    build = consumer("FetchContent", "with_library", "")
+    shown = functions(os.path.join(build, "_deps", "dreamddp-build", "libdreamddp.a"), "-g")
+    expect(shown == functions(LIBRARY, "-D"), "it shows other functions than build/lib/libdreamddp.so")
+
+
+@case
+def cmake_find_package_gives_the_shared_library(_):
+    prefix = os.path.join(by_cmake(), "opt")
+    library = os.path.join(prefix, "lib", "libdreamddp.so")
+    expect(soname(library) == soname(LIBRARY) == "libdreamddp.so." + minor(), "its soname is " + soname(library))
+    expect(functions(library, "-D") == functions(LIBRARY, "-D"), "it shows other functions than build/lib's")
+    consumer("find_package", "with_library", WARNINGS, "-DCMAKE_PREFIX_PATH=" + prefix)
+
+
+@case
+def cmake_find_package_refuses_another_minor_version(folder):
+    told = fails("cmake", "-S", CONSUMER, "-B", folder, "-DWANTED=0.1", "-DCMAKE_PREFIX_PATH=%s/opt" % by_cmake())
+    expect("version: " + version() in told, told[-600:])
+
+
+@case
+def cmake_without_stb_ds_says_how_to_get_it(folder):
+    need("cmake")
+    told = fails("cmake", "-S", ROOT, "-B", folder, "-DDDP_STB_INCLUDE=")
+    expect("stb_ds.h was not found; install libstb-dev" in told, told[-600:])
+
+
+@case
+def make_and_cmake_install_the_same_files(_):
+    made, by = os.path.join(WORK, "make-root"), by_cmake()
+    run("make", "-s", "install", "DESTDIR=" + made, "PREFIX=/opt", CC=os.environ.get("CC", "cc"))
+    files = {root: {os.path.relpath(os.path.join(at, n), root) for at, _, names in os.walk(root) for n in names}
+             for root in (made, by)}
+    only = {n for n in files[made] ^ files[by] if "/cmake/" not in n}
+    expect(only == {"opt/lib/libdreamddp.a"}, "one of them lacks " + " ".join(sorted(only)))
+    for pc in ("opt/share/pkgconfig/dreamddp.pc", "opt/lib/pkgconfig/libdreamddp.pc"):
+        expect(read(made, pc) == read(by, pc), "%s differs:\n%s%s" % (pc, read(made, pc), read(by, pc)))
+
+
+@case
+def pkg_config_tells_how_to_use_the_library_and_the_header(folder):
+    root = by_cmake()
+    paths = {"PKG_CONFIG_PATH": "%s/opt/lib/pkgconfig:%s/opt/share/pkgconfig" % (root, root)}
+    use = os.path.join(CONSUMER, "use.c")
+    with_pkg_config("libdreamddp", root, use, library_path=root + "/opt/lib", **paths)
+    flags = ["-DDREAMDDP_IMPLEMENTATION", "-isystem", stb_folder()] + LESS.split()
+    with_pkg_config("dreamddp", root, use, *flags, **paths)
+
+
+# ---- packages of others ----
+
+@case
+def debian_packages_build_and_work(folder):
+    need("dpkg-buildpackage", "dh")
+    lacking = subprocess.run(["dpkg-checkbuilddeps", os.path.join(PACKAGING, "debian", "control")], cwd=folder,
+                             stderr=subprocess.PIPE, universal_newlines=True)
+    if lacking.returncode:
+        raise Skipped(lacking.stderr.strip())
+    source, root = os.path.join(folder, "dreamddp"), os.path.join(folder, "root")
+    shutil.copytree(PACKAGING, os.path.join(source, "packaging"))
+    shutil.copytree(os.path.join(PACKAGING, "debian"), os.path.join(source, "debian"))
+    for name in ("CMakeLists.txt", "dreamddp.h", "LICENSE", "CHANGELOG.md", "Makefile"):
+        shutil.copy(os.path.join(ROOT, name), source)
+    run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=source,
+        DEB_BUILD_OPTIONS="nostrip nocheck noautodbgsym optimize=-lto", DEB_CFLAGS_SET="-O0 " + LESS)
+    packages = [n for n in os.listdir(folder) if n.endswith(".deb")]
+    expect({n.split("_")[0] for n in packages} == {"libdreamddp" + minor(), "libdreamddp-dev"}, " ".join(packages))
+    for name in packages:
+        run("dpkg-deb", "-x", os.path.join(folder, name), root)
+    arch = run("dpkg-architecture", "-qDEB_HOST_MULTIARCH").strip()
+    libraries = os.path.join(root, "usr", "lib", arch)
+    shown = set(functions(os.path.join(libraries, "libdreamddp.so"), "-D"))
+    expect("ddp_open" in shown and shown < set(functions(LIBRARY, "-D")), "it shows private functions")
+    expect("libdreamddp.so.%s" % minor() in os.listdir(libraries), "no link of the soname")
+    with_pkg_config("libdreamddp", root, os.path.join(CONSUMER, "use.c"), library_path=libraries,
+                    PKG_CONFIG_PATH=os.path.join(libraries, "pkgconfig"))
+
+
+# Conan's package of stb with this machine's file, as no test fetches anything.
+STB = '''
+from conan import ConanFile
+from conan.tools.files import copy
+
+
+class Stb(ConanFile):
+    name, version = "stb", "%s"
+
+    def package(self):
+        copy(self, "stb_ds.h", "%s", self.package_folder + "/include")
+
+    def package_info(self):
+        self.cpp_info.bindirs = self.cpp_info.libdirs = []
+'''
+
+
+@case
+def conan_creates_a_package_that_its_test_uses(folder):
+    conan = shutil.which("conan", path=os.path.join(ROOT, "build", "conan", "bin")) or shutil.which("conan")
+    if not conan:
+        raise Skipped("no conan")
+    stb = stb_folder()
+    wanted = re.search(r'"stb/(.*?)"', read(PACKAGING, "conan", "conanfile.py")).group(1)
+    with open(os.path.join(folder, "conanfile.py"), "w", encoding="ascii") as f:
+        f.write(STB % (wanted, stb if os.path.exists(os.path.join(stb, "stb_ds.h")) else os.path.join(stb, "stb")))
+    test = os.path.join(folder, "test")  # Conan writes into it
+    shutil.copytree(CONSUMER, test)
+    home = {"CONAN_HOME": os.path.join(folder, "home")}
+    run(conan, "profile", "detect", **home)
+    run(conan, "remote", "disable", "*", **home)
+    run(conan, "create", folder, **home)
+    run(conan, "create", os.path.join(PACKAGING, "conan"), "--test-folder", test, "-s", "build_type=Debug", "-c",
+        "tools.build:cflags=" + json.dumps(["-O0", "-g0"] + LESS.split()), **home)
+    listed = json.loads(run(conan, "list", "dreamddp/*", "--format=json", **home))
+    expect(list(listed["Local Cache"]) == ["dreamddp/" + version()], str(listed))
+
+
+# What a port may call, with cmake itself in the place of vcpkg's triplets, tool chains and downloads.
+STAND_INS = '''
+cmake_minimum_required(VERSION 3.16)
+function(vcpkg_check_features)
+    cmake_parse_arguments(arg "" "OUT_FEATURE_OPTIONS" "FEATURES" ${ARGN})
+    set(options "")
+    while(arg_FEATURES)
+        list(GET arg_FEATURES 1 option)
+        list(REMOVE_AT arg_FEATURES 0 1)
+        list(APPEND options "-D${option}=OFF")
+    endwhile()
+    set(${arg_OUT_FEATURE_OPTIONS} "${options}" PARENT_SCOPE)
+endfunction()
+function(do)
+    execute_process(COMMAND ${ARGN} RESULT_VARIABLE result)
+    if(result)
+        message(FATAL_ERROR "${ARGN}: ${result}")
+    endif()
+endfunction()
+function(vcpkg_cmake_configure)
+    cmake_parse_arguments(arg "" "SOURCE_PATH" "OPTIONS" ${ARGN})
+    do(${CMAKE_COMMAND} -S ${arg_SOURCE_PATH} -B ${BUILD} -DCMAKE_BUILD_TYPE=None "-DCMAKE_C_FLAGS=${FLAGS}"
+       -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR} ${arg_OPTIONS})
+endfunction()
+function(vcpkg_cmake_install)
+    do(${CMAKE_COMMAND} --build ${BUILD} --target install)
+endfunction()
+function(vcpkg_cmake_config_fixup)
+    cmake_parse_arguments(arg "" "CONFIG_PATH" "" ${ARGN})
+    do(${CMAKE_COMMAND} -E rename ${CURRENT_PACKAGES_DIR}/${arg_CONFIG_PATH} ${CURRENT_PACKAGES_DIR}/share/dreamddp)
+endfunction()
+function(vcpkg_fixup_pkgconfig)
+endfunction()
+function(vcpkg_install_copyright)
+    cmake_parse_arguments(arg "" "" "FILE_LIST" ${ARGN})
+    do(${CMAKE_COMMAND} -E copy ${arg_FILE_LIST} ${CURRENT_PACKAGES_DIR}/share/dreamddp/copyright)
+endfunction()
+include(${CURRENT_PORT_DIR}/portfile.cmake)
+'''
+
+
+@case
+def the_vcpkg_port_runs_with_stand_ins_for_vcpkg(folder):
+    port = os.path.join(PACKAGING, "vcpkg", "dreamddp")
+    installed, packages = os.path.join(folder, "installed"), os.path.join(folder, "packages")
+    os.makedirs(os.path.join(installed, "include"))
+    stb = stb_folder()
+    shutil.copy(next(p for p in (os.path.join(stb, d, "stb_ds.h") for d in ("", "stb")) if os.path.exists(p)),
+                os.path.join(installed, "include"))
+    with open(os.path.join(folder, "run.cmake"), "w", encoding="ascii") as f:
+        f.write(STAND_INS)
+    run("cmake", "-DCURRENT_PORT_DIR=" + port, "-DCURRENT_INSTALLED_DIR=" + installed,
+        "-DCURRENT_PACKAGES_DIR=" + packages, "-DBUILD=" + os.path.join(folder, "build"), "-DFLAGS=-O0 " + LESS, "-P", os.path.join(folder, "run.cmake"))
+    for name in ("include/dreamddp.h", "lib/libdreamddp.a", "share/dreamddp/dreamddpConfig.cmake",
+                 "share/dreamddp/copyright"):
+        expect(os.path.isfile(os.path.join(packages, name)), "it installs no " + name)
+    offered = set(json.loads(read(port, "vcpkg.json"))["features"])
+    asked = re.findall(r"^ +(\w+) +(DDP_USE_\w+)$", read(port, "portfile.cmake"), re.M)
+    options = set(re.findall(r"^(DDP_USE_\w+):BOOL=OFF$", read(folder, "build", "CMakeCache.txt"), re.M))
+    expect({name for name, _ in asked} == offered and {o for _, o in asked} == options,
+           "features %s, the port's %s, CMake's options %s" % (sorted(offered), asked, sorted(options)))
+
+
+@case
+def vcpkg_itself(_):
+    raise Skipped("it fetches its tools and ports, and no test uses the network")
+
+
+# ---- the ABI ----
+
+@case
+def abi_keeps_what_programs_use(_):
+    sys.path.insert(0, os.path.join(ROOT, "tools"))
+    import abi
+    have = abi.record()
+    expect(have["function ddp_rank"] == "c_int(c_void_p)", have["function ddp_rank"])
+    expect(abi.parsed(abi.text_of(have)) == (version(), have), "a list that was written is read as another")
+    more = dict(have, **{"function ddp_new": "c_int()"})
+    expect(abi.breaks("0.2.0", have, "0.2.1", more) == [], "an addition is refused")
+    expect(len(abi.breaks("0.2.0", more, "0.2.1", have)) == 1, "a function may go")
+    for what in ("function ddp_rank", "struct ddp_config", "field ddp_layer.params", "constant DDP_ARG"):
+        other = dict(have, **{what: "another"})
+        expect(abi.breaks("0.2.0", have, "0.2.1", other) == ["%s was %s and is another" % (what, have[what])], what)
+        expect(abi.breaks("0.2.7", have, "0.3.0", other) == [], "0.3 may not change " + what)
+
+
+def main():
+    global WORK
+    words = sys.argv[1:]
+    if not os.path.exists(LIBRARY):
+        print("skipped: build/lib/libdreamddp.so is missing: make lib")
+        return 77
+    counts = [0, 0, 0]
+    with tempfile.TemporaryDirectory() as WORK:
+        for function in CASES:
+            if words and not any(w in function.__name__ for w in words):
+                continue
+            folder = os.path.join(WORK, function.__name__)
+            os.mkdir(folder)
+            kind, why = 0, ""
+            try:
+                function(folder)
+            except Skipped as e:
+                kind, why = 2, ": %s" % e
+            except (Wrong, subprocess.TimeoutExpired) as e:
+                kind, why = 1, ": %s" % e
+            counts[kind] += 1
+            print("%s %s%s" % (("ok  ", "FAIL", "skipped")[kind], function.__name__.replace("_", " "), why), flush=True)
+    print("%d passed, %d failed, %d skipped" % tuple(counts))
+    return 1 if counts[1] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
