@@ -23,7 +23,7 @@ WORD = re.compile(r"\bddp_\w+(?=\s*[(,;)}\]])")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 OPENING = re.compile(r"/\*\s*\w(?:[^*]|\*(?!/))*?[.:;](?:\s|\*/)")  # a comment that begins with a sentence
 PAGES = ("README.md", "CHANGELOG.md")
-NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs)/[\w./-]*\w")
+NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
 MOST_LINES, MOST_FILES = 600, 3  # of a file, of a circle
 
 
@@ -164,12 +164,13 @@ def pages():
     """[(page, number of the line, name)] of calls, constants and files that are not there. What a table under
     **Removed** names is left out."""
     folder = os.path.join(ROOT, "docs")
-    names = set()
+    public = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+")
+    names = set(public.findall(read(os.path.join(ROOT, "CMakeLists.txt"))))
     for top in ("src", "examples", "tests", "tools"):
         for at, _, files in os.walk(os.path.join(ROOT, top)):
             for f in files:
                 if f.endswith((".h", ".c", ".cuh", ".cu", ".py", ".sh", ".mk")):
-                    names |= set(re.findall(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+", read(os.path.join(at, f))))
+                    names |= set(public.findall(read(os.path.join(at, f))))
     for path in [os.path.join(ROOT, p) for p in PAGES] + sorted(
             os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".md")):
         removed = False
