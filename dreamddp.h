@@ -1,4 +1,4 @@
-/* dreamddp.h 0.1.0 - train neural networks over slow links. MIT licence (at the end).
+/* dreamddp.h 0.2.0 - train neural networks over slow links. MIT licence (at the end).
  *
  * DO THIS in one C or C++ file of your program, before any libc header:
  *     #define DREAMDDP_IMPLEMENTATION
@@ -78,9 +78,9 @@
 #include <stdint.h>
 
 #define DDP_VERSION_MAJOR  0
-#define DDP_VERSION_MINOR  1
+#define DDP_VERSION_MINOR  2
 #define DDP_VERSION_PATCH  0
-#define DDP_VERSION_STRING "0.1.0"
+#define DDP_VERSION_STRING "0.2.0"
 
 #if defined(__GNUC__) || defined(__clang__)
 #define DDP__UNUSED       __attribute__((unused))
@@ -529,24 +529,15 @@ struct ddp_config {
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi             lgp        on, off, ema
- *   servers    colocated, or a number        correct    deferred, eager
- *   defer      auto, or a fraction           split      walk, stop, density, knapsack
- *   overlap    none, stream, eager */
+ *   transport  tcp, threads, mpi             (all others: ddp_config_set) */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API unsigned     ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: run/strategy.h; unknown: 0 */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
-DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
-DDP_API int ddp_servers_named(const char *name, int *out);
-DDP_API int ddp_defer_named(const char *name, double *out);
-DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
-DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
-DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
 /* A row of the table of settings, which docs/settings.md shows. */
 typedef struct ddp_setting {
     const char *field, *variable; /* "period", "DREAMDDP_PERIOD"; NULL where it has none */
@@ -564,9 +555,6 @@ typedef struct ddp_setting {
  * pointers of the program (own_strategy, backend, allocator..) are in no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int        ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
-
-/* The same of c->wire, and of "topk:FRACTION" c->topk_fraction too. */
-DDP_API int ddp_wire_set(ddp_config *c, const char *text);
 
 /* ==== graph/layer.h ==== [graph] */
 /* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
@@ -3962,6 +3950,13 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #define DDP_RESTRICT
 #endif
 
+/* Before an inline function that kernels of a GPU call, too. */
+#ifdef __CUDACC__
+#define DDP__DEVICE __host__ __device__
+#else
+#define DDP__DEVICE
+#endif
+
 #ifdef __cplusplus
 #define DDP_STATIC_ASSERT(cond, text) static_assert(cond, text)
 #else
@@ -4013,8 +4008,26 @@ DDP_LIB double ddp__memory_total(void);
 /* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
+DDP_LIB int   ddp__rising(const void *a, const void *b); /* qsort's order of doubles, and of what begins with one */
 /* For "%s%s": a layer without a name of its own is called "layer 5" already. */
 #define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
+
+/* ---- the streams of ddp_rng: a state goes up by a constant, so that a kernel of a GPU can have any draw at once ---- */
+
+#define DDP__RNG_STEP UINT64_C(0x9e3779b97f4a7c15)
+
+static inline DDP__DEVICE uint64_t ddp__mix64(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* The state of ddp_rng_seed(seed, stream); mixed: ddp__mix64(seed + DDP__RNG_STEP). */
+static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stream)
+{
+    return mixed ^ ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
+}
 
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
@@ -4104,16 +4117,7 @@ DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 DDP_LIB uint64_t ddp__fresh_number(void);
 
 #define DDP__SHA256_BYTES 32
-
-typedef struct ddp__sha256 {
-    uint32_t state[8];
-    uint64_t bytes;
-    unsigned char block[64];
-} ddp__sha256;
-
-DDP_LIB void ddp__sha256_begin(ddp__sha256 *s);
-DDP_LIB void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n);
-DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes the digest; s is used up */
+DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 
@@ -4349,6 +4353,15 @@ char *ddp__strdup(const char *s)
     return p;
 }
 
+/* ---- order ---- */
+
+int ddp__rising(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
 /* ---- the clock ---- */
 
 double ddp_now(void)
@@ -4361,25 +4374,16 @@ double ddp_now(void)
 
 /* ---- random numbers ---- */
 
-static uint64_t ddp__mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
 ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream)
 {
-    ddp_rng r;
+    const ddp_rng r = {ddp__rng_stream(ddp__mix64(seed + DDP__RNG_STEP), stream)};
 
-    r.state = ddp__mix64(seed + UINT64_C(0x9e3779b97f4a7c15)) ^
-              ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
     return r;
 }
 
 uint64_t ddp_rng_u64(ddp_rng *r)
 {
-    r->state += UINT64_C(0x9e3779b97f4a7c15);
+    r->state += DDP__RNG_STEP;
     return ddp__mix64(r->state);
 }
 
@@ -4500,7 +4504,7 @@ static const uint32_t ddp__sha256_k[64] = {
 
 static uint32_t ddp__rotate(uint32_t x, int by) { return x >> by | x << (32 - by); }
 
-static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
+static void ddp__sha256_block(uint32_t *state, const unsigned char *b)
 {
     uint32_t w[64], v[8];
     int i;
@@ -4513,7 +4517,7 @@ static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
         w[i] = w[i - 16] + (ddp__rotate(x, 7) ^ ddp__rotate(x, 18) ^ x >> 3) + w[i - 7] +
                (ddp__rotate(y, 17) ^ ddp__rotate(y, 19) ^ y >> 10);
     }
-    memcpy(v, s->state, sizeof v);
+    memcpy(v, state, sizeof v);
     for (i = 0; i < 64; i++) {
         uint32_t e = v[4], a = v[0], one, two;
         one = v[7] + (ddp__rotate(e, 6) ^ ddp__rotate(e, 11) ^ ddp__rotate(e, 25)) +
@@ -4523,46 +4527,21 @@ static void ddp__sha256_block(ddp__sha256 *s, const unsigned char *b)
         v[4] += one;
         v[0] = one + two;
     }
-    for (i = 0; i < 8; i++) s->state[i] += v[i];
+    for (i = 0; i < 8; i++) state[i] += v[i];
 }
 
-void ddp__sha256_begin(ddp__sha256 *s)
+void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 {
-    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    const size_t rest = n % 64, last = rest < 56 ? 64 : 128; /* the last bytes, a 1 and the length in bits */
+    unsigned char tail[128] = {0};
 
-    memcpy(s->state, start, sizeof start);
-    s->bytes = 0;
-}
-
-void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n)
-{
-    const unsigned char *at = (const unsigned char *)data;
-
-    while (n) {
-        size_t in = (size_t)(s->bytes % 64), now = 64 - in < n ? 64 - in : n;
-        if (now == 64) {
-            ddp__sha256_block(s, at);
-        } else {
-            memcpy(s->block + in, at, now);
-            if (in + now == 64) ddp__sha256_block(s, s->block);
-        }
-        s->bytes += now;
-        at += now;
-        n -= now;
-    }
-}
-
-void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
-{
-    static const unsigned char pad[72] = {0x80};
-    unsigned char length[8];
-    uint64_t bits = s->bytes * 8;
-
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
-    ddp__sha256_add(s, pad, 1 + (size_t)((119 - s->bytes % 64) % 64));
-    ddp__sha256_add(s, length, 8);
-    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
+    for (size_t at = 0; at + 64 <= n; at += 64) ddp__sha256_block(state, (const unsigned char *)data + at);
+    memcpy(tail, (const unsigned char *)data + n - rest, rest);
+    tail[rest] = 0x80;
+    for (size_t i = 0; i < 8; i++) tail[last - 1 - i] = (unsigned char)((uint64_t)n * 8 >> 8 * i & 255);
+    for (size_t at = 0; at < last; at += 64) ddp__sha256_block(state, tail + at);
+    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }
 
 /* ---- stb_ds ---- */
@@ -4968,34 +4947,25 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
 }
 
 /* Closes the file, and leaves it under its name if keep and all went well. */
-static void ddp__file_close(ddp__file *o, int keep)
+static ddp_status ddp__file_close(ddp__file *o, int keep, ddp_error *err)
 {
-    int straight = !strcmp(o->tmp, o->path);
+    const int straight = !strcmp(o->tmp, o->path);
+    ddp_status s = DDP_OK;
 
     if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL && errno != EROFS) o->why = errno;
     if (fclose(o->f) && !o->why) o->why = errno;
     if (!straight && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
     if (!straight && (!keep || o->why)) remove(o->tmp);
-}
-
-void ddp__file_drop(ddp__file *o)
-{
-    ddp__file_close(o, 0);
-    DDP_FREE(o->path);
-    DDP_FREE(o->tmp);
-}
-
-ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
-{
-    ddp_status s = DDP_OK;
-
-    ddp__file_close(o, 1);
     if (o->why) s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
-    else if (strcmp(o->tmp, o->path)) s = ddp__folder_flush(o->path, err);
+    else if (keep && !straight) s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;
 }
+
+void ddp__file_drop(ddp__file *o) { (void)ddp__file_close(o, 0, NULL); }
+
+ddp_status ddp__file_end(ddp__file *o, ddp_error *err) { return ddp__file_close(o, 1, err); }
 
 ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err)
 {
@@ -7468,23 +7438,18 @@ typedef struct ddp__kernels {
     float (*max)(const float *x, long n);
     /* sum over x*y. */
     float (*dot)(const float *x, const float *y, long n);
-    /* sum of e = exp(scale * x - shift); y (may be NULL) receives e. */
-    float (*exp_sum)(float *y, const float *x, long n, float scale, float shift);
-    /* y = or += factor * exp(scale * x - shift). */
-    void (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
+    /* sum of e = factor * exp(scale * x - shift); y (may be NULL) = or += e. */
+    float (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
     /* d = factor * p * (d - mean): through a softmax whose probabilities are p. */
     void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
     /* GELU, tanh form, and dx = or += dy * gelu'(x). */
     void (*gelu)(float *y, const float *x, long n);
     void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
-    /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). */
+    /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). shift NULL, rms 1: mean
+     * and shift are 0, var is mean(x^2), and stat has rstd alone. */
     void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps, float *stat);
     void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
-                      const float *stat, int add);
-    /* y = x * rstd * scale; stat receives rstd = 1/sqrt(mean(x^2) + eps). */
-    void (*rms)(float *y, const float *x, const float *scale, long n, float eps, float *stat);
-    void (*rms_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
-                     const float *stat, int add);
+                      const float *stat, int rms, int add);
     /* y = silu(a) * b; its gradients, each may be NULL. */
     void (*swiglu)(float *y, const float *a, const float *b, long n);
     void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy,
@@ -7569,22 +7534,17 @@ typedef struct ddp__conv_product {
     int            add; /* over images */
 } ddp__conv_product;
 
-/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
- * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
- * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes first. */
-typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
-
-static inline ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
-{
-    const long rest = (first + padding) % stride, taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
-    const long tap = rest + stride * (taps - 1);
-    const ddp__conv_phase p = {(first + padding - tap) / stride, taps, tap};
-
-    return p;
-}
-
 /* Most taps of a side: then the part of an image behind any one position fits the stack. */
 enum { DDP__CONV_KERNEL = 64 };
+
+/* The product that forward is, without its arrays; and that of the gradient of x at rows r0, r0 + step, ... and columns
+ * c0, c0 + step, ...: dy through a window, by the weights of those taps with their two channel dimensions exchanged, of
+ * which element *w is the first, as element *y of the result is. 0: no output saw these. */
+DDP_LIB void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g);
+DDP_LIB int  ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g, long *w,
+                                   long *y);
+/* A 1x1 window that skips nothing sees an image as one long row. */
+DDP_LIB void ddp__conv_flat(ddp__conv_product *g);
 
 DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
 DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
@@ -7631,19 +7591,42 @@ DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, co
 /* Adds one parameter of up to two dimensions (second 0: one). */
 DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale);
 
-/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads). */
-typedef struct ddp__head_layout {
-    long heads, kv_heads, d; /* d columns per head */
-    long row;                /* columns of x */
-} ddp__head_layout;
+/* What attention and rope read of x (b, t, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads).
+ * A head of keys and values serves `group` consecutive heads of queries. */
+typedef struct ddp__heads {
+    long  b, t, heads, kv_heads, group;
+    long  row, width; /* columns of x; of the queries, as of attention's output */
+    int   d;          /* columns of a head */
+    float scale;      /* of attention's scores: 1 / sqrt(d) */
+} ddp__heads;
 
-DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err);
+#define DDP__NORM_EPS        1e-5
+#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
+enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head that rope turns: their angles lie on the stack */
+
+DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, ddp_error *err);
 /* The same of a spec that has passed it. */
-DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
+DDP_LIB ddp__heads ddp__heads_of(const ddp_op_spec *s);
 
-/* Checks that input 0 is (batch, channels, height, width); elements of such a shape. */
+/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the former. */
+static inline DDP__DEVICE long ddp__heads_q(const ddp__heads *z, long head)
+{
+    return head / z->heads * z->t * z->row + head % z->heads * z->d;
+}
+
+static inline DDP__DEVICE long ddp__heads_k(const ddp__heads *z, long kv_head)
+{
+    return kv_head / z->kv_heads * z->t * z->row + z->width + kv_head % z->kv_heads * z->d;
+}
+
+static inline DDP__DEVICE long ddp__heads_out(const ddp__heads *z, long head)
+{
+    return head / z->heads * z->t * z->width + head % z->heads * z->d;
+}
+
+/* Checks that input 0 is (batch, channels, height, width). */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
-DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
  * float, planes in double, in order. */
@@ -7653,6 +7636,24 @@ DDP_LIB void ddp__channel_sums(const ddp_shape *s, const float *x, const float *
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
 DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels, ddp_error *err);
+
+/* Windows and planes of a pool whose arguments are kernel, stride and padding. */
+typedef struct ddp__pool_size {
+    long planes;
+    int  h, w, rows, cols; /* of the input; of the output */
+    int  kernel, stride, padding;
+} ddp__pool_size;
+
+DDP_LIB ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s);
+
+/* Where window number i begins and ends along a side of size, padding cut off. */
+static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, int size, int *first, int *last)
+{
+    const int at = i * z->stride - z->padding;
+
+    *first = at < 0 ? 0 : at;
+    *last = at + z->kernel > size ? size : at + z->kernel;
+}
 
 /* ==== ops/kernels.c ==== [ops] */
 /* The inner loops: one text, instantiated per instruction set with vector extensions, so that -march=native is not
@@ -7705,21 +7706,19 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
             __builtin_prefetch(c + i * c_row, 1);                                                                      \
             __builtin_prefetch(d + i * c_row, 1);                                                                      \
         }                                                                                                              \
-        {                                                                                                              \
-            ROWS(DDP__ROW_FROM, ddp__vec_##S)                                                                          \
-            ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                                          \
-            ddp__vec_##S bias0 = {0}, bias1 = {0};                                                                     \
-            for (; k > 0; k--, at += a_col, b += b_row) {                                                              \
-                const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                                      \
-                const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                                   \
-                ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                                      \
-            }                                                                                                          \
-            if (bias) {                                                                                                \
-                bias0 = *(const ddp__mem_##S *)bias;                                                                   \
-                bias1 = *(const ddp__mem_##S *)(bias + ddp__lanes_##S);                                                \
-            }                                                                                                          \
-            ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                                          \
+        ROWS(DDP__ROW_FROM, ddp__vec_##S)                                                                              \
+        ROWS(DDP__ROW_ZERO, ddp__vec_##S)                                                                              \
+        ddp__vec_##S bias0 = {0}, bias1 = {0};                                                                         \
+        for (; k > 0; k--, at += a_col, b += b_row) {                                                                  \
+            const ddp__vec_##S b0 = *(const ddp__mem_##S *)b;                                                          \
+            const ddp__vec_##S b1 = *(const ddp__mem_##S *)(b + ddp__lanes_##S);                                       \
+            ROWS(DDP__ROW_STEP, ddp__vec_##S)                                                                          \
         }                                                                                                              \
+        if (bias) {                                                                                                    \
+            bias0 = *(const ddp__mem_##S *)bias;                                                                       \
+            bias1 = *(const ddp__mem_##S *)(bias + ddp__lanes_##S);                                                    \
+        }                                                                                                              \
+        ROWS(DDP__ROW_SAVE, ddp__mem_##S)                                                                              \
     }                                                                                                                  \
                                                                                                                        \
     static ATTR void ddp__gemm_##S(long k, const float *a, const float *b, float *c, float *d, long c_row, int add)    \
@@ -7819,32 +7818,20 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         return ddp__total_##S(&sum);                                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    static ATTR float ddp__exp_sum_##S(float *y, const float *x, long n, float scale, float shift)                     \
+    static ATTR float ddp__softmax_##S(float *y, const float *x, long n, float scale, float shift,                     \
+                                       float factor, int add)                                                          \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, v;                                                                                     \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */                          \
             v = v * scale - shift;                                                                                     \
             ddp__exp_##S(&v);                                                                                          \
+            v = v * factor;                                                                                            \
             sum = sum + v;                                                                                             \
-            if (y) ddp__store_##S(y + i, &v, n - i, 0);                                                                \
+            if (y) ddp__store_##S(y + i, &v, n - i, add);                                                              \
         }                                                                                                              \
         return ddp__total_##S(&sum);                                                                                   \
     }                                                                                                                  \
-                                                                                                                       \
-    static ATTR void ddp__softmax_##S(float *y, const float *x, long n, float scale, float shift,                      \
-                                      float factor, int add)                                                           \
-    {                                                                                                                  \
-        ddp__vec_##S v;                                                                                                \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            v = v * scale - shift;                                                                                     \
-            ddp__exp_##S(&v);                                                                                          \
-            v = v * factor;                                                                                            \
-            ddp__store_##S(y + i, &v, n - i, add);                                                                     \
-        }                                                                                                              \
-    }                                                                                                                  \
-                                                                                                                       \
     static ATTR void ddp__softmax_grad_##S(float *d, const float *p, long n, float mean, float factor)                 \
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
@@ -7883,47 +7870,46 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
-    static ATTR void ddp__norm_##S(float *y, const float *x, const float *scale,                                       \
-                                   const float *shift, long n, float eps, float *stat)                                 \
+    static inline ATTR __attribute__((always_inline)) void ddp__norm_of_##S(                                           \
+        float *y, const float *x, const float *scale, const float *shift, long n, float eps, float *stat, int rms)     \
     {                                                                                                                  \
-        ddp__vec_##S sum = {0}, square = {0}, v, w, b;                                                                 \
-        float mean, rstd;                                                                                              \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+        ddp__vec_##S sum = {0}, square = {0}, b = {0}, v, w;                                                           \
+        float mean = 0, rstd;                                                                                          \
+        for (long i = 0; i < n && !rms; i += ddp__lanes_##S) {                                                         \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             sum = sum + v;                                                                                             \
         }                                                                                                              \
-        mean = ddp__total_##S(&sum) / (float)n;                                                                        \
+        if (!rms) *stat++ = mean = ddp__total_##S(&sum) / (float)n;                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, mean);                                                                     \
             v = v - mean;                                                                                              \
             square = square + v * v;                                                                                   \
         }                                                                                                              \
-        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
+        *stat = rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                         \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            ddp__load_##S(&b, shift + i, n - i, 0);                                                                    \
-            v = (v - mean) * rstd * w + b;                                                                             \
+            if (!rms) ddp__load_##S(&b, shift + i, n - i, 0);                                                          \
+            v = (v - mean) * rstd * w;                                                                                 \
+            if (!rms) v = v + b;                                                                                       \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
-        stat[0] = mean;                                                                                                \
-        stat[1] = rstd;                                                                                                \
     }                                                                                                                  \
                                                                                                                        \
-    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)). */                                     \
-    static ATTR void ddp__norm_grad_##S(float *dx, const float *x, const float *scale,                                 \
-                                        const float *dy, long n, const float *stat, int add)                           \
+    /* h = normalised x, d = dy * scale: dx = rstd (d - mean(d) - h mean(d h)); rms: no mean(d). */                    \
+    static inline ATTR __attribute__((always_inline)) void ddp__norm_grad_of_##S(                                      \
+        float *dx, const float *x, const float *scale, const float *dy, long n, const float *stat, int rms, int add)   \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, dots = {0}, v, w, d;                                                                   \
-        const float mean = stat[0], rstd = stat[1];                                                                    \
+        const float mean = rms ? 0 : stat[0], rstd = rms ? stat[0] : stat[1];                                          \
         float mean_d, mean_dh;                                                                                         \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = d * w;                                                                                                 \
-            sum = sum + d;                                                                                             \
+            if (!rms) sum = sum + d;                                                                                   \
             dots = dots + d * ((v - mean) * rstd);                                                                     \
         }                                                                                                              \
-        mean_d = ddp__total_##S(&sum) / (float)n;                                                                      \
+        mean_d = rms ? 0 : ddp__total_##S(&sum) / (float)n;                                                            \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
@@ -7933,6 +7919,19 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
+    static ATTR void ddp__norm_##S(float *y, const float *x, const float *scale, const float *shift, long n,           \
+                                   float eps, float *stat)                                                             \
+    {                                                                                                                  \
+        if (shift) ddp__norm_of_##S(y, x, scale, shift, n, eps, stat, 0);                                              \
+        else ddp__norm_of_##S(y, x, scale, shift, n, eps, stat, 1);                                                    \
+    }                                                                                                                  \
+                                                                                                                       \
+    static ATTR void ddp__norm_grad_##S(float *dx, const float *x, const float *scale, const float *dy, long n,        \
+                                        const float *stat, int rms, int add)                                           \
+    {                                                                                                                  \
+        if (rms) ddp__norm_grad_of_##S(dx, x, scale, dy, n, stat, 1, add);                                             \
+        else ddp__norm_grad_of_##S(dx, x, scale, dy, n, stat, 0, add);                                                 \
+    }                                                                                                                  \
     static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum)  \
     {                                                                                                                  \
         ddp__vec_##S one = {0}, two = {0}, u, v;                                                                       \
@@ -8045,45 +8044,6 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
             for (p = 0; p < k; p++) dst[p * width + i] = src[at[i] + p];                                               \
     }                                                                                                                  \
                                                                                                                        \
-    /* y = x / rms * scale with rms = sqrt(mean(x^2) + eps). */                                                        \
-    static ATTR void ddp__rms_##S(float *y, const float *x, const float *scale, long n, float eps, float *stat)        \
-    {                                                                                                                  \
-        ddp__vec_##S square = {0}, v, w;                                                                               \
-        float rstd;                                                                                                    \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            square = square + v * v;                                                                                   \
-        }                                                                                                              \
-        rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            v = v * rstd * w;                                                                                          \
-            ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
-        }                                                                                                              \
-        *stat = rstd;                                                                                                  \
-    }                                                                                                                  \
-                                                                                                                       \
-    /* h = x rstd, d = dy * scale: dx = rstd (d - h mean(d h)). */                                                     \
-    static ATTR void ddp__rms_grad_##S(float *dx, const float *x, const float *scale,                                  \
-                                       const float *dy, long n, const float *stat, int add)                            \
-    {                                                                                                                  \
-        ddp__vec_##S dots = {0}, v, w, d;                                                                              \
-        const float rstd = *stat;                                                                                      \
-        float mean_dh;                                                                                                 \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
-            dots = dots + d * w * (v * rstd);                                                                          \
-        }                                                                                                              \
-        mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
-        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
-            d = (d * w - v * rstd * mean_dh) * rstd;                                                                   \
-            ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
-        }                                                                                                              \
-    }                                                                                                                  \
-                                                                                                                       \
     static ATTR void ddp__swiglu_##S(float *y, const float *a, const float *b, long n)                                 \
     {                                                                                                                  \
         ddp__vec_##S u, v, e;                                                                                          \
@@ -8128,11 +8088,10 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         }                                                                                                              \
     }                                                                                                                  \
     static const ddp__kernels ddp__kernels_##S = {                                                                     \
-        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__gemm_at_##S, ddp__max_##S, ddp__dot_##S,                       \
-        ddp__exp_sum_##S, ddp__softmax_##S, ddp__softmax_grad_##S, ddp__gelu_##S,                                      \
-        ddp__gelu_grad_##S, ddp__norm_##S, ddp__norm_grad_##S, ddp__rms_##S, ddp__rms_grad_##S,                        \
-        ddp__swiglu_##S, ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S,                     \
-        ddp__gather_##S, ddp__panels_##S, ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
+        #S, MR, 2 * ddp__lanes_##S, ddp__gemm_##S, ddp__gemm_at_##S, ddp__max_##S, ddp__dot_##S, ddp__softmax_##S,     \
+        ddp__softmax_grad_##S, ddp__gelu_##S, ddp__gelu_grad_##S, ddp__norm_##S, ddp__norm_grad_##S, ddp__swiglu_##S,  \
+        ddp__swiglu_grad_##S, ddp__rotate_##S, ddp__moments_##S, ddp__affine_##S, ddp__gather_##S, ddp__panels_##S,    \
+        ddp__turn_##S, ddp__relu_##S, ddp__relu_grad_##S};
 
 #if defined(__aarch64__) /* 32 vector registers */
 DDP__KERNEL_SET(base, 16, 8, DDP__ROWS_8, DDP__KERNEL_PLAIN)
@@ -8603,18 +8562,21 @@ void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init 
 
 /* ---- heads ---- */
 
-ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s)
+ddp__heads ddp__heads_of(const ddp_op_spec *s)
 {
-    ddp__head_layout l;
+    ddp__heads z;
 
-    l.heads = (long)s->arg[0];
-    l.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : l.heads;
-    l.row = s->in[0].dim[2];
-    l.d = l.row / (l.heads + 2 * l.kv_heads);
-    return l;
+    z.b = s->in[0].dim[0], z.t = s->in[0].dim[1], z.row = s->in[0].dim[2];
+    z.heads = (long)s->arg[0];
+    z.kv_heads = s->arg[1] > 0 ? (long)s->arg[1] : z.heads;
+    z.group = z.heads / z.kv_heads;
+    z.d = (int)ddp__min_long(z.row / (z.heads + 2 * z.kv_heads), INT_MAX);
+    z.width = z.heads * z.d;
+    z.scale = 1 / sqrtf((float)z.d);
+    return z;
 }
 
-ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err)
+ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, ddp_error *err)
 {
     long heads, kv_heads;
 
@@ -8632,16 +8594,11 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout 
         return ddp__fail(err, DDP_ARG, "%s: the input's last dimension (%ld) must be a multiple "
                          "of %ld: %ld heads of queries, %ld of keys, %ld of values", op,
                          s->in[0].dim[2], heads + 2 * kv_heads, heads, kv_heads, kv_heads);
-    *l = ddp__head_layout_of(s);
+    *z = ddp__heads_of(s);
     return DDP_OK;
 }
 
 /* ---- what operators on images (batch, channels, height, width) share ---- */
-
-double ddp__image_count(const ddp_shape *s)
-{
-    return (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[2] * (double)s->dim[3];
-}
 
 ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
@@ -8685,6 +8642,15 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
         s->out.dim[i] = (room - kernel) / stride + 1;
     }
     return DDP_OK;
+}
+
+ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
+{
+    const long *in = s->in[0].dim, *out = s->out.dim;
+    const ddp__pool_size z = {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0],
+                            (int)s->arg[1], (int)s->arg[2]};
+
+    return z;
 }
 
 /* ==== ops/linear.c ==== [ops] */
@@ -9132,13 +9098,6 @@ static void ddp__position_rows(void *user, long first, long last)
     }
 }
 
-static void ddp__position_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-
-    ddp_op_parallel(call, s->dim[1] * s->dim[2], DDP__OP_GRAIN, ddp__position_rows, (void *)call);
-}
-
 static void ddp__position_grads(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -9156,12 +9115,15 @@ static void ddp__position_grads(void *user, long first, long last)
     }
 }
 
-static void ddp__position_backward(const ddp_op_call *call)
+static void ddp__position_each(const ddp_op_call *call, void (*elements)(void *user, long first, long last))
 {
     const ddp_shape *s = &call->spec->out;
 
-    ddp_op_parallel(call, s->dim[1] * s->dim[2], DDP__OP_GRAIN, ddp__position_grads, (void *)call);
+    ddp_op_parallel(call, s->dim[1] * s->dim[2], DDP__OP_GRAIN, elements, (void *)call);
 }
+
+static void ddp__position_forward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_rows); }
+static void ddp__position_backward(const ddp_op_call *call) { ddp__position_each(call, ddp__position_grads); }
 
 /* ---- rope: rotary position embedding (Su et al. 2021, arXiv:2104.09864, Eq. 34) in the half-split
  * form of the published Llama weights: x (B, T, (heads + 2 kv_heads) d) holds queries, keys and
@@ -9169,20 +9131,18 @@ static void ddp__position_backward(const ddp_op_call *call)
  * head is turned by the angle t theta^(-2i/d). Values pass through. Arguments: heads, kv_heads (0 =
  * heads), theta (0 = 10000). A rotation's gradient is the rotation back ---- */
 
-enum { DDP__ROPE_PAIRS = 256 }; /* most pairs of a head: angles lie on the stack */
-
 static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 {
-    ddp__head_layout l;
+    ddp__heads z;
 
-    DDP__TRY(ddp__op_heads(s, "rope", &l, err));
-    if (l.d % 2 || l.d > 2 * DDP__ROPE_PAIRS)
-        return ddp__fail(err, DDP_ARG, "rope: a head is %ld wide; pairs of columns are turned, so "
-                         "it must be even, and at most %d", l.d, 2 * DDP__ROPE_PAIRS);
+    DDP__TRY(ddp__op_heads(s, "rope", &z, err));
+    if (z.d % 2 || z.d > 2 * DDP__ROPE_PAIRS)
+        return ddp__fail(err, DDP_ARG, "rope: a head is %d wide; pairs of columns are turned, so "
+                         "it must be even, and at most %d", z.d, 2 * DDP__ROPE_PAIRS);
     if (!(s->arg[2] >= 0 && s->arg[2] < 1e30) || (s->arg[2] > 0 && s->arg[2] < 1))
         return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000", s->arg[2]);
     s->out = s->in[0];
-    s->flops = 3.0 * (double)(s->out.dim[0] * s->out.dim[1] * (l.heads + l.kv_heads) * l.d);
+    s->flops = 3.0 * (double)(z.b * z.t * (z.heads + z.kv_heads) * z.d);
     s->backward_flops = s->flops;
     s->in_place_ok = 1;
     s->out_unread = 1;
@@ -9201,26 +9161,25 @@ static void ddp__rope_positions(void *user, long first, long last)
 {
     const ddp__rope_job *job = (const ddp__rope_job *)user;
     const ddp__kernels *kn = ddp__kernels_best();
-    const ddp__head_layout l = ddp__head_layout_of(job->spec);
-    const long batch = job->spec->in[0].dim[0], time = job->spec->in[0].dim[1];
-    const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
+    const ddp__heads z = ddp__heads_of(job->spec);
+    const long half = z.d / 2, turned = z.row - z.kv_heads * z.d;
     const double theta = job->spec->arg[2] > 0 ? job->spec->arg[2] : 10000;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
 
-    for (long i = 0; i < half; i++) rate[i] = job->direction * pow(theta, -2.0 * (double)i / (double)l.d);
+    for (long i = 0; i < half; i++) rate[i] = job->direction * pow(theta, -2.0 * (double)i / (double)z.d);
     for (long t = first; t < last; t++) {
         for (long i = 0; i < half; i++) {
             cosine[i] = (float)cos((double)t * rate[i]);
             sine[i] = (float)sin((double)t * rate[i]);
         }
-        for (long b = 0; b < batch; b++) {
-            const float *x = job->from + (b * time + t) * l.row;
-            float *y = job->to + (b * time + t) * l.row;
-            for (long h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+        for (long b = 0; b < z.b; b++) {
+            const float *x = job->from + (b * z.t + t) * z.row;
+            float *y = job->to + (b * z.t + t) * z.row;
+            for (long h = 0; h < turned; h += z.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
-                for (long i = turned; i < l.row; i++) y[i] += x[i];
-            else if (x != y) memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
+                for (long i = turned; i < z.row; i++) y[i] += x[i];
+            else if (x != y) memcpy(y + turned, x + turned, (size_t)(z.row - turned) * sizeof *y);
         }
     }
 }
@@ -9247,8 +9206,6 @@ DDP__OPS(ddp__embedding_ops,
 
 /* ==== ops/norm.c ==== [ops] */
 /* Layer norm, RMS norm and batch norm. */
-
-#define DDP__NORM_EPS 1e-5
 
 /* ---- over the last dimension, y = (x - mean) * rstd * scale + shift, rstd = 1 / sqrt(var + eps):
  *   layer_norm (Ba et al. 2016, arXiv:1607.06450, Eq. 3): biased variance. Saved per row: mean, rstd
@@ -9303,9 +9260,7 @@ static void ddp__norm_rows(void *user, long first, long last)
 
     for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * z.n;
-        float *y = (float *)call->out + i * z.n, *stat = (float *)call->saved + i * z.saved;
-        if (z.centred) kn->norm(y, x, scale, shift, z.n, eps, stat);
-        else kn->rms(y, x, scale, z.n, eps, stat);
+        kn->norm((float *)call->out + i * z.n, x, scale, shift, z.n, eps, (float *)call->saved + i * z.saved);
     }
 }
 
@@ -9316,10 +9271,9 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
 
     for (long i = first; i < last; i++)
-        (z.centred ? kn->norm_grad : kn->rms_grad)(
-            (float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
-            (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
-            (const float *)call->saved + i * z.saved, call->add_in[0]);
+        kn->norm_grad((float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
+                      (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
+                      (const float *)call->saved + i * z.saved, !z.centred, call->add_in[0]);
 }
 
 /* Adds a row to the sums of n columns; shift may be NULL. */
@@ -9366,8 +9320,6 @@ static void ddp__norm_backward(const ddp_op_call *call)
 
 /* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1):
  * biased variance. Saved per channel: the batch's mean and rstd ---- */
-
-#define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -9508,47 +9460,17 @@ enum {
     DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
 };
 
-typedef struct ddp__attention_size {
-    long b, t, c, heads, kv_heads, group, d; /* group: query heads of one head of keys */
-    long ld;                                 /* floats from one row of x to the next */
-} ddp__attention_size;
-
-static ddp__attention_size ddp__attention_sizes(const ddp_op_spec *s)
-{
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    const ddp__attention_size z = {s->in[0].dim[0], s->in[0].dim[1], l.heads * l.d, l.heads, l.kv_heads,
-                                   l.heads / l.kv_heads, l.d, l.row};
-
-    return z;
-}
-
-/* Where the arrays of a head of queries begin: (batch, head) = number head. */
-static long ddp__attention_q(const ddp__attention_size *z, long head)
-{
-    return head / z->heads * z->t * z->ld + head % z->heads * z->d;
-}
-
-static long ddp__attention_k(const ddp__attention_size *z, long head)
-{
-    return head / z->heads * z->t * z->ld + z->c + head % z->heads / z->group * z->d;
-}
-
-static long ddp__attention_out(const ddp__attention_size *z, long head)
-{
-    return head / z->heads * z->t * z->c + head % z->heads * z->d;
-}
-
 static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 {
-    ddp__head_layout l;
+    ddp__heads z;
 
-    DDP__TRY(ddp__op_heads(s, "attention", &l, err));
-    if (l.d > DDP__ATTENTION_HEAD)
-        return ddp__fail(err, DDP_ARG, "attention: a head is %ld wide, it may be at most %d; more "
-                         "heads are narrower", l.d, (int)DDP__ATTENTION_HEAD);
+    DDP__TRY(ddp__op_heads(s, "attention", &z, err));
+    if (z.d > DDP__ATTENTION_HEAD)
+        return ddp__fail(err, DDP_ARG, "attention: a head is %d wide, it may be at most %d; more heads are narrower",
+                         z.d, (int)DDP__ATTENTION_HEAD);
     s->out = s->in[0];
-    s->out.dim[2] = l.heads * l.d;
-    s->saved = (size_t)(2 * s->out.dim[0] * l.heads * s->out.dim[1]);
+    s->out.dim[2] = z.width;
+    s->saved = (size_t)(2 * z.b * z.heads * z.t);
     /* two products over half of T x T */
     s->flops = 2.0 * (double)ddp_shape_count(&s->out) * (double)(s->out.dim[1] + 1);
     s->backward_flops = 2.5 * s->flops; /* five products */
@@ -9561,17 +9483,15 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__attention_tile {
     const ddp__kernels *kn;
-    float               scale;
     long                keys, queries; /* of a tile; what is packed of either fits its array */
 } ddp__attention_tile;
 
-static ddp__attention_tile ddp__attention_tiles(const ddp__attention_size *z)
+static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
 {
     const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
     ddp__attention_tile t;
 
     t.kn = ddp__kernels_best();
-    t.scale = 1 / sqrtf((float)z->d);
     t.keys = DDP__ATTENTION_PART;
     while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
     t.queries = t.keys / 4;
@@ -9639,60 +9559,60 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
 }
 
 /* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
-static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long seen, int fresh,
-                               float *stat, float *out, long d)
+static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, float *row, long seen, int fresh,
+                               float *stat, float *out)
 {
-    float max = t->kn->max(row, seen) * t->scale;
+    float max = kn->max(row, seen) * z->scale;
 
     if (!fresh && stat[0] >= max) {
         max = stat[0];
     } else if (!fresh) { /* a new maximum: what was summed so far shrinks */
         const float shrink = expf(stat[0] - max);
         stat[1] *= shrink;
-        t->kn->affine(out, out, NULL, d, shrink, 0, 0, 0);
+        kn->affine(out, out, NULL, z->d, shrink, 0, 0, 0);
     }
     stat[0] = max;
-    stat[1] = t->kn->exp_sum(row, row, seen, t->scale, max) + (fresh ? 0 : stat[1]);
+    stat[1] = kn->softmax(row, row, seen, z->scale, max, 1, 0) + (fresh ? 0 : stat[1]);
 }
 
 /* One tile of queries of one head against n keys from s on. */
 static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head, long from,
                                    long rows, long s, long n, const float *k_pack, const float *v_pack)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
-    const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head) + from * z.ld;
-    float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
+    const float *q = (const float *)call->in[0] + ddp__heads_q(&z, head) + from * z.row;
+    float *out = (float *)call->out + ddp__heads_out(&z, head) + from * z.width;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
 
-    ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
+    ddp__attention_turn(kn, q_pack, kn->mr, q, z.row, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += kn->mr) {
         const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
-            ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
+            ddp__attention_exp(kn, &z, row, seen, s == 0, stat + 2 * r, out + r * z.width);
             for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d, s > 0);
+        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
     }
 }
 
 /* Queries lo..hi-1 of the heads that share the keys of this one. */
 static void ddp__attention_part(const ddp_op_call *call, long head, long lo, long hi)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
-    const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
+    const float *k = (const float *)call->in[0] + ddp__heads_k(&z, head / z.group);
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
 
     for (long s = 0; s < hi; s += t.keys) {
         const long n = ddp__min_long(t.keys, hi - s);
-        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
-        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
+        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.row, z.row, n, z.d);
+        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.row, z.row, n, z.d);
         for (long h = head; h < head + z.group; h++)
             for (long from = lo > s ? lo : s; from < hi; from += t.queries)
                 ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
@@ -9700,7 +9620,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
     for (long h = head; h < head + z.group; h++)
         for (long i = lo; i < hi; i++) {
             float *stat = (float *)call->saved + (h * z.t + i) * 2;
-            float *out = (float *)call->out + ddp__attention_out(&z, h) + i * z.c;
+            float *out = (float *)call->out + ddp__heads_out(&z, h) + i * z.width;
             stat[1] = 1 / stat[1];
             t.kn->affine(out, out, NULL, z.d, stat[1], 0, 0, 0);
         }
@@ -9710,7 +9630,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
 static void ddp__attention_parts(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const long heads = z.b * z.kv_heads;
 
     for (long i = first; i < last; i++) {
@@ -9721,7 +9641,7 @@ static void ddp__attention_parts(void *user, long first, long last)
 
 static void ddp__attention_forward(const ddp_op_call *call)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
 
     ddp_op_parallel(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
 }
@@ -9743,11 +9663,11 @@ typedef struct ddp__attention_keys {
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
                                      const ddp__attention_keys *keys, long head, long from, long rows)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
-    const long s = keys->s, n = keys->n, ld = z.ld, mr = kn->mr, kv = z.kv_heads * z.d;
-    const long q_at = ddp__attention_q(&z, head) + from * ld, k_at = ddp__attention_k(&z, head) + s * ld;
-    const long out_at = ddp__attention_out(&z, head) + from * z.c;
+    const long s = keys->s, n = keys->n, ld = z.row, mr = kn->mr, kv = z.kv_heads * z.d;
+    const long q_at = ddp__heads_q(&z, head) + from * ld, k_at = ddp__heads_k(&z, head / z.group) + s * ld;
+    const long out_at = ddp__heads_out(&z, head) + from * z.width;
     const float *q = (const float *)call->in[0] + q_at, *out = (const float *)call->out + out_at;
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
@@ -9758,22 +9678,22 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
     ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
-    ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
+    ddp__attention_turn(kn, dout_pack, mr, dout, z.width, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += mr) {
         const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
-            kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
-            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
+            kn->softmax(pr, pr, seen, z.scale, stat[2 * r], stat[2 * r + 1], 0);
+            kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.width, dout + r * z.width, z.d), z.scale);
             for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
         ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
-    ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
+    ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.width, rows, z.d);
     for (long j = 0; j < n && s + j < from + rows; j += mr) {
         const long cols = ddp__min_long(mr, n - j), skip = s + j > from ? s + j - from : 0;
         ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
@@ -9789,24 +9709,24 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
 static void ddp__attention_groups(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
     ddp__attention_keys keys;
 
     for (long i = first; i < last; i++) {
-        const long head = i * z.group, k_at = ddp__attention_k(&z, head);
+        const long head = i * z.group, k_at = ddp__heads_k(&z, i);
         const float *k = (const float *)call->in[0] + k_at, *v = k + z.kv_heads * z.d;
         if (!call->add_in[0]) {
-            ddp__attention_clear(grad + ddp__attention_q(&z, head), z.t, z.ld, z.group * z.d);
-            ddp__attention_clear(grad + k_at, z.t, z.ld, z.d);
-            ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.ld, z.d);
+            ddp__attention_clear(grad + ddp__heads_q(&z, head), z.t, z.row, z.group * z.d);
+            ddp__attention_clear(grad + k_at, z.t, z.row, z.d);
+            ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.row, z.d);
         }
         for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
             keys.n = ddp__min_long(t.keys, z.t - keys.s);
-            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
-            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
-            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
+            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
+            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.row, z.row, keys.n, z.d);
+            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
             for (long h = head; h < head + z.group; h++)
                 for (long from = keys.s; from < z.t; from += t.queries)
                     ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
@@ -9816,7 +9736,7 @@ static void ddp__attention_groups(void *user, long first, long last)
 
 static void ddp__attention_backward(const ddp_op_call *call)
 {
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
+    const ddp__heads z = ddp__heads_of(call->spec);
 
     if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
@@ -10086,7 +10006,7 @@ static void ddp__loss_rows(void *user, long first, long last)
     for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * n;
         stat[2 * i] = kn->max(x, n);
-        stat[2 * i + 1] = kn->exp_sum(NULL, x, n, 1, stat[2 * i]);
+        stat[2 * i + 1] = kn->softmax(NULL, x, n, 1, stat[2 * i], 1, 0);
     }
 }
 
@@ -10183,7 +10103,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
     s->param[0].matrix = 1;
     if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
-    s->flops = 2 * ddp__image_count(&s->out) * reads;
+    s->flops = 2 * (double)ddp_shape_count(&s->out) * reads;
     s->out_unread = 1;
     return DDP_OK;
 }
@@ -10343,17 +10263,14 @@ static void ddp__depthwise_groups(void *user, long first, long last)
 
 /* ---- float, by matrix products ---- */
 
-/* The product that forward is: x through the window, by weight, gives y. */
-static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g)
+void ddp__conv_product_of(const ddp_op_spec *s, ddp__conv_product *g)
 {
-    const ddp_op_spec *s = call->spec;
     const long *in = s->in[0].dim, *out = s->out.dim;
     ddp__conv_view *v = &g->view;
 
     memset(g, 0, sizeof *g);
     g->groups = (long)s->arg[4];
     g->m = out[1] / g->groups;
-    v->x = (const float *)call->in[0];
     v->images = in[0], v->image = in[1] * in[2] * in[3];
     v->planes = in[1] / g->groups;
     v->h = in[2], v->w = in[3];
@@ -10368,15 +10285,54 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
     g->y_plane = v->rows * v->cols, g->y_image = out[1] * g->y_plane;
 }
 
-/* A 1x1 window that skips nothing sees an image as one long row. */
-static void ddp__conv_flat(ddp__conv_product *g)
+void ddp__conv_flat(ddp__conv_product *g)
 {
     ddp__conv_view *v = &g->view;
 
-    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1) return;
+    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || g->y_col != 1 || v->h * v->w > INT_MAX) return;
     v->w = v->cols = v->h * v->w;
     v->h = v->rows = 1;
     g->y_row = v->cols;
+}
+
+/* Along one side of the gradient of the image: elements first, first + stride, ... are positions of a window over the
+ * gradient of the output with step 1. Tap h of the kernel meets them where first + padding - h is a multiple of the
+ * stride, so every stride-th one, the last one first: where the window begins, its taps, the kernel's that comes
+ * first. */
+typedef struct ddp__conv_phase { long begin, taps, first; } ddp__conv_phase;
+
+static ddp__conv_phase ddp__conv_phase_of(long kernel, long stride, long padding, long first)
+{
+    const long rest = (first + padding) % stride, taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
+    const long tap = rest + stride * (taps - 1);
+    const ddp__conv_phase p = {(first + padding - tap) / stride, taps, tap};
+
+    return p;
+}
+
+int ddp__conv_input_phase(const ddp__conv_product *forward, long r0, long c0, ddp__conv_product *g, long *w, long *y)
+{
+    const ddp__conv_view *v = &forward->view;
+    const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
+    const ddp__conv_phase b = ddp__conv_phase_of(v->kw, v->step, -v->left, c0);
+
+    *g = *forward;
+    g->view.image = forward->y_image;
+    g->view.planes = forward->m;
+    g->view.h = v->rows, g->view.w = v->cols;
+    g->view.rows = (v->h - r0 - 1) / v->step + 1, g->view.cols = (v->w - c0 - 1) / v->step + 1;
+    g->view.step = 1;
+    g->view.top = a.begin, g->view.left = b.begin;
+    g->view.kh = a.taps, g->view.kw = b.taps;
+    g->m = v->planes;
+    g->w_row = forward->w_plane, g->w_plane = forward->w_row;
+    g->w_kh = -v->step * forward->w_kh, g->w_kw = -v->step;
+    g->y_plane = v->h * v->w, g->y_image = v->image;
+    g->y_row = v->step * v->w, g->y_col = v->step;
+    *w = a.first * forward->w_kh + b.first;
+    *y = r0 * v->w + c0;
+    ddp__conv_flat(g);
+    return a.taps && b.taps;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -10398,8 +10354,9 @@ static void ddp__conv_forward(const ddp_op_call *call)
     ddp__conv_product g;
     ddp__depthwise d;
 
-    ddp__conv_product_fill(call, &g);
+    ddp__conv_product_of(call->spec, &g);
     ddp__conv_flat(&g);
+    g.view.x = (const float *)call->in[0];
     g.w = (float *)(void *)call->param[0];
     g.y = (float *)call->out;
     if (call->param[1]) {
@@ -10425,40 +10382,24 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     }
 }
 
-/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
- * those taps with their two channel dimensions exchanged. */
 static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0, long c0)
 {
     const ddp__conv_view *v = &forward->view;
-    const ddp__conv_phase a = ddp__conv_phase_of(v->kh, v->step, -v->top, r0);
-    const ddp__conv_phase b = ddp__conv_phase_of(v->kw, v->step, -v->left, c0);
-    ddp__conv_product g = *forward;
-    long p, r, c;
+    ddp__conv_product g;
+    long w_at, y_at, p, r, c;
+    const int seen = ddp__conv_input_phase(forward, r0, c0, &g, &w_at, &y_at);
 
-    g.view.rows = (v->h - r0 - 1) / v->step + 1, g.view.cols = (v->w - c0 - 1) / v->step + 1;
-    g.y = (float *)call->grad_in[0] + r0 * v->w + c0;
-    if (a.taps == 0 || b.taps == 0) { /* no output saw these */
+    g.y = (float *)call->grad_in[0] + y_at;
+    if (!seen) {
         for (p = 0; !call->add_in[0] && p < v->images * g.groups * v->planes; p++)
             for (r = 0; r < g.view.rows; r++)
                 for (c = 0; c < g.view.cols; c++) g.y[(p * v->h + r * v->step) * v->w + c * v->step] = 0;
         return;
     }
     g.view.x = (const float *)call->grad_out;
-    g.view.image = forward->y_image;
-    g.view.planes = forward->m;
-    g.view.h = v->rows, g.view.w = v->cols;
-    g.view.step = 1;
-    g.view.top = a.begin, g.view.left = b.begin;
-    g.view.kh = a.taps, g.view.kw = b.taps;
-    g.m = v->planes;
     g.w = (float *)(void *)call->param[0];
-    g.w += a.first * forward->w_kh + b.first;
-    g.w_row = forward->w_plane, g.w_plane = forward->w_row;
-    g.w_kh = -v->step * forward->w_kh, g.w_kw = -v->step;
-    g.y_plane = v->h * v->w, g.y_image = v->image;
-    g.y_row = v->step * v->w, g.y_col = v->step;
+    g.w += w_at;
     g.add = call->add_in[0];
-    ddp__conv_flat(&g);
     ddp__conv_over_images(call, &g);
 }
 
@@ -10467,9 +10408,10 @@ static void ddp__conv_backward(const ddp_op_call *call)
     ddp__conv_product forward, g;
     ddp__depthwise d;
 
-    ddp__conv_product_fill(call, &forward);
+    ddp__conv_product_of(call->spec, &forward);
     g = forward;
     ddp__conv_flat(&g);
+    g.view.x = (const float *)call->in[0];
     g.y = (float *)(void *)call->grad_out;
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
     if (ddp__depthwise_plan(&d, &g)) {
@@ -10500,33 +10442,10 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     if (2 * s->arg[2] > s->arg[0])
         return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
                          "of %g", op, s->arg[2], s->arg[0]);
-    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
+    s->flops = (double)ddp_shape_count(&s->out) * s->arg[0] * s->arg[0];
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
-}
-
-/* Windows and planes of a call. */
-typedef struct ddp__pool_size {
-    long planes, h, w, rows, cols; /* of the input; of the output */
-    long kernel, stride, padding;
-} ddp__pool_size;
-
-static ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
-{
-    const ddp__pool_size z = {s->in[0].dim[0] * s->in[0].dim[1], s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2],
-                              s->out.dim[3], (long)s->arg[0], (long)s->arg[1], (long)s->arg[2]};
-
-    return z;
-}
-
-/* Where window number i begins and ends along a side of size, padding cut off. */
-static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *first, long *last)
-{
-    const long at = i * z->stride - z->padding;
-
-    *first = at < 0 ? 0 : at;
-    *last = at + z->kernel > size ? size : at + z->kernel;
 }
 
 /* Runs planes over all planes of the input. */
@@ -10553,7 +10472,7 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
     s->saved = (size_t)ddp_shape_count(&s->out);
-    s->backward_flops = ddp__image_count(&s->out);
+    s->backward_flops = (double)ddp_shape_count(&s->out);
     return DDP_OK;
 }
 
@@ -10572,9 +10491,10 @@ static void ddp__window_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const float part = 1.0f / ((float)z.kernel * (float)z.kernel);
     float *y = (float *)call->out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
-    long p, i, j, r, c, r0, r1, c0, c1;
+    int i, j, r0, r1, c0, c1;
+    long p, r, c;
 
     for (p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * z.h * z.w;
@@ -10584,7 +10504,7 @@ static void ddp__window_pool_planes(void *user, long first, long last)
                 long best;
                 float sum = 0;
                 ddp__pool_span(&z, j, z.w, &c0, &c1);
-                best = r0 * z.w + c0;
+                best = (long)r0 * z.w + c0;
                 if (!at) {
                     for (r = r0; r < r1; r++)
                         for (c = c0; c < c1; c++) sum += x[r * z.w + c];
@@ -10606,13 +10526,14 @@ static void ddp__window_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const float part = 1.0f / ((float)z.kernel * (float)z.kernel);
     const float *dy = (const float *)call->grad_out + first * z.rows * z.cols, *at = ddp__pool_at(call, first);
-    long p, i, j, r, c, r0, r1, c0, c1;
+    int i, j, r0, r1, c0, c1;
+    long p, r, c;
 
     for (p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
-        if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
+        if (!call->add_in[0]) memset(dx, 0, (size_t)z.h * (size_t)z.w * sizeof *dx);
         for (i = 0; i < z.rows; i++)
             for (j = 0; j < z.cols; j++, dy++) {
                 const float d = *dy * part;
@@ -10640,7 +10561,7 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     s->out.dims = 2;
     s->out.dim[0] = s->in[0].dim[0];
     s->out.dim[1] = s->in[0].dim[1];
-    s->flops = ddp__image_count(&s->in[0]);
+    s->flops = (double)ddp_shape_count(&s->in[0]);
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
@@ -10829,8 +10750,8 @@ ddp_node *ddp_flatten(ddp_graph *g, ddp_node *x) { return ddp__build(g, "flatten
 #endif
 
 /* ==== nn/exact.h ==== [nn] */
-/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever
- * the flags; and what is made of it: clipping by the global norm, factors of the update rules. */
+/* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the flags; and what
+ * is made of it: clipping by the global norm, factors of the update rules, what ddp_muon works in. */
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -10947,6 +10868,16 @@ DDP_LIB ddp__rule ddp__optimizer_rule(const ddp_optimizer *o);
 /* Of an optimizer whose rule is DDP__RULE_ADAM. */
 DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp__adam_step *k);
 
+/* ---- ddp_update.desk of a matrix, for ddp_muon ---- */
+
+typedef struct ddp__muon_desk {
+    float     *at;   /* working memory of ddp__muon_room floats */
+    ddp__pool *pool; /* who computes; NULL: the caller */
+} ddp__muon_desk;
+
+DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
+DDP_LIB int    ddp__is_muon(const ddp_optimizer *o);
+
 /* ==== nn/optimizer.c ==== [nn] */
 /* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning rate. */
 
@@ -11005,12 +10936,9 @@ static void ddp__sgd_some(const void *step, float *w, const float *g, float *m, 
 
 static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    ddp__sgd_step k;
+    const ddp__sgd_step k = {ddp__f4_all(self->hyper[0]), ddp__f4_all(self->hyper[1]), ddp__f4_all(u->lr),
+                             self->hyper[2] > 0};
 
-    k.momentum = ddp__f4_all(self->hyper[0]);
-    k.decay = ddp__f4_all(self->hyper[1]);
-    k.lr = ddp__f4_all(u->lr);
-    k.nesterov = self->hyper[2] > 0;
     ddp__update_padded(ddp__sgd_some, &k, u, self->state_per_param ? u->state : NULL, NULL);
 }
 
@@ -11122,10 +11050,8 @@ ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
 
 ddp_optimizer ddp_own_update(void)
 {
-    ddp_optimizer o;
+    const ddp_optimizer o = {"own update", 0, NULL, 0, {0, 0, 0, 0, 0, 0}, NULL, 0};
 
-    memset(&o, 0, sizeof o);
-    o.name = "own update";
     return o;
 }
 
@@ -11230,18 +11156,6 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
     if (k < 3) *out = (ddp_schedule_kind)k;
     return k < 3;
 }
-
-/* ==== nn/muon.h ==== [nn] */
-/* What ddp_muon needs besides its state: room for a matrix, and threads. */
-
-/* ddp_update.desk of a matrix: working memory of ddp__muon_room floats, and who computes (NULL: the caller). */
-typedef struct ddp__muon_desk {
-    float     *at;
-    ddp__pool *pool;
-} ddp__muon_desk;
-
-DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
-DDP_LIB int    ddp__is_muon(const ddp_optimizer *o);
 
 /* ==== nn/muon.c ==== [nn] */
 /* Muon: the momentum of a matrix is brought to the nearest orthogonal one by Newton-Schulz steps (Jordan et al. 2024; MuLoCo,
@@ -11802,21 +11716,13 @@ static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
     return err->code == DDP_OK && ddp__model_dropout_ok("vgg", c->dropout, err);
 }
 
-/* Weights start normal with variance 2 / (values that an input reaches), biases 0. The paper's
- * own start, deviation 0.01 everywhere, needed layers trained in a shallower net before. */
-static ddp_node *ddp__vgg_conv(ddp_graph *g, ddp_node *x, long channels)
-{
-    x = ddp_conv2d(g, x, channels, 3, 1, 1, 1, 1);
-    ddp_init_normal(g, x, 0, (float)sqrt(2 / (9.0 * (double)channels)));
-    ddp_init_normal(g, x, 1, 0);
-    return ddp_relu(g, x);
-}
-
 static ddp_node *ddp__vgg_hidden(ddp_graph *g, ddp_node *x, float dropout)
 {
     return ddp__model_dropout(g, ddp_relu(g, ddp__model_linear(g, x, 4096, 0.01f)), dropout);
 }
 
+/* Convolutions start normal with variance 2 / (values that an input reaches), biases 0. The paper's own start,
+ * deviation 0.01 everywhere, needed layers trained in a shallower net before. */
 ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
 {
     const int *convs;
@@ -11828,11 +11734,15 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     x = ddp__classifier_inputs(g, c->batch, c->channels, c->size, &labels);
 
     for (int p = 0; p < 5; p++) {
+        const long channels = p < 3 ? 64L << p : 512;
         if (c->recompute) ddp_recompute_begin(g);
         for (int k = 0; k < convs[p]; k++) {
             snprintf(name, sizeof name, "conv%d_%d", p + 1, k + 1);
             ddp_layer_begin(g, name);
-            x = ddp__vgg_conv(g, x, p < 3 ? 64L << p : 512);
+            x = ddp_conv2d(g, x, channels, 3, 1, 1, 1, 1);
+            ddp_init_normal(g, x, 0, (float)sqrt(2 / (9.0 * (double)channels)));
+            ddp_init_normal(g, x, 1, 0);
+            x = ddp_relu(g, x);
             if (k == convs[p] - 1) x = ddp_max_pool2d(g, x, 2, 2, 0);
             ddp_layer_end(g);
         }
@@ -14033,8 +13943,7 @@ DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
 /* A pipe by which one thread brings another out of its poll. */
 typedef struct ddp__waker {
-    int fd[2];  /* the first is to be polled for POLLIN */
-    int called;
+    int fd[2]; /* the first is to be polled for POLLIN */
 } ddp__waker;
 
 DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
@@ -14191,6 +14100,9 @@ typedef struct ddp__hello {
     uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
     uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
     unsigned char ip[16];
+    /* RESUME, in place of these two: numbers of the sender's and the receiver's wire, bytes received, attempt */
+    uint32_t number, yours, attempt;
+    uint64_t received;
     const char *run_name;     /* own side only: the run as the user called it, or NULL */
 } ddp__hello;
 
@@ -14301,8 +14213,6 @@ typedef struct ddp__tcp_config {
  * gone), or when the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
-/* For tests and counters of the kernel: the socket to a peer. */
-DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
 
 /* ---- newcomers ---- */
 
@@ -15170,8 +15080,7 @@ void ddp__waker_wake(ddp__waker *w)
 {
     ssize_t n;
 
-    if (ddp__atomic_swap(&w->called, 1)) return; /* a byte is there, or about to be */
-    do n = write(w->fd[1], "", 1);
+    do n = write(w->fd[1], "", 1); /* a full pipe wakes as well */
     while (n < 0 && errno == EINTR);
 }
 
@@ -15180,8 +15089,6 @@ void ddp__waker_drain(ddp__waker *w)
     char sink[16];
 
     while (read(w->fd[0], sink, sizeof sink) > 0) {}
-    /* after the drain: a call that finds the flag still set came before we return */
-    ddp__atomic_swap(&w->called, 0);
 }
 
 /* Closes it; -1 and that errno. */
@@ -15458,6 +15365,10 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
     h->run_id = ddp__hello_get(b + 16, 8);
     for (int i = 0; i < 6; i++) *field[i] = (uint32_t)ddp__hello_get(b + 24 + 4 * i, 4);
     memcpy(h->ip, b + 48, sizeof h->ip);
+    h->number = h->family;
+    h->received = ddp__hello_get(b + 48, 8);
+    h->yours = (uint32_t)ddp__hello_get(b + 56, 4);
+    h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
     h->run_name = NULL;
     return 1;
 }
@@ -16777,12 +16688,6 @@ static const double ddp__refused_limit = 0.3;  /* refused for so long: the proce
 static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
 static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
 
-/* What a RESUME hello says besides. */
-typedef struct ddp__resume_hello {
-    uint32_t number, yours, attempt;
-    uint64_t received;
-} ddp__resume_hello;
-
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
     ddp__hello_pack(&t->cfg.self, DDP__RESUME, DDP__WELCOME, 0, b);
@@ -16792,16 +16697,8 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
     ddp__hello_put(b + 60, p->attempt, 4);
 }
 
-static void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
-{
-    h->number = (uint32_t)ddp__hello_get(b + 44, 4);
-    h->received = ddp__hello_get(b + 48, 8);
-    h->yours = (uint32_t)ddp__hello_get(b + 56, 4);
-    h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
-}
-
 /* Whether both sides mean the same two wires, and what the other lacks is still here. */
-static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
+static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__hello *h)
 {
     return h->number && (!p->peer_number || h->number == p->peer_number) && (!h->yours || h->yours == t->number) &&
            h->received >= p->ring.first && h->received <= p->ring.end;
@@ -16820,7 +16717,7 @@ static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, cha
 /* ---- a link that is back ---- */
 
 /* A connection on which both know what the other has. */
-static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
+static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
     ddp_error err = {DDP_OK, ""};
@@ -16917,7 +16814,6 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
 {
     ddp__resume_wire *t = (ddp__resume_wire *)user;
     unsigned char b[DDP__HELLO_BYTES];
-    ddp__resume_hello r;
     ddp__way *p;
 
     if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
@@ -16926,16 +16822,15 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
     p = &t->way[h->rank];
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
-    ddp__resume_parse(c->bytes, &r);
-    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, &r)) return DDP__REFUSE_TWICE;
-    if (r.attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
-    p->attempt = r.attempt;
+    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
+    if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
+    p->attempt = h->attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
     ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, c->fd, b, sizeof b, ddp_now()) < 0) return DDP__REFUSE_MUTE;
-    ddp__way_return(t, p, c->fd, &r);
+    ddp__way_return(t, p, c->fd, h);
     return DDP__WELCOME;
 }
 
@@ -17025,14 +16920,12 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
-    ddp__resume_hello r;
     ddp__hello h;
     int fd = p->fd;
 
     if (n < 0) return errno; /* also where another program has the port now, or nobody after a kill */
     p->answer_got += (size_t)n;
     if (p->answer_got < sizeof p->answer) return 0;
-    ddp__resume_parse(p->answer, &r);
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
         h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
         ddp__way_end(t, p, EPROTO);
@@ -17041,11 +16934,11 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
         else if (ddp__stream_begin(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) return ENOMEM;
-    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &h)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
-        ddp__way_return(t, p, fd, &r);
+        ddp__way_return(t, p, fd, &h);
     }
     return 0;
 }
@@ -17238,23 +17131,11 @@ static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
     return 1;
 }
 
-static void ddp__way_received(ddp__resume_wire *t, ddp__way *p, size_t n)
-{
-    p->in_left -= n;
-    p->received += n;
-    if (p->received - p->acked >= t->ack_bytes) {
-        p->ack_due = 0; /* now */
-        ddp__way_flush(t, p);
-    } else if (p->ack_due < 0) {
-        p->ack_due = p->heard + DDP__ACK_LATER;
-    }
-}
-
 static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     ddp__way *p = &t->way[peer];
-    size_t n;
+    size_t n = 0;
     long got = 0;
 
     if (!bytes) return 0;
@@ -17276,11 +17157,15 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
             p->stage_from += n;
             if (n < most) got = ddp__way_read(t, p, (unsigned char *)buf + n, most - n);
             if (got > 0) n += (size_t)got;
-            if (n) {
-                ddp__way_received(t, p, n);
-                return (long)n;
-            }
         }
+    }
+    if (n) {
+        p->in_left -= n;
+        p->received += n;
+        if (p->received - p->acked >= t->ack_bytes) p->ack_due = 0; /* now */
+        else if (p->ack_due < 0) p->ack_due = p->heard + DDP__ACK_LATER;
+        if (p->ack_due == 0) ddp__way_flush(t, p);
+        return (long)n;
     }
     if (p->state != DDP__LINK_ENDED) return 0;
     p->told = 1;
@@ -17322,16 +17207,6 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
     return events;
 }
 
-/* Takes notice of what a link has; 1 if there is something for the engine. */
-static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
-{
-    if (revents && t->cfg.once) return 1;
-    if (revents) p->dry = 0;
-    if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
-    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
-    return ddp__way_calls(t, p, want_send, want_recv);
-}
-
 static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
@@ -17356,9 +17231,14 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__waker_drain(&t->bell);
             called = 1;
         }
-        for (i = 0; i < w->world; i++)
-            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
-                                      t->polls[i].revents);
+        for (i = 0; i < w->world; i++) {
+            ddp__way *p = &t->way[i];
+            if (t->polls[i].revents && t->cfg.once) called = 1;
+            if (!t->polls[i].revents || t->cfg.once) continue;
+            p->dry = 0;
+            ddp__way_flush(t, p); /* TLS may wait for POLLIN */
+            if (p->state == DDP__LINK_LIVE && (!want_recv || want_recv[i])) called |= ddp__way_to_data(t, p);
+        }
         for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
@@ -17474,23 +17354,17 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
     ddp__way_flush(t, p);
 }
 
-/* How much each ring may hold. */
-static size_t ddp__replay_room(const ddp__tcp_config *c)
-{
-    size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
-
-    if (c->once) return 0;
-    if (c->replay_bytes) return c->replay_bytes;
-    if (share > DDP__REPLAY_BYTES) share = DDP__REPLAY_BYTES;
-    return share < DDP__REPLAY_LEAST ? DDP__REPLAY_LEAST : share;
-}
-
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
     ddp__tcp_config *c = &t->cfg;
-    size_t world = (size_t)c->world, room = c->replay_bytes = ddp__replay_room(c);
+    size_t world = (size_t)c->world, room = DDP__REPLAY_ALL / (world > 1 ? world - 1 : 1); /* of a ring */
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
 
+    if (room > DDP__REPLAY_BYTES) room = DDP__REPLAY_BYTES;
+    if (room < DDP__REPLAY_LEAST) room = DDP__REPLAY_LEAST;
+    if (c->replay_bytes) room = c->replay_bytes;
+    if (c->once) room = 0;
+    c->replay_bytes = room;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
     t->number = (uint32_t)ddp__fresh_number();
@@ -17531,8 +17405,6 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     else *out = &t->base;
     return bad;
 }
-
-int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__resume_wire *)(void *)w)->way[peer].fd; }
 
 /* ==== wire/relay.c ==== [wire] */
 /* Rank 0 passes on what two others say to each other: a thread for each direction. */
@@ -18046,44 +17918,34 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-/* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
-static int ddp__poll_list(ddp__meeting *m, double now, double *next)
-{
-    struct pollfd *peers = m->polls, *legs = peers + m->r->world;
-    ddp__tls *tls = m->c.tls;
-
-    for (int i = 0; i < m->r->world; i++) {
-        const ddp__leg *l = &m->leg[i];
-        int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
-        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
-        if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
-        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
-        if (l->state != DDP__LEG_NONE && l->until < *next) *next = l->until;
-    }
-    return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
-}
-
 ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more, ddp_error *err)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
+    ddp__tls *tls = m->c.tls;
     double now, next;
-    int i, got;
+    int i, count;
 
     ddp__wait_note(m, what, more);
-    now = ddp_now();
     next = ddp__slice(m);
     DDP__TRY(ddp__cancelled(m, err));
-    got = ddp__poll_list(m, now, &next);
-    got = poll(m->polls, (nfds_t)got, next > now ? (int)((next - now) * 1000) + 1 : 0);
+    for (i = 0; i < m->r->world; i++) {
+        const ddp__leg *l = &m->leg[i];
+        int listen = m->meshing && m->fd[i] >= 0 && (m->c.rank ? i == 0 && !m->go : 1);
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
+        if (listen && ddp__stream_ready(tls, m->fd[i])) next = 0;
+        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
+        if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
+    }
+    count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
+    (void)ddp__poll_until(m->polls, count, next);
     now = ddp_now();
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
-        int revents = got > 0 ? legs[i].revents : 0;
-        if (l->state != DDP__LEG_NONE && (revents || now >= l->until)) DDP__TRY(ddp__leg_serve(m, i, revents, err));
+        if (l->state != DDP__LEG_NONE && (legs[i].revents || now >= l->until))
+            DDP__TRY(ddp__leg_serve(m, i, legs[i].revents, err));
     }
     for (i = 0; i < m->r->world; i++)
-        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
-            ((got > 0 && peers[i].revents) || ddp__stream_ready(m->c.tls, m->fd[i])))
+        if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd && (peers[i].revents || ddp__stream_ready(tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
     if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
@@ -18091,28 +17953,13 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
     return m->failed.code;
 }
 
-/* A connection becomes that of a peer. */
-static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const ddp__addr *from)
-{
-    char name[DDP__ADDR_TEXT];
-    ddp__addr *where = &m->where[h->rank];
-
-    m->fd[h->rank] = fd;
-    if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
-    ddp__addr_set_port(where, (int)(h->port & 65535));
-    if (ddp__hello_send(m->c.tls, fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
-        ddp__stream_close(m->c.tls, fd);
-        m->fd[h->rank] = -1;
-    } else {
-        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
-    }
-}
-
 ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    int rank = m->c.rank, other;
+    int rank = m->c.rank, other, *fd;
     ddp__tls *tls = m->c.tls;
+    char name[DDP__ADDR_TEXT];
+    ddp__addr *where;
 
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
@@ -18122,15 +17969,24 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
         return DDP__WELCOME;
     }
     if (h->kind != DDP__HELLO || h->rank < (uint32_t)rank) return DDP__REFUSE_RANK;
+    fd = &m->fd[h->rank];
+    where = &m->where[h->rank];
     if (rank && m->relayed[h->rank]) return DDP__REFUSE_MUTE; /* it has given that attempt up */
-    if (m->fd[h->rank] >= 0) {
+    if (*fd >= 0) {
         /* a rank that was started again, or dials again, until rank 0 has told all where it was, or this one is
          * connected with all; before that a peer says nothing, so what can be read is its end */
-        if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, m->fd[h->rank], 0)) return DDP__REFUSE_TWICE;
-        ddp__stream_close(tls, m->fd[h->rank]);
-        m->fd[h->rank] = -1;
+        if ((rank ? m->ready : m->meshing) || !ddp__stream_wait(tls, *fd, 0)) return DDP__REFUSE_TWICE;
+        ddp__stream_close(tls, *fd);
     }
-    ddp__peer_take(m, c->fd, h, &c->from);
+    if (!ddp__ip_parse(h->family, h->ip, where)) *where = c->from;
+    ddp__addr_set_port(where, (int)(h->port & 65535));
+    *fd = c->fd;
+    if (ddp__hello_send(tls, *fd, &m->c.self, DDP__HELLO, DDP__WELCOME, 0) < 0) {
+        ddp__stream_close(tls, *fd);
+        *fd = -1;
+    } else {
+        ddp__log(&m->c.log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(&c->from, name));
+    }
     return DDP__WELCOME;
 }
 
@@ -18775,18 +18631,6 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     }
 }
 
-/* Rank 0 writes where everybody listens. */
-static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
-{
-    ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, b);
-    for (int p = 1; p < m->r->world; p++) {
-        unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
-        const ddp__addr *a = &m->where[p];
-        ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
-        ddp__hello_put(e, ddp__ip_pack(a, e + 8), 2);
-    }
-}
-
 /* Dials all lower ranks, and returns when rank 0 has said go. */
 static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
@@ -18861,7 +18705,12 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LATE, world - ddp__missing(m, text, sizeof text));
         return bad;
     }
-    ddp__table_pack(m, m->table);
+    ddp__hello_pack(&m->c.self, DDP__TABLE, DDP__WELCOME, 0, m->table);
+    for (p = 1; p < world; p++) { /* where everybody listens */
+        unsigned char *entry = m->table + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
+        ddp__hello_put(entry + 2, (uint64_t)ddp__addr_port(&m->where[p]), 2);
+        ddp__hello_put(entry, ddp__ip_pack(&m->where[p], entry + 8), 2);
+    }
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
         ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
                              ddp_now() + DDP__MESH_LIMIT);
@@ -19360,7 +19209,6 @@ typedef struct ddp__net_stats {
     double  busy_s;                       /* union of operation spans */
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
-    size_t  delay_bytes;                  /* of it, for link shaping */
     size_t  kept_bytes;                   /* of it, for inputs and results that are kept */
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;
@@ -19611,7 +19459,7 @@ typedef struct ddp__algorithm {
     size_t (*part)(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
-    /* The next frame for a peer, credits allowing; 0: none. */
+    /* The next frame for a peer, credits allowing; 0: none. NULL: it sends none. */
     int  (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
     /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
     int  (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
@@ -19622,7 +19470,7 @@ typedef struct ddp__algorithm {
     /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them in the
      * list of pending ones), or (-1) in memory already. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
-    /* Something is left that needs a slot at that peer. */
+    /* Something is left that needs a slot at that peer. NULL: never. */
     int  (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
     /* Nothing has still to come from that peer, or to go there. */
     int  (*over)(ddp__engine *e, const ddp__op *op, int peer);
@@ -19632,13 +19480,12 @@ typedef struct ddp__algorithm {
 
 enum { DDP__WAYS = 6 };
 
-/* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
+/* What an engine asks of a membership, where a lost peer is no error. All but fits is the comm thread's. */
 typedef struct ddp__membership {
     ddp_status (*open)(ddp__engine *e, ddp_error *err); /* memory; who is live from the start */
     void (*close)(ddp__engine *e);
-    /* Under the lock, before a message is queued: it can be kept; may wait. queued: it was. */
+    /* Under the lock, before a message is queued: it can be kept; may wait. */
     ddp_status (*fits)(ddp__engine *e, const ddp_message *m, ddp_error *err);
-    void (*queued)(ddp__engine *e, const ddp_message *m);
     /* 1 if the operation may begin now. */
     int  (*may_begin)(ddp__engine *e, const ddp__op *op);
     /* It has its number, and begins (again): who keeps its input, and which way it goes (op->way). */
@@ -19726,9 +19573,8 @@ struct ddp__engine {
     ddp_error          fault;         /* what ended this engine */
     int                fault_origin;
     double             last_move;
-    double             look_by;       /* when liveness was to be looked at again; 0 = now */
     int                closing, stopping; /* goodbye was queued; close was called */
-    double             next_check;    /* of liveness */
+    double             next_check;    /* when liveness is to be looked at again */
 
     /* shared, under lock */
     pthread_mutex_t    lock;
@@ -19751,7 +19597,8 @@ struct ddp__engine {
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
-    ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
+    ddp__net_stats     stats;         /* but for its bytes: the comm thread writes these, atomically */
+    int64_t            bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
     ddp__oplog        *wanted;        /* somebody waits for a copy of the log */
     ddp__epoch_info    epoch;
     uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
@@ -19833,7 +19680,6 @@ DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, s
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, float scale,
                              double *divergence);
-DDP_LIB void ddp__memory_own(const ddp__op *op, size_t at, size_t count);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
@@ -19848,8 +19694,7 @@ DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
 DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
-/* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
-DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
+/* The payload read into a slot becomes floats, bfloat16 from its second half on; 0 after a failure. */
 DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
 /* Sums count values from offset at on: e->terms are the contributions, the own one's place among them is filled here. */
 DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
@@ -19866,9 +19711,8 @@ DDP_LIB int  ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
 DDP_LIB int  ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward);
 DDP_LIB void ddp__hold_credit(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
-/* Credits are to go back now; until, or when those that wait for one another have to, if earlier. */
+/* Credits are to go back now. */
 DDP_LIB int    ddp__credit_due(const ddp__engine *e, ddp__peer *p);
-DDP_LIB double ddp__credit_by(const ddp__engine *e, double now, double until);
 /* What algorithms that have a `part` begin with, send next, count when it leaves or was stored, and find unsent or over. */
 DDP_LIB int  ddp__flow_returns(const ddp__op *op); /* values are summed where they go, and go back as results */
 DDP_LIB void ddp__flow_begin(ddp__engine *e, ddp__op *op);
@@ -19903,8 +19747,8 @@ DDP_LIB int    ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
 /* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
 DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
-/* Heartbeats, silent peers, old operations; returns when to look again. */
-DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
+/* Heartbeats, silent peers, old operations; sets when to look again. */
+DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: what is under way on the emulated link ---- */
 /* Does what the script asks for by now; returns when to look again, -1: never. */
@@ -19934,8 +19778,6 @@ DDP_LIB void ddp__activate(ddp__engine *e, double now);
 /* Bytes to the wire, over all peers, or of the frame being written; 1 if anything moved. */
 DDP_LIB int  ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int  ddp__continue_frame(ddp__engine *e, int peer, double now);
-/* Begins to write the next frame at once, paced or not; 0 if there is none. */
-DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
@@ -20388,7 +20230,7 @@ void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
     const int as = coding == (int)DDP__AS_BYTES && op->m.counts_as ? op->m.counts_as : coding + 1;
 
     op->bytes += bytes;
-    ddp__atomic_add(&e->stats.sent_as[op->m.layer == DDP__OWN_WORD ? 0 : as], bytes);
+    ddp__atomic_add(&e->sent_as[op->m.layer == DDP__OWN_WORD ? 0 : as], bytes);
 }
 
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
@@ -20638,19 +20480,9 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
         float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
         ddp__floats_sum(result, e->terms, terms, here, scale, divergence);
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) op->m.owner->rule(op->m.owner->user, at, result, here);
         if (op->m.add) ddp__floats_add(to, result, here);
         for (int i = 0; i < terms; i++) e->terms[i] += here;
-    }
-}
-
-/* The owner's rule, on what it has summed. */
-void ddp__memory_own(const ddp__op *op, size_t at, size_t count)
-{
-    size_t here;
-
-    for (; count > 0; at += here, count -= here) {
-        float *x = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
-        op->m.owner->rule(op->m.owner->user, at, x, here);
     }
 }
 
@@ -20695,11 +20527,6 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     else if (e->cfg.coder->encode(e->cfg.coding, (unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
-}
-
-size_t ddp__coded_at(const ddp__frame *f)
-{
-    return f->coding == (int)DDP_AS_BFLOAT ? f->length : 0; /* widened in place from there */
 }
 
 int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
@@ -20960,7 +20787,7 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
         const ddp__op *other = e->window[i];
         if (!other || other == op) continue;
         if ((own == 0 || forward) && other->ticket > op->ticket) continue;
-        if (!other->way->unsent(e, other, peer)) continue;
+        if (!other->way->unsent || !other->way->unsent(e, other, peer)) continue;
         if (other->way->relays) bubble = 1;
         if (ddp__row(e, other, peer)->held == 0) claims++;
     }
@@ -21002,16 +20829,6 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
     if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->links.slowest;
     return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
-}
-
-double ddp__credit_by(const ddp__engine *e, double now, double until)
-{
-    for (int r = 0; r < e->world; r++) {
-        const ddp__peer *p = &e->peers[r];
-        /* those that are late wait for the uplink, which has an event of its own */
-        if (p->owed_count > 0 && p->owed_by > now) until = fmin(until, p->owed_by);
-    }
-    return until;
 }
 
 /* ---- values on their way, and results ---- */
@@ -21160,22 +20977,18 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
     return *to - *from;
 }
 
-static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
+static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
-    size_t block = op->n / (size_t)e->blocks;
+    const int lost = op->m.verb == DDP_ALL_GATHER && op->m.group == 0 && e->members < e->blocks;
+    const size_t block = op->n / (size_t)e->blocks;
 
-    for (int r = 0; r < e->blocks && e->members < e->blocks; r++) {
+    for (int r = 0; lost && r < e->blocks; r++) { /* their blocks become 0 */
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
             void *data = ddp__memory_at(op, &op->to, at, end - at, &here);
             memset(data, 0, here * op->unit);
         }
     }
-}
-
-static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
-{
-    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
     ddp__flow_begin(e, op);
 }
 
@@ -21229,24 +21042,17 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
     return (ddp__flow_returns(op) && ddp__flow_result(e, op, peer, op->reduced, f)) || ddp__flow_next(e, op, peer, f);
 }
 
-/* All contributions were written, and the own segment is summed. */
-static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
+/* Once all contributions were written, and the own segment is summed, nothing reads its input any more. */
+static void ddp__direct_release(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
 
+    if (op->to.strip == op->from.strip || op->m.add || op->released) return;
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
-        if (r == e->rank) continue;
-        if (ddp__row(e, op, r)->u.flow.sent < ddp__segment_length(e, op, r)) return 0;
-        if (e->peers[r].out_op == op && e->peers[r].out.type != DDP__FRAME_RESULT) return 0;
+        if ((r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.sent) < ddp__segment_length(e, op, r)) return;
+        if (e->peers[r].out_op == op && e->peers[r].out.type != DDP__FRAME_RESULT) return;
     }
-    return op->reduced == ddp__segment_length(e, op, e->rank);
-}
-
-/* Nothing reads its input any more. */
-static void ddp__direct_release(ddp__engine *e, ddp__op *op)
-{
-    if (op->to.strip == op->from.strip || op->m.add || op->released || !ddp__direct_input_over(e, op)) return;
     pthread_mutex_lock(&e->lock);
     op->released = 1;
     pthread_cond_broadcast(&e->changed);
@@ -21283,7 +21089,6 @@ int ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ranks, size
     if (!ddp__guard_check(e, op, at, count)) return 0;
     if (coded && !ddp__reduce_coded(e, op, at, count, own, ranks, divergence)) return 0;
     if (!coded) ddp__memory_sum(e, op, at, count, own, ranks, scale, divergence);
-    if (!coded && op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
     for (int i = 0; i < ranks; i++) {
         const int s = i == own ? -1 : ddp__pending(e, rank[i], op);
         if (s < 0) continue;
@@ -21958,16 +21763,6 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     return 1;
 }
 
-/* Someone wants to know how far its values were from the average. */
-static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
-{
-    const ddp__members team = ddp__team_of(e, op);
-
-    for (int i = 0; i < team.members; i++)
-        if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
-    return 0;
-}
-
 /* Where a rank notes what this rank adds to its divergence, or NULL. */
 static double *ddp__share_divergence(const ddp__engine *e, const ddp__offer *offer)
 {
@@ -22035,8 +21830,8 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
     ddp__count_sent(e, op, DDP_AS_FLOAT, bytes);
-    ddp__atomic_add(&e->stats.bytes_sent, bytes);
-    ddp__atomic_add(&e->stats.bytes_received, bytes);
+    ddp__atomic_add(&e->bytes_sent, bytes);
+    ddp__atomic_add(&e->bytes_received, bytes);
 }
 
 /* The most urgent operation with something to add up. */
@@ -22057,8 +21852,9 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 int ddp__share_run(ddp__engine *e, double now)
 {
     ddp__op *op = ddp__share_best(e);
+    int measures = 0; /* someone wants to know how far its values were from the average */
     size_t at, count;
-    int measures;
+    ddp__members team;
 
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
@@ -22066,7 +21862,8 @@ int ddp__share_run(ddp__engine *e, double now)
         op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
         return 0;
     }
-    measures = ddp__share_measures(e, op);
+    team = ddp__team_of(e, op);
+    for (int i = 0; i < team.members; i++) measures |= ddp__offered(e, op, team.member[i])->op->m.divergence != NULL;
     for (int k = 0; k < DDP__SHARE_BATCH && op->u.share.state == DDP__SHARE_OFFERED; k++) {
         if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
         else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
@@ -22158,10 +21955,16 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     return buf;
 }
 
-static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
+/* A line about the oldest operation, if it has stood still for so long. */
+static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
+    ddp__op *op = ddp__oldest_op(e, -1);
+    const double since = op ? ddp__still_since(op) : 0, waited = now - since;
     char text[128], who[96], where[64];
 
+    if (!op || !ddp__passed(since + op->note_s, now, again)) return;
+    op->note_s *= 2;
+    *again = fmin(*again, since + op->note_s);
     ddp__op_text(e, op, text, sizeof text);
     ddp__missing_text(e, op, who, sizeof who);
     where[0] = '\0';
@@ -22175,20 +21978,6 @@ static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double wait
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted "
                  "it, %lu values are still to send or receive%s", e->rank, waited, text, (unsigned long)op->seq,
                  (unsigned long)op->left, ddp__silent_text(e, op, now, where, sizeof where));
-}
-
-static void ddp__note_wait(ddp__engine *e, double now, double *again)
-{
-    ddp__op *op = ddp__oldest_op(e, -1);
-    double since;
-
-    if (!op) return;
-    since = ddp__still_since(op);
-    if (ddp__passed(since + op->note_s, now, again)) {
-        op->note_s *= 2;
-        ddp__note(e, op, now, now - since);
-        *again = fmin(*again, since + op->note_s);
-    }
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
@@ -22255,16 +22044,16 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
-double ddp__check_liveness(ddp__engine *e, double now)
+void ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat = ddp__beat(e), again = now + beat, late = now - e->look_by;
+    double beat = ddp__beat(e), again = now + beat, late = now - e->next_check;
 
-    if (e->look_by > 0 && late > beat + 1) {
+    if (late > beat + 1) {
         /* This process was stopped or starved: what came meanwhile is to be read before anybody is judged. */
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
-        return e->look_by = now + beat / 5;
+        e->next_check = now + beat / 5;
+        return;
     }
-
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
         ddp__peer *p = &e->peers[peer];
         if (peer == e->rank || p->out_of_world) continue;
@@ -22288,7 +22077,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
         ddp__check_op(e, e->window[i], now, &again);
     if (e->fault.code == DDP_OK && !e->frozen) ddp__note_wait(e, now, &again);
     if (e->membership && e->fault.code == DDP_OK) e->membership->check(e, now, &again);
-    return e->look_by = again;
+    e->next_check = again;
 }
 
 /* ==== comm/delay.c ==== [comm] */
@@ -22597,26 +22386,22 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
 
 /* ---- reading ---- */
 
-/* Frames of one peer and operation come in order, so nothing of it is pending: a result, or what
- * nobody adds to, may go where it belongs. */
-static int ddp__goes_straight(const ddp__engine *e, const ddp__op *op, const ddp__frame *f)
-{
-    return !e->shaped && op && (f->type == DDP__FRAME_RESULT || f->type == DDP__FRAME_DATA) &&
-           (f->coding == (int)DDP_AS_FLOAT || f->coding == (int)DDP__AS_BYTES) && !op->m.divergence && !op->m.add;
-}
-
 /* Chooses where the payload goes; 0 if it has to wait for a slot. */
 static int ddp__place_payload(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
-    int solicited = p->in.type == DDP__FRAME_RESULT;
+    const int solicited = p->in.type == DDP__FRAME_RESULT;
+    const int plain = p->in.coding == (int)DDP_AS_FLOAT || p->in.coding == (int)DDP__AS_BYTES;
     ddp__op *op = ddp__find_op(e, peer, &p->in);
 
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
     if (op && op->state == DDP__OP_ACTIVE && !ddp__memory_there(e, op, p->in.offset)) return 0;
-    if (p->in.type == DDP__FRAME_SUMMED || ddp__goes_straight(e, op, &p->in)) {
+    /* frames of one peer and operation come in order, so nothing of it is pending: a result, or what
+     * nobody adds to, may go where it belongs */
+    if (p->in.type == DDP__FRAME_SUMMED || (op && !e->shaped && plain && !op->m.divergence && !op->m.add &&
+                                            (solicited || p->in.type == DDP__FRAME_DATA))) {
         if (solicited && !ddp__guard_check(e, op, p->in.offset, ddp__frame_values(&p->in))) return 0;
         p->in_op = op;
         return 1;
@@ -22654,7 +22439,8 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
         *here = *here * unit - part;
         return data + part;
     }
-    return (unsigned char *)e->slot[p->in_slot].data + ddp__coded_at(&p->in) + got;
+    if (p->in.coding == (int)DDP_AS_BFLOAT) got += p->in.length; /* to be widened in place */
+    return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
 /* 1 if the payload is what was sent, as far as its sender said. */
@@ -22788,7 +22574,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         moved = 1;
         p->in_got += (size_t)got;
         p->last_got = ddp_now();
-        ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
+        ddp__atomic_add(&e->bytes_received, (int64_t)got);
         if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
     return moved;
@@ -22811,9 +22597,8 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
     if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
-    if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
+    if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip || op->m.owner))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, op->scale, divergence);
-    if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
     ddp__op_advance(e, op, op->left);
 }
 
@@ -22889,30 +22674,18 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
     ddp__start(e, op, 0, now);
 }
 
-static int ddp__over(const ddp__engine *e, long ticket)
-{
-    return ticket < e->first || e->ops[ticket % e->cfg.queue].state == DDP__OP_DONE;
-}
-
 /* An operation that has to wait for another, or for one of its group that does, keeps a position
  * of the window, so that the oldest of all never lacks one. 1: it waits. */
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
+    const long after = op->m.after - 1; /* -1: none */
+    const int over = after < e->first || e->ops[after % e->cfg.queue].state == DDP__OP_DONE;
 
-    if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
+    if (over && !(*groups & group)) return 0;
     *groups |= group;
     e->waiting[e->waits++] = op->ticket;
     return 1;
-}
-
-/* Positions of the window that nobody has or waits for. */
-static int ddp__vacant(const ddp__engine *e)
-{
-    int n = -e->waits;
-
-    for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
-    return n;
 }
 
 /* The first chunk of the next message in a lane from that peer, -1: it is not here. */
@@ -22978,7 +22751,10 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 /* The same of a collective, and its row; *full: those behind it have to wait. */
 static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full, int *row)
 {
-    if (ddp__vacant(e) <= 0) *full = 1;
+    int vacant = -e->waits; /* positions that nobody has or waits for */
+
+    for (int i = 0; i < e->width; i++) vacant += e->window[i] == NULL;
+    if (vacant <= 0) *full = 1;
     if (*full || ddp__must_wait(e, op, groups)) return NULL;
     for (*row = 0; *row < e->width - 1 && e->window[*row]; ++*row) {}
     return e->window[*row] ? NULL : &e->window[*row];
@@ -23023,7 +22799,8 @@ enum { DDP__IOV = 17 };
 
 static int ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
-    return ddp__takes_part(e, op, peer) && (op->p2p || !e->frozen) && op->way->next(e, op, peer, f);
+    return ddp__takes_part(e, op, peer) && op->way->next && (op->p2p || !e->frozen) &&
+           op->way->next(e, op, peer, f);
 }
 
 static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
@@ -23194,14 +22971,6 @@ static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__
     return 1;
 }
 
-int ddp__start_next(ddp__engine *e, int peer, double now)
-{
-    ddp__frame f;
-    ddp__op *op;
-
-    return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
-}
-
 static void ddp__frame_sent(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
@@ -23242,7 +23011,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
         moved = 1;
         p->last_sent = now;
         p->out_sent += (size_t)took;
-        ddp__atomic_add(&e->stats.bytes_sent, (int64_t)took);
+        ddp__atomic_add(&e->bytes_sent, (int64_t)took);
         if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);
     }
     return moved;
@@ -23297,15 +23066,19 @@ static int ddp__load_uplink(ddp__engine *e, double now)
 
 int ddp__send_all(ddp__engine *e, double now)
 {
+    const int paced = e->paced && e->fault.code == DDP_OK; /* the news of a failure waits for nothing */
     int moved = 0;
 
     for (int k = 1; k < e->world; k++) {
         const int peer = (e->rank + k) % e->world;
+        ddp__frame f;
+        ddp__op *op;
         moved |= ddp__continue_frame(e, peer, now);
-        if (!e->paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__start_next(e, peer, now))
+        if (!paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__next_frame(e, peer, &f, &op) &&
+            ddp__start_frame(e, peer, &f, op, now, now))
             moved |= ddp__continue_frame(e, peer, now);
     }
-    while (e->paced && ddp__load_uplink(e, now)) moved = 1;
+    while (paced && ddp__load_uplink(e, now)) moved = 1;
     return moved;
 }
 
@@ -23353,20 +23126,15 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 
 void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 {
-    out->bytes_sent = ddp__atomic_load(&e->stats.bytes_sent);
-    out->bytes_received = ddp__atomic_load(&e->stats.bytes_received);
-    out->payload_sent = 0;
-    for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
-        out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->stats.sent_as[i]);
-    out->cpu_s = ddp__thread_cpu_s(e->thread);
     pthread_mutex_lock(&e->lock);
-    out->operations = e->stats.operations;
-    out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
-    out->staging_bytes = e->stats.staging_bytes;
-    out->delay_bytes = e->stats.delay_bytes;
-    out->kept_bytes = e->stats.kept_bytes;
-    out->algorithm = e->stats.algorithm;
+    *out = e->stats;
+    if (e->running > 0) out->busy_s += ddp_now() - e->running_since;
     pthread_mutex_unlock(&e->lock);
+    out->bytes_sent = ddp__atomic_load(&e->bytes_sent);
+    out->bytes_received = ddp__atomic_load(&e->bytes_received);
+    for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
+        out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->sent_as[i]);
+    out->cpu_s = ddp__thread_cpu_s(e->thread);
 }
 
 void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
@@ -23528,16 +23296,6 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-static void ddp__uplink_done(ddp__engine *e, double when)
-{
-    for (int r = 0; r < e->world; r++) {
-        ddp__peer *p = &e->peers[r];
-        if (p->out_state != DDP__OUT_SERIALISING || p->release > when) continue;
-        p->out_state = DDP__OUT_WRITING;
-        (void)ddp__continue_frame(e, r, when);
-    }
-}
-
 /* Events run at the time they were due, and so do the frames that they make possible: a thread that wakes up late loses
  * nothing of the rate. */
 static int ddp__run_due(ddp__engine *e, double now)
@@ -23546,7 +23304,12 @@ static int ddp__run_due(ddp__engine *e, double now)
     double when;
 
     for (; e->fault.code == DDP_OK && (when = ddp__next_event(e)) <= now; moved = 1) {
-        ddp__uplink_done(e, when);
+        for (int r = 0; r < e->world; r++) {
+            ddp__peer *p = &e->peers[r];
+            if (p->out_state != DDP__OUT_SERIALISING || p->release > when) continue;
+            p->out_state = DDP__OUT_WRITING;
+            (void)ddp__continue_frame(e, r, when);
+        }
         if (ddp__chunk_due(e) <= when) {
             int s = e->due.first;
             (void)ddp__link_receive(&e->links.own, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
@@ -23645,13 +23408,9 @@ static void ddp__give_up(ddp__engine *e)
     while (busy) {
         double now = ddp_now();
         busy = 0;
+        (void)ddp__send_all(e, now);
         for (int r = 0; r < e->world; r++) {
-            ddp__peer *p = &e->peers[r];
-            if (r == e->rank) continue;
-            (void)ddp__continue_frame(e, r, now);
-            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_next(e, r, now))
-                (void)ddp__continue_frame(e, r, now);
-            e->want_send[r] = p->out_state == DDP__OUT_WRITING;
+            e->want_send[r] = e->peers[r].out_state == DDP__OUT_WRITING;
             busy |= e->want_send[r];
         }
         if (now >= until) break;
@@ -23730,13 +23489,14 @@ int ddp__round(ddp__engine *e, double *until)
         ddp__publish(e);
         moved = 1;
     }
-    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) e->next_check = ddp__check_liveness(e, now);
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) ddp__check_liveness(e, now);
     *until = e->next_check;
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
-    if (e->shaped) {
-        *until = fmin(*until, ddp__next_event(e));
-        *until = ddp__credit_by(e, now, *until);
+    if (e->shaped) *until = fmin(*until, ddp__next_event(e));
+    for (int r = 0; e->shaped && r < e->world; r++) { /* credits that are late wait for the uplink, an event above */
+        const ddp__peer *p = &e->peers[r];
+        if (p->owed_count > 0 && p->owed_by > now) *until = fmin(*until, p->owed_by);
     }
     if (script >= 0 && script < *until) *until = script;
     return 0;
@@ -23894,7 +23654,6 @@ static void ddp__dimension(ddp__engine *e)
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
-    e->stats.delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
     e->strip_room = DDP__STRIPS_MIN;
 }
 
@@ -23930,13 +23689,13 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
 
 static int ddp__engine_locks(ddp__engine *e)
 {
-    if (pthread_mutex_init(&e->lock, NULL)) return 0;
-    if (ddp__cond_init(&e->changed) == 0) {
-        if (ddp__cond_init(&e->park) == 0) return 1;
+    if (ddp__cond_init(&e->changed)) return 0;
+    if (ddp__cond_init(&e->park)) {
         pthread_cond_destroy(&e->changed);
+        return 0;
     }
-    pthread_mutex_destroy(&e->lock);
-    return 0;
+    pthread_mutex_init(&e->lock, NULL); /* which does not fail */
+    return 1;
 }
 
 static void ddp__engine_free(ddp__engine *e)
@@ -24284,7 +24043,6 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
         e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
         if (ticket) *ticket = e->submitted;
         e->submitted++;
-        if (e->membership) e->membership->queued(e, m);
         ddp__notify(e);
     }
     pthread_mutex_unlock(&e->lock);
@@ -24375,18 +24133,6 @@ int ddp__engine_left(ddp__engine *e)
  * small message. So for a moment after such a call the comm thread, if it has nothing to do, parks, and the next caller
  * moves its message itself. Only one of the two touches the engine at a time, and they hand it over under the lock. */
 
-/* Moves bytes until the message is done, or the comm thread has to go on. */
-static void ddp__drive(ddp__engine *e, long ticket)
-{
-    double until;
-
-    for (;;) {
-        const int moved = ddp__round(e, &until);
-        if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
-        if (!moved) ddp__sleep(e, until);
-    }
-}
-
 ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
     if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
@@ -24409,6 +24155,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
     ddp_status status;
+    double until;
     long ticket;
 
     if (parks) {
@@ -24420,7 +24167,11 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     }
     status = ddp__engine_submit(e, m, &ticket, err);
     if (driven) {
-        if (status == DDP_OK) ddp__drive(e, ticket);
+        while (status == DDP_OK) { /* until the message is done, or the comm thread has to go on */
+            const int moved = ddp__round(e, &until);
+            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) break;
+            if (!moved) ddp__sleep(e, until);
+        }
         pthread_mutex_lock(&e->lock);
         e->driven = 0;
         e->park_until = ddp_now() + DDP__PARK_S;
@@ -24486,8 +24237,7 @@ DDP_LIB ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_erro
 enum {
     DDP__ELASTIC_WORLD = 64,   /* a live set is one word */
     DDP__ELASTIC_SPAN = 64,    /* operations between the oldest that is kept and the youngest */
-    DDP__ATTEMPTS = 16,        /* live sets that a worker may have agreed to and not seen begin */
-    DDP__WORD_BYTES = 1024     /* longest payload of a STATE or EPOCH frame */
+    DDP__ATTEMPTS = 16         /* live sets that a worker may have agreed to and not seen begin */
 };
 
 /* The operations that a worker has completed: all before from, and from + i where bit i is set. */
@@ -24501,6 +24251,9 @@ typedef struct ddp__view {
     uint64_t live;
 } ddp__view;
 
+/* The longest payload, that of an EPOCH frame: the view, and what each worker has completed. */
+enum { DDP__WORD_BYTES = sizeof(ddp__view) + DDP__ELASTIC_WORLD * sizeof(ddp__done_set) };
+
 /* What a worker says while an epoch is sought: the payload of a STATE frame. */
 typedef struct ddp__word {
     uint32_t  round;
@@ -24513,7 +24266,8 @@ typedef struct ddp__word {
     uint32_t  refused_at; /* with so many operations complete */
     uint32_t  attempts;   /* votes since base: epochs that may have begun unseen */
     ddp__view attempt[DDP__ATTEMPTS];
-    uint64_t  edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other */
+    uint64_t  edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other; of the last field as many
+                                           travel as there are ids */
 } ddp__word;
 
 typedef struct ddp__elastic_peer {
@@ -24570,7 +24324,10 @@ typedef struct ddp__member_data {
     void     *attach_user;
 } ddp__elastic;
 
-/* ---- shadow.c: the memory of what is in flight ---- */
+/* ---- shadow.c: live sets, and the memory of what is in flight ---- */
+DDP_LIB uint64_t ddp__bit(int id);
+DDP_LIB int  ddp__lowest(uint64_t bits);
+DDP_LIB int  ddp__bit_count(uint64_t bits);
 /* Room for so many bytes, in place of what there was. */
 DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
@@ -24588,9 +24345,6 @@ DDP_LIB int  ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f); /* a ch
 DDP_LIB int  ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f); /* the next WANT */
 
 /* ---- renew.c: from one epoch to the next ---- */
-DDP_LIB uint64_t ddp__bit(int id);
-DDP_LIB int  ddp__lowest(uint64_t bits);
-DDP_LIB int  ddp__bit_count(uint64_t bits);
 DDP_LIB void ddp__edge_add(ddp__word *w, int a, int b);
 DDP_LIB void ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
@@ -24598,8 +24352,6 @@ DDP_LIB int  ddp__of_epoch(const ddp__frame *f); /* it counts in the epoch alone
 DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* lets go of all that is half done */
 /* Begins an epoch: table is what its workers have completed. */
 DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now);
-/* The engine of another worker takes the place of one that is lost. */
-DDP_LIB void ddp__epoch_attach(ddp__engine *e, int id, double now);
 
 /* ---- epoch.c: the search for the next one ---- */
 /* What another worker knows, and a decision. */
@@ -24615,6 +24367,10 @@ DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
  * live workers have that. First in, first out. With a residual the input has two parts: its values and that. */
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
+
+uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+int ddp__lowest(uint64_t bits) { return bits ? __builtin_ctzll(bits) : 63; }
+int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
 
 static size_t ddp__shadow_part(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -24674,10 +24430,13 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (bytes > el->room && e->cfg.kept_bytes > 0)
         return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
                          "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
-    if (bytes <= el->room) return DDP_OK;
-    while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
-    if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
-    return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
+    if (bytes > el->room) {
+        while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
+        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+        DDP__TRY(ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err));
+    }
+    el->collectives++; /* nothing but an error keeps it from being queued now */
+    return DDP_OK;
 }
 
 /* Where so many bytes lie next: in one piece. */
@@ -24750,12 +24509,6 @@ void ddp__shadow_result(ddp__engine *e, ddp__op *op)
     ddp__shadow_release(e);
 }
 
-/* Who serves has no part in what came behind ddp__engine_retire. */
-static int ddp__shadow_takes(const ddp__engine *e, int id, uint32_t seq)
-{
-    return id < e->blocks || (int32_t)(seq - e->retired_at) < 0;
-}
-
 void ddp__shadow_release(ddp__engine *e)
 {
     ddp__elastic *el = e->member_data;
@@ -24763,9 +24516,11 @@ void ddp__shadow_release(ddp__engine *e)
 
     while (el->oldest != e->next_seq) {
         const ddp__kept *k = ddp__kept_of(el, el->oldest);
+        /* who serves has no part in what came behind ddp__engine_retire */
+        const int takers = (int32_t)(el->oldest - e->retired_at) < 0 ? e->world : e->blocks;
         int all = k->result;
-        for (int r = 0; r < e->world && all; r++)
-            all = r == e->rank || e->peers[r].out_of_world || e->peers[r].left || !ddp__shadow_takes(e, r, el->oldest) ||
+        for (int r = 0; r < takers && all; r++)
+            all = r == e->rank || e->peers[r].out_of_world || e->peers[r].left ||
                   ddp__done_has(&el->peer[r].done, el->oldest);
         if (!all) break;
         el->tail = k->end;
@@ -24799,17 +24554,9 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 
 /* ---- the way of an operation that another worker has completed ---- */
 
-static int ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
-{
-    (void)e, (void)op, (void)peer;
-    return 0;
-}
-
 static size_t ddp__handed_part(const ddp__engine *e, const ddp__op *op, int peer, int comes, size_t *from, size_t *to)
 {
-    (void)e;
-    (void)peer;
-    (void)comes;
+    (void)e, (void)peer, (void)comes;
     *from = 0;
     return *to = op->n;
 }
@@ -24819,12 +24566,6 @@ static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
     (void)e;
     op->left = op->n;
     op->sums = NULL; /* its chunks are cut otherwise */
-}
-
-static int ddp__handed_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
-{
-    (void)e, (void)op, (void)peer, (void)f;
-    return 0;
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
@@ -24842,8 +24583,8 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
 static const ddp__algorithm *ddp__handed_way(void)
 {
     static const ddp__algorithm way = {
-        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, ddp__handed_next, NULL, NULL,
-        ddp__handed_agrees, ddp__flow_arrived, ddp__handed_never, ddp__handed_over, NULL};
+        'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_part, ddp__handed_begin, NULL, NULL, NULL,
+        ddp__handed_agrees, ddp__flow_arrived, NULL, ddp__handed_over, NULL};
 
     return &way;
 }
@@ -24925,10 +24666,6 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
 
 /* ---- losses ---- */
 
-uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-int ddp__lowest(uint64_t bits) { return bits ? __builtin_ctzll(bits) : 63; }
-int ddp__bit_count(uint64_t bits) { return __builtin_popcountll(bits); }
-
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
     w->edge[a] |= ddp__bit(b);
@@ -24995,11 +24732,11 @@ static void ddp__out_drop(ddp__engine *e, int peer, int lost)
     p->out_text = (const char *)ep->tail;
 }
 
-static void ddp__in_drop(ddp__engine *e, int peer)
+static void ddp__in_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
 
-    if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
+    if (p->in_state == DDP__IN_HEAD || !(lost ? p->in_op != NULL : ddp__is_collective(&p->in))) return;
     if (p->in_state == DDP__IN_PAYLOAD && !p->discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
@@ -25033,7 +24770,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
         ddp__out_drop(e, r, 0);
-        ddp__in_drop(e, r);
+        ddp__in_drop(e, r, 0);
         ddp__chain_drop(e, &e->peers[r].pending);
     }
     for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
@@ -25084,11 +24821,7 @@ static void ddp__peers_renew(ddp__engine *e)
         ep->want_done = !p->out_of_world && r != e->rank;
         if (!p->out_of_world || !was) continue;
         ddp__out_drop(e, r, 1);
-        if (p->in_op) { /* straight into its memory */
-            p->in_op = NULL;
-            p->in_state = DDP__IN_PAYLOAD;
-            p->discard = 1;
-        }
+        ddp__in_drop(e, r, 1); /* straight into its memory */
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
             if (p->paired[i] && !ddp__op_void(e, p->paired[i]))
@@ -25176,28 +24909,6 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
         for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
             if (e->window[i] && e->window[i]->seq == seq) ddp__start(e, e->window[i], 1, now);
     ddp__shadow_release(e);
-}
-
-/* ---- newcomers ---- */
-
-void ddp__epoch_attach(ddp__engine *e, int id, double now)
-{
-    ddp__peer *p = &e->peers[id];
-    ddp__elastic_peer *ep = &e->member_data->peer[id];
-    unsigned char *tail = ep->tail;
-    uint16_t *coded = p->coded;
-
-    memset(p, 0, sizeof *p);
-    p->coded = coded;
-    p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
-    p->last_got = p->last_sent = now;
-    p->free_slot = id * e->slots;
-    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
-    memset(ep, 0, sizeof *ep);
-    ep->tail = tail;
-    ep->marked = e->member_data->view.ballot;
-    for (int r = 0; r < e->world; r++) e->member_data->own.edge[r] &= ~ddp__bit(id);
-    e->member_data->own.edge[id] = 0;
 }
 
 /* ==== member/epoch.c ==== [member] */
@@ -25477,6 +25188,27 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
 
 /* ---- what begins a search ---- */
 
+/* The engine of another worker takes the place of one that is lost. */
+static void ddp__epoch_attach(ddp__engine *e, int id, double now)
+{
+    ddp__peer *p = &e->peers[id];
+    ddp__elastic_peer *ep = &e->member_data->peer[id];
+    unsigned char *tail = ep->tail;
+    uint16_t *coded = p->coded;
+
+    memset(p, 0, sizeof *p);
+    p->coded = coded;
+    p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
+    p->last_got = p->last_sent = now;
+    p->free_slot = id * e->slots;
+    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    memset(ep, 0, sizeof *ep);
+    ep->tail = tail;
+    ep->marked = e->member_data->view.ballot;
+    for (int r = 0; r < e->world; r++) e->member_data->own.edge[r] &= ~ddp__bit(id);
+    e->member_data->own.edge[id] = 0;
+}
+
 void ddp__epoch_run(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
@@ -25648,90 +25380,53 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
 /* ==== member/elastic.c ==== [member] */
 /* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the search. */
 
-/* ---- frames ---- */
+/* ---- frames: what they carry as it lies in memory, up to the last id of the world ---- */
 
-/* The fields of a payload, one after another: written or read. */
-typedef struct ddp__fields {
-    unsigned char *at;
-    int reads;
-} ddp__fields;
-
-static void ddp__field64(ddp__fields *f, uint64_t *v)
+static uint32_t ddp__word_bytes(const ddp__engine *e)
 {
-    if (f->reads) *v = ddp__hello_get(f->at, 8);
-    else ddp__hello_put(f->at, *v, 8);
-    f->at += 8;
+    return (uint32_t)(offsetof(ddp__word, edge) + (size_t)e->world * sizeof(uint64_t));
 }
 
-static void ddp__field32(ddp__fields *f, uint32_t *v)
+static uint32_t ddp__decision_bytes(const ddp__engine *e)
 {
-    if (f->reads) *v = (uint32_t)ddp__hello_get(f->at, 4);
-    else ddp__hello_put(f->at, *v, 4);
-    f->at += 4;
+    return (uint32_t)(sizeof(ddp__view) + (size_t)e->world * sizeof(ddp__done_set));
 }
 
-static void ddp__field_pair(ddp__fields *f, uint32_t *a, uint64_t *b)
+/* The payload of a STATE frame; 0: it is none. */
+static int ddp__word_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__word *w)
 {
-    ddp__field32(f, a);
-    ddp__field64(f, b);
+    memset(w, 0, sizeof *w);
+    if (length != ddp__word_bytes(e)) return 0;
+    memcpy(w, in, length);
+    return w->attempts <= DDP__ATTEMPTS;
 }
 
-/* The payload of a STATE frame; its bytes, or 0: what is read is none of length bytes. */
-static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__word *w)
+/* That of an EPOCH frame: ballot, live set, and what each of it had completed. table: zero. */
+static int ddp__decision_take(const ddp__engine *e, const unsigned char *in, uint32_t length, ddp__view *view,
+                              ddp__done_set *table)
 {
-    const unsigned char *start = f.at;
-    const uint32_t least = 68 + 8 * (uint32_t)e->world;
-
-    if (f.reads && length < least) return 0;
-    ddp__field32(&f, &w->round);
-    ddp__field64(&f, &w->vote);
-    ddp__field64(&f, &w->joining);
-    ddp__field64(&f, &w->left);
-    ddp__field_pair(&f, &w->base.ballot, &w->base.live);
-    ddp__field_pair(&f, &w->done.from, &w->done.bits);
-    ddp__field64(&f, &w->refused);
-    ddp__field32(&f, &w->refused_at);
-    ddp__field32(&f, &w->attempts);
-    if (f.reads && (w->attempts > DDP__ATTEMPTS || length != least + 12 * w->attempts)) return 0;
-    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_pair(&f, &w->attempt[i].ballot, &w->attempt[i].live);
-    for (int r = 0; r < e->world; r++) ddp__field64(&f, &w->edge[r]);
-    return (uint32_t)(f.at - start);
-}
-
-/* The decision: ballot, live set, and what each of it had completed. */
-static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__view *view,
-                                     ddp__done_set *table)
-{
-    const unsigned char *start = f.at;
-
-    if (f.reads && length < 12) return 0;
-    ddp__field_pair(&f, &view->ballot, &view->live);
-    if (f.reads && (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
-                    (e->world < 64 && view->live >> e->world) || view->live == 0))
-        return 0;
-    for (int r = 0; r < e->world; r++)
-        if (view->live >> r & 1) ddp__field_pair(&f, &table[r].from, &table[r].bits);
-    return (uint32_t)(f.at - start);
+    if (length != ddp__decision_bytes(e)) return 0;
+    memcpy(view, in, sizeof *view);
+    memcpy(table, in + sizeof *view, length - sizeof *view);
+    return view->live != 0 && (e->world >= 64 || view->live >> e->world == 0);
 }
 
 static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
     ddp__elastic_peer *ep = &e->member_data->peer[peer];
-    const ddp__fields in = {ep->in, 1};
     ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
     ddp__word w;
 
-    memset(&w, 0, sizeof w);
     if (f->type == DDP__FRAME_WANT) {
         ddp__shadow_asked(e, peer, f->seq);
     } else if (f->type == DDP__FRAME_DONE) {
         ep->done.from = f->seq;
         ep->done.bits = f->count | (uint64_t)f->offset << 32;
         ddp__shadow_release(e);
-    } else if (f->type == DDP__FRAME_STATE && ddp__word_fields(e, in, f->length, &w)) {
+    } else if (f->type == DDP__FRAME_STATE && ddp__word_take(e, ep->in, f->length, &w)) {
         ddp__state_read(e, peer, &w, now);
-    } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_fields(e, in, f->length, &view, table)) {
+    } else if (f->type == DDP__FRAME_EPOCH && ddp__decision_take(e, ep->in, f->length, &view, table)) {
         ddp__decision_read(e, peer, &view, table, now);
     } else {
         ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
@@ -25743,20 +25438,22 @@ static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *
 {
     ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
-    const ddp__fields out = {ep->out, 0};
 
     if (!urgent) return ddp__shadow_frame(e, peer, f);
     if (ep->want_epoch) {
         ep->want_epoch = 0;
         f->type = DDP__FRAME_EPOCH;
-        f->length = ddp__decision_fields(e, out, 0, &el->view, el->table);
+        f->length = ddp__decision_bytes(e);
+        memcpy(ep->out, &el->view, sizeof el->view);
+        memcpy(ep->out + sizeof el->view, el->table, f->length - sizeof el->view);
     } else if (e->peers[peer].out_of_world || (ep->want_state && e->peers[peer].left)) {
         ep->want_state = 0;
         return 0;
     } else if (ep->want_state) {
         ep->want_state = 0;
         f->type = DDP__FRAME_STATE;
-        f->length = ddp__word_fields(e, out, 0, &el->own);
+        f->length = ddp__word_bytes(e);
+        memcpy(ep->out, &el->own, f->length);
     } else if (ep->want_done && !e->frozen) {
         ep->want_done = 0;
         f->type = DDP__FRAME_DONE;
@@ -25829,11 +25526,6 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     return code;
 }
 
-static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
-{
-    if (m->verb < DDP_SEND) e->member_data->collectives++;
-}
-
 static void ddp__elastic_left(ddp__engine *e, int peer) { if (!e->peers[peer].out_of_world) e->member_data->look = 1; }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
@@ -25845,10 +25537,9 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__elastic_queued, ddp__shadow_may,
-        ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,   ddp__elastic_left,   ddp__elastic_frame,
-        ddp__elastic_payload, ddp__elastic_read,  ddp__elastic_drops, ddp__epoch_run,     ddp__epoch_check,
-        ddp__shadow_busy};
+        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__shadow_may,    ddp__shadow_began,
+        ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left, ddp__elastic_frame, ddp__elastic_payload,
+        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__shadow_busy};
 
     return &table;
 }
@@ -26020,11 +25711,12 @@ DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp_
 
 typedef struct ddp__shards ddp__shards;
 
-/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker
- * needs nothing of it. *out is to be closed also after an error.
+/* Adds at most `most` files, each with its hash, and finds each layer's values in them (cover); a file may be missing
+ * where this worker needs nothing of it. *out is to be closed also after an error.
  * load: into s. own: what a strategy keeps of each worker's own follows too. */
-DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash,
-                                    int files, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err);
 DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
 DDP_LIB void       ddp__shards_close(ddp__shards *x);
 
@@ -26450,7 +26142,8 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
 typedef struct ddp__shard {
-    const char      *path; /* borrowed */
+    char            *path;
+    uint64_t         hash; /* that it has to have */
     ddp_safetensors *f;    /* NULL: it is not there */
     ddp__share      *share; /* [shares] */
     int              shares, layers;
@@ -26516,7 +26209,7 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
 }
 
 /* Every value of this worker is in a file. */
-static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
+ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 {
     const char *missing = "";
     const ddp__share *o;
@@ -26543,40 +26236,44 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
                                  (int)h->states);
             in->used = 1;
         }
+    for (int i = 0; i < x->files; i++)
+        if (x->shard[i].used)
+            DDP__TRY(ddp__worker_unchanged(x->shard[i].f, x->shard[i].hash, x->shard[i].path, err));
     return DDP_OK;
 }
 
-ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash, int files,
-                            ddp_error *err)
+ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err)
 {
     ddp__shards *x = *out = (ddp__shards *)ddp__calloc(1, sizeof *x);
     const ddp__tensor *own = ddp__worker_find(s, "shares");
 
-    if (x) x->shard = (ddp__shard *)ddp__calloc((size_t)files + 1, sizeof *x->shard);
+    if (x) x->shard = (ddp__shard *)ddp__calloc((size_t)most + 1, sizeof *x->shard);
     if (x) x->part = (float *)ddp__calloc(DDP__RESHARD_PART, sizeof *x->part);
     if (!x || !x->shard || !x->part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     x->s = s;
     x->own = (const ddp__share *)own->data;
     x->owns = (int)(own->count / DDP__SHARE_WORDS);
-    for (; x->files < files; x->files++) {
-        ddp__shard *f = &x->shard[x->files];
-        f->path = path[x->files];
-        if (access(f->path, F_OK) && errno == ENOENT) continue;
-        f->f = ddp_safetensors_open(f->path, err);
-        if (!f->f) return err->code;
-        DDP__TRY(ddp__shard_read(f, s, err));
-    }
-    DDP__TRY(ddp__shards_cover(x, err));
-    for (int i = 0; i < files; i++)
-        if (x->shard[i].used) DDP__TRY(ddp__worker_unchanged(x->shard[i].f, hash[i], path[i], err));
     return DDP_OK;
+}
+
+ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err)
+{
+    ddp__shard *f = &x->shard[x->files++];
+
+    f->path = ddp__strdup(path);
+    f->hash = hash;
+    if (!f->path) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    if (access(path, F_OK) && errno == ENOENT) return DDP_OK;
+    f->f = ddp_safetensors_open(path, err);
+    return f->f ? ddp__shard_read(f, x->s, err) : err->code;
 }
 
 void ddp__shards_close(ddp__shards *x)
 {
     if (!x) return;
-    for (int i = 0; x->shard && i <= x->files; i++) {
+    for (int i = 0; i < x->files; i++) {
         ddp_safetensors_close(x->shard[i].f);
+        if (x->shard[i].path) DDP_FREE(x->shard[i].path);
         if (x->shard[i].share) DDP_FREE(x->shard[i].share);
     }
     if (x->shard) DDP_FREE(x->shard);
@@ -26944,8 +26641,6 @@ static void ddp__manifest_free(ddp__manifest *m)
 {
     ddp__json_free(m->root);
     if (m->said) DDP_FREE(m->said);
-    m->root = NULL;
-    m->said = NULL;
 }
 
 /* Is it of this model, and may this run take it? *kin: of as many copies, this strategy and period, so that each copy
@@ -27141,8 +26836,6 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-/* ---- saving ---- */
-
 /* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
@@ -27332,30 +27025,19 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
                                  char *room, ddp_error *err)
 {
-    const size_t world = (size_t)m->world;
-    const char **path = (const char **)ddp__calloc(world, sizeof *path);
-    uint64_t *hash = (uint64_t *)ddp__calloc(world, sizeof *hash);
     ddp__shards *x = NULL;
-    ddp_status code = DDP_OK;
-    int files = 0;
+    ddp_status code = ddp__shards_open(&x, s, m->world, err);
 
-    if (!path || !hash) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     for (int r = 0; code == DDP_OK && r < m->world; r++) {
         if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
         ddp__shard_path(room, folder, m->step, r, m->generation);
-        path[files] = ddp__strdup(room);
-        if (!path[files]) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-        hash[files++] = m->said[r].hash;
+        code = ddp__shards_add(x, room, m->said[r].hash, err);
     }
-    if (code == DDP_OK) code = ddp__shards_open(&x, s, path, hash, files, err);
+    if (code == DDP_OK) code = ddp__shards_cover(x, err);
     ddp__checkpoint_path(room, folder, m->step, "/manifest.json");
     if (code == DDP_OK) code = ddp__model_fits(s, m, room, err);
     if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
     ddp__shards_close(x);
-    for (int i = 0; path && i < files; i++)
-        if (path[i]) DDP_FREE((void *)(uintptr_t)path[i]);
-    if (path) DDP_FREE((void *)path);
-    if (hash) DDP_FREE(hash);
     return code;
 }
 
@@ -27433,14 +27115,18 @@ typedef enum ddp__join_answer_code {
     DDP__JOIN_NEVER      /* text says why */
 } ddp__join_answer_code;
 
+typedef struct ddp__setting {
+    const char *name;
+    double      value;
+} ddp__setting;
+
 /* What must be the same for all workers. */
 typedef struct ddp__join_layout {
     uint64_t    hash;                    /* of layers, operators and optimizer */
     int         layers;                  /* 0: training has not begun */
     char        how[DDP__JOIN_HOW];      /* "localsgd with period 4, ..." */
     int         settings;
-    const char *name[DDP__JOIN_SETTINGS];
-    double      value[DDP__JOIN_SETTINGS];
+    ddp__setting setting[DDP__JOIN_SETTINGS];
 } ddp__join_layout;
 
 /* Both sides; texts and tls are borrowed. */
@@ -27618,9 +27304,9 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
     for (i = 0; i < l->settings && !why[0]; i++) {
         bits = ddp__hello_get(b + 16 + 8 * i, 8);
         memcpy(&theirs, &bits, sizeof theirs);
-        if (theirs != l->value[i])
-            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
-                     theirs, l->value[i]);
+        if (theirs != l->setting[i].value)
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same",
+                     l->setting[i].name, theirs, l->setting[i].value);
     }
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
@@ -27698,7 +27384,6 @@ static void ddp__serve_clone(ddp__visit *v)
     unsigned char b[DDP__JOIN_CLONE] = {0}, digest[DDP__SHA256_BYTES];
     uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
     size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
-    ddp__sha256 sha;
     int bad;
 
     if (!number) return;
@@ -27707,16 +27392,15 @@ static void ddp__serve_clone(ddp__visit *v)
     ddp__hello_put(b + 8, bytes, 8);
     ddp__hello_put(b + 16, at, 8);
     bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
-    ddp__sha256_begin(&sha);
-    ddp__sha256_add(&sha, j->snap, at);
     while (!bad && at < bytes && !ddp__atomic_load(&j->stop)) {
         size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
         bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
-        ddp__sha256_add(&sha, j->snap + at, n);
         at += n;
     }
-    ddp__sha256_end(&sha, digest);
-    if (!bad && at == bytes) bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad && at == bytes) {
+        ddp__sha256(j->snap, bytes, digest); /* as the newcomer does meanwhile */
+        bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    }
     if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
     pthread_mutex_lock(&j->lock);
     j->snap_users--;
@@ -28134,7 +27818,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
     for (int i = 0; i < l->settings; i++) {
-        memcpy(&bits, &l->value[i], sizeof bits);
+        memcpy(&bits, &l->setting[i].value, sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
     snprintf((char *)out + DDP__JOIN_SAYS, DDP__JOIN_HOW, "%s", l->how);
@@ -28200,14 +27884,12 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];
-    ddp__sha256 sha;
 
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
-    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0) return DDP_PEER_LOST;
-    ddp__sha256_begin(&sha);
-    ddp__sha256_add(&sha, j->clone, j->bytes);
-    ddp__sha256_end(&sha, digest[1]);
+    ddp__sha256(j->clone, j->bytes, digest[1]);
+    /* the donor makes it at the same time, on cores that train */
+    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 60) < 0) return DDP_PEER_LOST;
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
     ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id, j->donor);
     j->number = 0;
@@ -28641,14 +28323,6 @@ void ddp__incidents_free(ddp__incidents *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Turns and acts begin with their time. */
-static int ddp__time_order(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall lasts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
@@ -28683,8 +28357,8 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
             l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
         }
     }
-    qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__time_order);
-    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
+    qsort(l->own.turn, (size_t)l->own.turns, sizeof *l->own.turn, ddp__rising);
+    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__rising);
     for (int k = 0; k < l->own.turns; k++) l->own.turn[k].rate = ddp__script_rate(s, rank, l->own.rate, l->own.turn[k].at);
     return DDP_OK;
 }
@@ -28977,13 +28651,10 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
                                    ddp_error *err)
 {
     int where[DDP__COLS], number = 1, rows = 0, l = 0;
-    char *line;
+    char none[1] = "", *line;
     const char *s;
-    ddp_status status;
 
-    if (size == 0)
-        return ddp__fail(err, DDP_FORMAT, "%s is empty; a profile begins with layer,params,forward_s,backward_s,comm_s",
-                         path);
+    if (size == 0) text = none;
     if (strlen(text) != size)
         return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path, strlen(text));
     if (size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3;
@@ -28998,9 +28669,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     while ((line = ddp__csv_line(&text)) != NULL) {
         number++;
         if (!line[strspn(line, " \t")]) continue;
-        status = ddp__csv_row(path, number, line, where, link, out, l, err);
-        l++;
-        if (status != DDP_OK) return status;
+        DDP__TRY(ddp__csv_row(path, number, line, where, link, out, l++, err));
     }
     if (l == 0) return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
@@ -29250,12 +28919,6 @@ const char *ddp_span_kind_name(ddp_span_kind kind)
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
 
-static int ddp__interval_order(const void *pa, const void *pb)
-{
-    const ddp__interval *a = (const ddp__interval *)pa, *b = (const ddp__interval *)pb;
-    return (a->begin > b->begin) - (a->begin < b->begin);
-}
-
 /* The union of the chosen spans as disjoint intervals in rising order, into out [n]. */
 static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__interval *out)
 {
@@ -29267,19 +28930,12 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
         out[count++].end = spans[i].end_s;
     }
     if (count == 0) return 0;
-    qsort(out, (size_t)count, sizeof *out, ddp__interval_order);
+    qsort(out, (size_t)count, sizeof *out, ddp__rising);
     for (int i = 1; i < count; i++) {
         if (out[i].begin > out[last].end) out[++last] = out[i];
         else if (out[i].end > out[last].end) out[last].end = out[i].end;
     }
     return last + 1;
-}
-
-static double ddp__interval_sum(const ddp__interval *v, int n)
-{
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += v[i].end - v[i].begin;
-    return sum;
 }
 
 /* Length of the intersection of two unions: one walk over both. */
@@ -29308,7 +28964,8 @@ static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned 
     if (!room) return 0;
     na = ddp__span_merge(spans, n, a, room);
     nb = ddp__span_merge(spans, n, b, room + count);
-    *whole = ddp__interval_sum(room, na);
+    *whole = 0;
+    for (int i = 0; i < na; i++) *whole += room[i].end - room[i].begin;
     *common = ddp__interval_common(room, na, room + count, nb);
     DDP_FREE(room);
     return 1;
@@ -29813,8 +29470,7 @@ typedef struct ddp__ranked {
     int    i;
 } ddp__ranked;
 
-/* For qsort: doubles rising; ddp__ranked by rising key, equal ones by index. */
-DDP_LIB int  ddp__rising(const void *a, const void *b);
+/* For qsort: by rising key, equal ones by index. */
 DDP_LIB int  ddp__by_rank(const void *a, const void *b);
 DDP_LIB void ddp__swap(int *order, int i, int j);
 DDP_LIB void ddp__reverse(int *order, int i, int j); /* the run from i to j */
@@ -30289,12 +29945,6 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
     array = DDP_REALLOC(array, more * size);
     if (array) *room = more;
     return array;
-}
-
-int ddp__rising(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 int ddp__by_rank(const void *a, const void *b)
@@ -37897,7 +37547,7 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
 #define DDP__HUGE      UINT32_C(0x73000000) /* 2^103: less, added to a finite x, stays finite */
 #define DDP__PACK_MOST (SIZE_MAX / 32)      /* elements of an array: no size can overflow */
 
-static inline uint32_t ddp__codec_bits(float x)
+static inline DDP__DEVICE uint32_t ddp__codec_bits(float x)
 {
     uint32_t bits;
 
@@ -37905,12 +37555,21 @@ static inline uint32_t ddp__codec_bits(float x)
     return bits;
 }
 
-static inline float ddp__codec_float(uint32_t bits)
+static inline DDP__DEVICE float ddp__codec_float(uint32_t bits)
 {
     float x;
 
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+static inline DDP__DEVICE uint32_t ddp__magnitude(float x) { return ddp__codec_bits(x) & DDP__MAGNITUDE; }
+
+/* 1: v is not finite, or x is and x + v is not. */
+static inline DDP__DEVICE int ddp__sum_spoils(float x, float v)
+{
+    return ddp__magnitude(v) >= DDP__INFINITE ||
+           (ddp__magnitude(x + v) >= DDP__INFINITE && ddp__magnitude(x) < DDP__INFINITE);
 }
 
 static inline void ddp__codec_put32(unsigned char *p, uint32_t v)
@@ -37980,6 +37639,50 @@ DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 #endif
 
+/* ---- blocks in equal steps, of levels -levels..levels ---- */
+
+/* What the largest level means, as it is received. */
+static inline DDP__DEVICE float ddp__quantise_top(uint32_t scale, double levels)
+{
+    return (float)((double)ddp__codec_float(scale) * levels);
+}
+
+/* The smallest float of which the largest level means at least the largest magnitude of a block; one less where that
+ * would not be finite. */
+static inline DDP__DEVICE float ddp__quantise_scale_of(float largest, double levels)
+{
+    uint32_t bits;
+
+    if (!(largest > 0)) return 0;
+    /* the float above or below the quotient, or the quotient */
+    bits = ddp__codec_bits((float)((double)largest * (1 / levels)));
+    bits += ddp__quantise_top(bits, levels) < largest;
+    bits -= ddp__quantise_top(bits - 1, levels) >= largest;
+    bits -= (double)ddp__codec_float(bits) * levels > (double)FLT_MAX;
+    return ddp__codec_float(bits);
+}
+
+/* x / s rounded, halves away from 0; inverse = 1 / s, or 0.
+ *
+ * What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
+ * is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s) / 2
+ * s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of x is s / 2^25
+ * at least. |x| (1 / s) in double is off by less than 2^-44. So exact halves go up, what is below them never does, and
+ * the level is that of the exact quotient, fused multiply-add or not. */
+static inline DDP__DEVICE int ddp__quantise_level_of(float x, double inverse)
+{
+    const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
+
+    return x < 0 ? -q : q;
+}
+
+/* Level `at` of a payload; wide: a byte each, else a half byte. */
+static inline DDP__DEVICE int ddp__quantised_level(int wide, const unsigned char *p, size_t at)
+{
+    if (wide) return (int)(p[at] ^ 128u) - 128;
+    return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
+}
+
 /* A quantised payload of n elements: fill writes it, of finite elements; check validates all of it; apply reads it. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
@@ -37988,8 +37691,12 @@ DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
 
-/* ==== compress/finite.c ==== [compress] */
-/* Numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not finite. */
+/* ==== compress/quantise.c ==== [compress] */
+/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
+ * read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not
+ * finite. */
+
+/* ---- what is not wanted ---- */
 
 size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 {
@@ -37997,7 +37704,7 @@ size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 
     for (at = 0; n - at >= DDP__ANY_BLOCK; at += DDP__ANY_BLOCK)
         if (ddp__any_above(x + at, (int32_t)least - 1)) break;
-    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
+    while (at < n && ddp__magnitude(x[at]) < least) at++;
     return at;
 }
 
@@ -38011,12 +37718,7 @@ ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
 
 ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
 {
-    float sum = how == DDP__UNPACK_SUBTRACT ? x[at] - v : x[at] + v;
-
-    if ((ddp__codec_bits(v) & DDP__MAGNITUDE) < DDP__INFINITE &&
-        ((ddp__codec_bits(sum) & DDP__MAGNITUDE) < DDP__INFINITE ||
-         (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE))
-        return DDP_OK;
+    if (!ddp__sum_spoils(x[at], how == DDP__UNPACK_SUBTRACT ? -v : v)) return DDP_OK;
     return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
                      "gradient has diverged: leave this step out", at, (double)x[at],
                      how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
@@ -38034,19 +37736,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     return DDP_OK;
 }
 
-/* ==== compress/quantise.c ==== [compress] */
-/* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
- * read. */
-
-/* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
-enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
-
-/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
- * is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s) / 2
- * s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of x is s / 2^25
- * at least. |x| (1 / s) in double is off by less than 2^-44. So exact halves go up, what is below them never does, and
- * the level is that of the exact quotient, fused multiply-add or not. */
-#define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
+/* ---- sending: whole blocks, the last padded with zeros; compilers turn fixed counts into vector code at -O2 ---- */
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
@@ -38063,12 +37753,6 @@ size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
     return levels > SIZE_MAX - scales ? 0 : scales + levels;
 }
 
-/* What the largest level means, as it is received. */
-static float ddp__quantise_top(uint32_t scale, float levels)
-{
-    return (float)((double)ddp__codec_float(scale) * (double)levels);
-}
-
 /* The largest magnitude of a block of finite elements. */
 static float ddp__quantise_largest(const float *x)
 {
@@ -38077,7 +37761,7 @@ static float ddp__quantise_largest(const float *x)
     ddp__quantise_lanes a, b, most = {0, 0, 0, 0}, other = {0, 0, 0, 0};
     int32_t largest = 0;
 
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8) {
         memcpy(&a, x + i, sizeof a);
         memcpy(&b, x + i + 4, sizeof b);
         a &= magnitude;
@@ -38091,46 +37775,29 @@ static float ddp__quantise_largest(const float *x)
     return ddp__codec_float((uint32_t)largest);
 }
 
-static float ddp__quantise_scale(const float *x, float levels)
-{
-    const float largest = ddp__quantise_largest(x);
-    uint32_t bits;
-
-    if (!(largest > 0)) return 0;
-    /* the float above or below the quotient, or the quotient */
-    bits = ddp__codec_bits((float)((double)largest * (1 / (double)levels)));
-    bits += ddp__quantise_top(bits, levels) < largest;
-    bits -= ddp__quantise_top(bits - 1, levels) >= largest;
-    bits -= (double)ddp__codec_float(bits) * (double)levels > (double)FLT_MAX;
-    return ddp__codec_float(bits);
-}
-
 /* Levels -levels..levels of a block. */
 static void ddp__quantise_block(const float *x, float scale, signed char *level)
 {
     const double inverse = scale > 0 ? 1 / (double)scale : 0;
-    int whole[DDP__QUANTISE_BLOCK], i;
+    int whole[DDP_QUANTISE_BLOCK], i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) {
-        int q = (int)(fabs((double)x[i]) * inverse + DDP__QUANTISE_HALF);
-        whole[i] = x[i] < 0 ? -q : q;
-    }
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i++) whole[i] = ddp__quantise_level_of(x[i], inverse);
 #ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i += 16) {
         __m128i part[4];
         memcpy(part, whole + i, sizeof part);
         part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]), _mm_packs_epi32(part[2], part[3]));
         memcpy(level + i, part, sizeof part[0]);
     }
 #else
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i++) level[i] = (signed char)whole[i];
 #endif
 }
 
 /* Levels as half bytes, level + 8, the even ones low: eight at a time. */
 static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 {
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
         w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
         w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
@@ -38141,7 +37808,7 @@ static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 
 static void ddp__quantise_double(const unsigned char *p, signed char *level)
 {
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get32(p);
         w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
         w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);
@@ -38161,26 +37828,19 @@ enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
 /* What e means, of a code without its sign: s / 64, s / 32, .. s, exactly. */
 static float ddp__e3m0_value(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
 
-static float ddp__e3m0_scale(const float *x)
-{
-    const float largest = ddp__quantise_largest(x);
-
-    return largest < DDP__E3M0_LEAST ? 0 : largest;
-}
-
 /* least[e]: the smallest magnitude whose nearest value is that of e or a larger one; halves go up. */
 static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 {
     float least[DDP__E3M0_LEVELS + 1];
 
-    memset(level, -DDP__E3M0_SIGN, DDP__QUANTISE_BLOCK);
+    memset(level, -DDP__E3M0_SIGN, DDP_QUANTISE_BLOCK);
     if (!(scale > 0)) return;
     for (int e = 1; e <= DDP__E3M0_LEVELS; e++) {
         const double middle = ((double)ddp__e3m0_value(scale, e - 1) + (double)ddp__e3m0_value(scale, e)) / 2;
         least[e] = (float)middle;
         if ((double)least[e] < middle) least[e] = nextafterf(least[e], FLT_MAX);
     }
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++) {
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i++) {
         const float a = fabsf(x[i]);
         int e = 0;
         for (int k = 1; k <= DDP__E3M0_LEVELS; k++) e += a >= least[k];
@@ -38191,9 +37851,9 @@ static void ddp__e3m0_block(const float *x, float scale, signed char *level)
 void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload)
 {
     const float levels = ddp__quantise_levels(packing);
-    signed char level[DDP__QUANTISE_BLOCK];
-    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP__QUANTISE_BLOCK];
-    float last[DDP__QUANTISE_BLOCK];
+    signed char level[DDP_QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP_QUANTISE_BLOCK];
+    float last[DDP_QUANTISE_BLOCK];
     size_t at, len;
 
     for (at = 0; at < n; at += len, scales += 4) {
@@ -38206,7 +37866,9 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
             from = (const float *)memcpy(last, from, len * sizeof *last);
             to = part;
         }
-        scale = packing == DDP_PACK_E3M0 ? ddp__e3m0_scale(from) : ddp__quantise_scale(from, levels);
+        scale = ddp__quantise_largest(from);
+        if (packing == DDP_PACK_E3M0) scale = scale < DDP__E3M0_LEAST ? 0 : scale;
+        else scale = ddp__quantise_scale_of(scale, (double)levels);
         ddp__codec_put32(scales, ddp__codec_bits(scale));
         if (packing == DDP_PACK_E3M0) ddp__e3m0_block(from, scale, level);
         else ddp__quantise_block(from, scale, packing == DDP_PACK_INT8 ? (signed char *)to : level);
@@ -38217,12 +37879,6 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 }
 
 /* ---- receiving ---- */
-
-static int ddp__quantised_level(ddp_packing packing, const unsigned char *p, size_t at)
-{
-    if (packing == DDP_PACK_INT8) return (int)(p[at] ^ 128u) - 128;
-    return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
-}
 
 /* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least `bytes`. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
@@ -38253,7 +37909,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
     if (n % 2 && p[n / 2] >> 4)
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
     for (size_t at = 0; at < n; at++) {
-        const int code = ddp__quantised_level(DDP_PACK_E3M0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
+        const int code = ddp__quantised_level(0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
         const size_t b = at / DDP_QUANTISE_BLOCK;
         if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
         if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
@@ -38271,19 +37927,20 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
                                 ddp__unpack how, const float *x, size_t n, ddp_error *err)
 {
     const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
+    const int wide = packing == DDP_PACK_INT8;
     const float levels = ddp__quantise_levels(packing), huge = ddp__codec_float(DDP__HUGE);
     const unsigned char *p = payload + 4 * blocks;
     size_t b, at;
 
     if (packing == DDP_PACK_E3M0) return ddp__e3m0_check(payload, how, x, n, err);
     at = ddp__quantised_low(packing, p, size);
-    if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
+    if (!wide && n % 2 && p[n / 2] >> 4 != 8)
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     if (at < size) {
-        if (packing == DDP_PACK_INT4) at *= 2;
-        for (; ddp__quantised_level(packing, p, at) >= -(int)levels;) at++;
+        if (!wide) at *= 2;
+        for (; ddp__quantised_level(wide, p, at) >= -(int)levels;) at++;
         return ddp__fail(err, DDP_FORMAT, "element %zu has the level %d; levels begin at %d", at,
-                         ddp__quantised_level(packing, p, at), -(int)levels);
+                         ddp__quantised_level(wide, p, at), -(int)levels);
     }
     for (b = 0; b < blocks; b++) {
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
@@ -38292,7 +37949,7 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
                              ">= 0", b, (double)scale);
         if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
         for (at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
-            float v = (float)ddp__quantised_level(packing, p, at) * scale;
+            float v = (float)ddp__quantised_level(wide, p, at) * scale;
             DDP__TRY(ddp__sum_check(how, x, at, v, err));
         }
     }
@@ -38303,15 +37960,15 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
 static void ddp__quantised_block(const signed char *level, float scale, int add, float *x)
 {
     const ddp__f4 scales = ddp__f4_all(scale);
-    float whole[DDP__QUANTISE_BLOCK];
+    float whole[DDP_QUANTISE_BLOCK];
     int i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
+    for (i = 0; i < DDP_QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
     if (add)
-        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
+        for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4)
             ddp__f4_store(x + i, ddp__f4_load(x + i) + ddp__f4_mul(ddp__f4_load(whole + i), scales));
     else
-        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
+        for (i = 0; i < DDP_QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
 /* The same of levels of E3M0. */
@@ -38323,7 +37980,7 @@ static void ddp__e3m0_apply(const signed char *level, float scale, int add, floa
         value[e] = ddp__e3m0_value(scale, e);
         value[e + DDP__E3M0_SIGN] = -value[e];
     }
-    for (int i = 0; i < DDP__QUANTISE_BLOCK; i++)
+    for (int i = 0; i < DDP_QUANTISE_BLOCK; i++)
         if (add) x[i] += value[level[i] + DDP__E3M0_SIGN];
         else x[i] = value[level[i] + DDP__E3M0_SIGN];
 }
@@ -38331,9 +37988,9 @@ static void ddp__e3m0_apply(const signed char *level, float scale, int add, floa
 void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
-    unsigned char part[DDP__QUANTISE_BLOCK];
-    signed char level[DDP__QUANTISE_BLOCK];
-    float last[DDP__QUANTISE_BLOCK], *to;
+    unsigned char part[DDP_QUANTISE_BLOCK];
+    signed char level[DDP_QUANTISE_BLOCK];
+    float last[DDP_QUANTISE_BLOCK], *to;
     size_t at, len;
 
     for (at = 0; at < n; at += len, payload += 4) {
@@ -38453,18 +38110,6 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 
 /* ---- the pass over the array ---- */
 
-/* Which blocks of a run hold a magnitude above the floor. */
-static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
-{
-    size_t found = 0;
-
-    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__ANY_BLOCK) {
-        list[found] = at;
-        found += (size_t)ddp__any_above(x + at, floor);
-    }
-    return found;
-}
-
 /* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
@@ -38499,15 +38144,18 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK];
+    uint32_t list[(int)DDP__TOPK_RUN / (int)DDP__ANY_BLOCK]; /* blocks of a run that hold a magnitude above the floor */
     size_t at, blocks, b;
 
-    for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
+    for (at = 0;; at += DDP__TOPK_RUN) {
         if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
-        blocks = ddp__topk_blocks(x + at, f->floor, list);
+        if (n - at < DDP__TOPK_RUN) break;
+        for (b = blocks = 0; b < DDP__TOPK_RUN; b += DDP__ANY_BLOCK) {
+            list[blocks] = (uint32_t)b;
+            blocks += (size_t)ddp__any_above(x + at + b, f->floor);
+        }
         for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__ANY_BLOCK, at + list[b]);
     }
-    if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
     ddp__topk_append(f, x + at, n - at, at);
     return ddp__topk_no_nan(f, err);
 }
@@ -39157,7 +38805,7 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
 
     for (i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
-        uint32_t magnitude = ddp__codec_bits(v) & DDP__MAGNITUDE;
+        uint32_t magnitude = ddp__magnitude(v);
         at = ddp__unpack_index(&w);
         if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
             return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64
@@ -39352,7 +39000,7 @@ DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
  * hash, NULL and "" for 0. */
 DDP_LIB uint64_t ddp__run_id(const char *text);
 
-/* ---- spawn.c: ranks on this machine, forked processes under a supervisor or threads ---- */
+/* ---- launch.c: ranks on this machine, forked processes under a supervisor or threads ---- */
 
 /* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
  * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
@@ -39434,8 +39082,8 @@ typedef struct ddp__posted {
     int    in_layer;        /* it lies in that layer's own memory */
     int    here;            /* parts of it lie in this machine's, which holding waits for */
     long   step;
-    ddp_piece *sum;         /* [sums x 2] on a device: what comes (of `from`) is added to (`to`) */
-    int    sums, room;
+    ddp_piece *sum;         /* [from + to] on a device: what comes in those is added to these; to 0: nothing is */
+    int    from, to, room;
 } ddp__posted;
 
 /* A tensor of the strategy's own (ddp_keep). */
@@ -39518,7 +39166,7 @@ struct ddp_ctx {
     size_t       muon_count;
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
-    struct ddp__levels *levels;  /* averages go in two; NULL: in one */
+    ddp_sites   *levels;         /* averages go in two; NULL: in one */
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
@@ -39547,10 +39195,10 @@ struct ddp_ctx {
     } drift_word;
     double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
     long         compute_steps;
-    float       *pace;           /* [2 x world] mean of each rank's step; room to sort it */
+    double      *pace;           /* [2 x world] mean of each rank's step; room to sort it */
     long         pace_ticket;    /* the exchange of these, or -1 */
     double       pace_told;      /* the ratio that was logged last; 0 = nobody is slow */
-    int          pace_rank, pace_place;
+    int          pace_place;     /* in the team, of whom that was */
     ddp_note     note[DDP__NOTES]; /* ring */
     long         notes;          /* ever */
     uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */
@@ -39604,10 +39252,6 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
-typedef struct ddp__setting {
-    const char *name;
-    double      value;
-} ddp__setting;
 /* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
  * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
 enum { DDP__SETTINGS = 40 };
@@ -39631,7 +39275,6 @@ DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
-DDP_LIB ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err); /* before: what lies in two layers */
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -39662,17 +39305,17 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with. checkpoint.c, on a server: saves as the workers' word says, which comes first. */
+/* What serve ended with. state.c, on a server: saves as the workers' word says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
 /* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
 DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
-/* ---- post.c: which way a message goes; collective.c: messages that are waited for ---- */
+/* ---- collective.c: which way a message goes, and messages that are waited for ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
- * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
+ * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
 DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* The same straight to the engine: its memory is here, and nothing is under way over a device. */
@@ -39794,7 +39437,7 @@ DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
 
-/* meter.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
+/* the link as configured; transfers of one size after the other, each repeated until it is settled */
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
@@ -39806,9 +39449,6 @@ DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, d
 /* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
-/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
- * the first one's. */
-DDP_LIB ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err);
 
 /* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
  * layers over another link */
@@ -39859,7 +39499,7 @@ DDP_LIB ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err);
 /* Waits for all that was queued on the device; its times are then known. */
 DDP_LIB ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err);
 
-/* ---- from device to device (nccl.c) ---- */
+/* ---- from device to device ---- */
 
 struct ddp__nccl {
     const ddp_sites      *site;     /* NULL = one level */
@@ -39870,14 +39510,7 @@ struct ddp__nccl {
     float                *zeros;    /* [DDP__PROBE_FLOATS] on the device, what the link is probed with */
 };
 
-/* Tickets of such messages are below -1. slots: how many may be under way. */
-DDP_LIB ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err);
-/* stop: before the stager does; close: behind it. */
-DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
-DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
-/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
-DDP_LIB ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err);
-/* Whether a message over a layer's memory goes this way. */
+/* Whether a message over a layer's memory goes this way. Tickets of such messages are below -1. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
@@ -39916,13 +39549,12 @@ DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
 /* The flag that is raised when a message is done, for who holds by himself. */
 DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
 DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
-/* The caller waits: that message is done; it was copied from the device; or all so far lie in the engine, in order. */
-DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err);
-DDP_LIB ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err);
+/* The caller waits: that message is done, or (sent) was copied from the device; flush: the engine has all, in order. */
+DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
 DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
-/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
-DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
+/* What ddp_message.divergence of the last message that named it, and is done, has become. */
+DDP_LIB double ddp__stager_divergence(ddp__stager *s, const double *of);
 
 /* ---- times (account.c) ----
  *
@@ -40217,6 +39849,11 @@ int ddp_workers(const ddp_ctx *d)
     return info.workers - ddp_servers(d);
 }
 
+int ddp_group_size(const ddp_ctx *d, int group)
+{
+    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
 int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
 int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
@@ -40284,13 +39921,8 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    switch (wire) {
-    case DDP_WIRE_BF16: return DDP_AS_BFLOAT;
-    case DDP_WIRE_INT8: return DDP_AS_INT8;
-    case DDP_WIRE_INT4: return DDP_AS_INT4;
-    case DDP_WIRE_E3M0: return DDP_AS_E3M0;
-    default: return DDP_AS_FLOAT; /* topk is the strategy's own, sent as bytes */
-    }
+    /* in one order; topk is the strategy's own, sent as bytes */
+    return wire > DDP_WIRE_F32 && wire < DDP_WIRE_TOPK ? (ddp_coding)(wire - DDP_WIRE_F32) : DDP_AS_FLOAT;
 }
 
 int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
@@ -40314,9 +39946,7 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    const int ranks = !d->engine ? 1 : u->group ? ddp__engine_group_size(d->engine, u->group) : ddp_workers(d);
-
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ranks / 2;
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
 #else
     (void)d, (void)u;
     return n * sizeof(float);
@@ -40862,7 +40492,6 @@ struct ddp__stager {
     long         submitted, sent, first; /* tickets below first are done */
     long        *waiting;     /* [2 x room] the engine's tickets and then our own, scratch of the second thread */
     ddp__stager_ring pinned, codes; /* the latter on the device: blocks that are not copied yet, or none */
-    double      *divergence;  /* [layers] */
     ddp_error    error;
 };
 
@@ -41014,7 +40643,6 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
 {
     const int slot = (int)(ticket % s->room);
     ddp__stager_entry *x = &s->entry[slot];
-    const int layer = x->m.layer;
     ddp_error why;
     ddp_status bad;
 
@@ -41030,7 +40658,7 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
         ddp__stager_fail(s, &why);
         return;
     }
-    if (x->m.divergence && layer >= 0 && layer < s->d->layers) s->divergence[layer] = x->divergence;
+    if (x->m.divergence) *x->m.divergence = x->divergence;
     x->state = DDP__STAGER_FREE;
     ddp__stager_reap(s);
 }
@@ -41076,14 +40704,13 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
     s->entry = (ddp__stager_entry *)ddp__calloc(n, sizeof *s->entry);
     s->waiting = (long *)ddp__calloc(2 * n, sizeof *s->waiting);
-    s->divergence = (double *)ddp__calloc((size_t)s->d->layers, sizeof *s->divergence);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
         s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
-    return s->entry && s->waiting && s->divergence && s->slots && (s->codes.data || !s->codes.bytes);
+    return s->entry && s->waiting && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
@@ -41137,7 +40764,6 @@ void ddp__stager_free(ddp__stager *s)
     if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
     if (s->entry) DDP_FREE(s->entry);
     if (s->waiting) DDP_FREE(s->waiting);
-    if (s->divergence) DDP_FREE(s->divergence);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     DDP_FREE(s);
@@ -41248,8 +40874,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
     *turn = ddp__stager_turn(s, ticket);
 }
 
-/* Until the ticket is done, or the engine has it, or the stager has failed. */
-static ddp_status ddp__stager_until(ddp__stager *s, long ticket, int sent, ddp_error *err)
+ddp_status ddp__stager_wait(ddp__stager *s, long ticket, int sent, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
     int over;
@@ -41262,20 +40887,10 @@ static ddp_status ddp__stager_until(ddp__stager *s, long ticket, int sent, ddp_e
     return bad;
 }
 
-ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err)
-{
-    return ddp__stager_until(s, ticket, 0, err);
-}
-
-ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err)
-{
-    return ddp__stager_until(s, ticket, 1, err);
-}
-
 /* Only the context's thread submits, so that this is the last. */
 ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 {
-    DDP__TRY(ddp__stager_until(s, s->submitted - 1, 1, err));
+    DDP__TRY(ddp__stager_wait(s, s->submitted - 1, 1, err));
     return ddp__stager_error(s, err);
 }
 
@@ -41289,12 +40904,12 @@ ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
     return bad;
 }
 
-double ddp__stager_divergence(ddp__stager *s, int layer)
+double ddp__stager_divergence(ddp__stager *s, const double *of)
 {
     double x;
 
     pthread_mutex_lock(&s->lock);
-    x = s->divergence[layer];
+    x = *of;
     pthread_mutex_unlock(&s->lock);
     return x;
 }
@@ -41542,7 +41157,58 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
 }
 
 /* ==== run/collective.c ==== [run] */
-/* Messages that are waited for: plain collectives, and the library's own words. */
+/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from device to device;
+ * and messages that are waited for: plain collectives, and the library's own words. */
+
+ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
+{
+    *ticket = -1;
+    if (m->here && m->from_count == 1) there = 0;
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
+    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
+    return ddp__post_here(d, m, ticket, err);
+}
+
+ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
+    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
+}
+
+ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
+{
+    ddp_status s = DDP_OK;
+
+    if (!d->engine) return DDP_OK;
+    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
+    if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+    else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
+    else if (d->loaded) ddp__stager_hold(d->stager, ticket);
+    else s = ddp__stager_wait(d->stager, ticket, 0, err);
+    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
+    return s || !d->stager ? s : ddp__stager_error(d->stager, err);
+}
+
+ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
+{
+    if (!d->engine) return DDP_OK;
+    if (!d->stager) return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
+    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_wait(d->stager, ticket, 1, err);
+}
+
+ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
+{
+    if (d->stager) return ddp__stager_wait(d->stager, ticket, 0, err);
+    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+}
+
+int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
+{
+    if (!d->engine) return 1;
+    if (!d->stager) return ddp__engine_done(ddp__engine_of(d, link), ticket);
+    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
+}
 
 ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
 {
@@ -41570,6 +41236,8 @@ ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
     return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
 }
 
+/* ---- messages that are waited for ---- */
+
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     long ticket;
@@ -41577,7 +41245,7 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && d->stager) {
         DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
-        return ddp__stager_wait(d->stager, ticket, err);
+        return ddp__stager_wait(d->stager, ticket, 0, err);
     }
     DDP__TRY(ddp__post_flush(d, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
@@ -42113,9 +41781,9 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
 #define DDP__ENVIRON environ
 #endif
 
-typedef enum ddp__kind {
-    DDP__K_TEXT, DDP__K_FLAG, DDP__K_WHOLE, DDP__K_REAL, DDP__K_CHOICE, DDP__K_WIRE, DDP__K_STRATEGY, DDP__K_SERVERS,
-    DDP__K_DEFER, DDP__K_PAIR
+typedef enum ddp__kind { /* no number, whole numbers, real ones */
+    DDP__K_TEXT, DDP__K_PAIR, DDP__K_FLAG, DDP__K_WHOLE, DDP__K_CHOICE, DDP__K_WIRE, DDP__K_STRATEGY, DDP__K_SERVERS,
+    DDP__K_REAL, DDP__K_DEFER
 } ddp__kind;
 
 enum {
@@ -42134,7 +41802,7 @@ typedef struct ddp__knob {
     unsigned    flags;
     size_t      at, size;
     double      least, most;    /* beside the default; most 0: no limit */
-    const char *unit, *preset, *help;
+    const char *unit, *preset, *help; /* the unit of servers, defer and pairs: what values they have */
     const char *const *names;   /* of a choice, by value; that of 0 is the default's */
 } ddp__knob;
 
@@ -42197,7 +41865,8 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_R(clip_norm, "CLIP_NORM", DDP__JOINED, 0, 0, "", "none", "limit of the gradients' global norm"),
     DDP__OF_B(average_first, "AVERAGE_FIRST", DDP__JOINED, "average parameters as they stand before a step's update"),
     DDP__OF_B(average_state, "AVERAGE_STATE", DDP__JOINED, "average the optimizer's state with the parameters"),
-    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "periods", "1,1 with average_state", NULL,
+    DDP__KNOB(state_period, "STATE_PERIOD", PAIR, DDP__ALL, 1, 1000000, "1 to 1000000 periods each, or 0,0",
+              "1,1 with average_state", NULL,
               "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
     DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters", "whole layers",
               "dreamddp, enp: larger layers are averaged in equal parts"),
@@ -42223,12 +41892,13 @@ static const ddp__knob ddp__knobs[] = {
               "deft: updates for each step that the plan must reach"),
     DDP__OF_R(preserve, "PRESERVE", DDP__MATCH | DDP__FILL, DDP__ABOVE_0, 1e6, "", "0.01",
               "deft: how far from 1 the Preserver's ratio of losses may be"),
-    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 1, 65535, "", "none", NULL,
-              "bsp, asp, ssp, r2sp, osp: the last ranks"),
+    DDP__KNOB(servers, "SERVERS", SERVERS, DDP__MATCH, 0, 65535, "a number of ranks that serve, or colocated", "none",
+              NULL, "bsp, asp, ssp, r2sp, osp: the last ranks"),
     DDP__OF_N(staleness, "STALENESS", DDP__MATCH, 0, 0, "steps", "0", "ssp: that a worker may be ahead of the slowest"),
     DDP__OF_R(push_scale, "PUSH_SCALE", DDP__MATCH, DDP__ABOVE_0, 0, "", "1 / workers",
               "asp, ssp, r2sp: a push's update has this times the learning rate"),
-    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1, "", "auto", NULL,
+    DDP__KNOB(defer, "DEFER", DEFER, DDP__MATCH | DDP__ZERO, DDP__ABOVE_0, 1,
+              "auto, or a share of the model from 0 to 1", "auto", NULL,
               "osp: of the model's bytes those that may be late; auto is by the loss"),
     DDP__OF_C(lgp, "LGP", DDP__MATCH, ddp__lgps, "osp: what updates a late layer in the meantime"),
     DDP__OF_C(correct, "CORRECT", DDP__MATCH, ddp__corrects, "osp: when a late layer is corrected"),
@@ -42317,44 +41987,10 @@ ddp_transport ddp_transport_named(const char *name)
 
 int ddp_algorithm_named(const char *name, ddp_algorithm *out) { return ddp__chosen(ddp__algorithms, name, out); }
 int ddp_wire_named(const char *name, ddp_wire *out) { return ddp__chosen(ddp__wires, name, out); }
-int ddp_lgp_named(const char *name, ddp_lgp *out) { return ddp__chosen(ddp__lgps, name, out); }
-int ddp_correct_named(const char *name, ddp_correct *out) { return ddp__chosen(ddp__corrects, name, out); }
-int ddp_split_named(const char *name, ddp_osp_rule *out) { return ddp__chosen(ddp__splits, name, out); }
-int ddp_overlap_named(const char *name, ddp_overlap *out) { return ddp__chosen(ddp__overlaps, name, out); }
 
 const char *ddp_wire_name(ddp_wire wire)
 {
     return ddp__wires[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
-}
-
-int ddp_wire_set(ddp_config *c, const char *text)
-{
-    double fraction;
-
-    if (text && !strncmp(text, "topk:", 5)) {
-        if (!ddp__parse_double(text + 5, &fraction) || !(fraction > 0 && fraction <= 1)) return 0;
-        c->topk_fraction = fraction;
-        text = "topk";
-    }
-    return ddp_wire_named(text, &c->wire);
-}
-
-int ddp_servers_named(const char *name, int *out)
-{
-    long n = DDP_SERVERS_COLOCATED;
-
-    if (strcmp(name, "colocated") && (!ddp__parse_long(name, &n) || n < 0 || n > 65535)) return 0;
-    *out = (int)n;
-    return 1;
-}
-
-int ddp_defer_named(const char *name, double *out)
-{
-    double x = 0;
-
-    if (strcmp(name, "auto") && (!ddp__parse_double(name, &x) || !(x >= 0 && x <= 1))) return 0;
-    *out = strcmp(name, "auto") && !(x > 0) ? (double)DDP_DEFER_NONE : x;
-    return 1;
 }
 
 /* ---- rows ---- */
@@ -42373,8 +42009,8 @@ static double ddp__knob_number(const ddp__knob *r, const ddp_config *c)
     const void *at = ddp__knob_at(r, c);
     uint64_t large;
 
-    if (r->kind == DDP__K_TEXT || r->kind == DDP__K_PAIR) return 0;
-    if (r->kind == DDP__K_DEFER || r->kind == DDP__K_REAL)
+    if (r->kind <= DDP__K_PAIR) return 0;
+    if (r->kind >= DDP__K_REAL)
         return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
     if (r->size == sizeof(int)) return *(const int *)at;
     memcpy(&large, at, sizeof large);
@@ -42386,8 +42022,8 @@ static void ddp__knob_put(const ddp__knob *r, ddp_config *c, double x, long n)
     void *at = ddp__knob_at(r, c);
     const uint64_t large = (uint64_t)n;
 
-    if (r->kind == DDP__K_REAL && r->size == sizeof(float)) *(float *)at = (float)x;
-    else if (r->kind == DDP__K_REAL) *(double *)at = x;
+    if (r->kind >= DDP__K_REAL && r->size == sizeof(float)) *(float *)at = (float)x;
+    else if (r->kind >= DDP__K_REAL) *(double *)at = x;
     else if (r->size == sizeof(int)) *(int *)at = (int)n;
     else memcpy(at, &large, sizeof large);
 }
@@ -42429,9 +42065,8 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
     else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
     else if (r->names) ddp__choices(r->names, &t);
     else if (r->kind == DDP__K_TEXT) ddp__text_addf(&t, "text");
-    else if (r->kind == DDP__K_SERVERS) ddp__text_addf(&t, "a number of ranks that serve, or colocated");
-    else if (r->kind == DDP__K_DEFER) ddp__text_addf(&t, "auto, or a share of the model from 0 to 1");
-    else if (r->kind == DDP__K_PAIR) ddp__text_addf(&t, "1 to 1000000 periods each, or 0,0");
+    else if (r->kind == DDP__K_SERVERS || r->kind == DDP__K_DEFER || r->kind == DDP__K_PAIR)
+        ddp__text_addf(&t, "%s", unit);
     else if (r->kind == DDP__K_WHOLE) {
         if (r->most > 0) ddp__text_addf(&t, "%.0f to %.0f", r->least, r->most);
         else ddp__text_addf(&t, "%.0f or more", r->least);
@@ -42459,7 +42094,7 @@ static void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, cons
     else if (r->kind == DDP__K_PAIR) snprintf(out, room, "%d,%d", n[0], n[1]);
     else if (r->kind == DDP__K_SERVERS && x < 0) snprintf(out, room, "colocated");
     else if (r->flags & DDP__ZERO && x < 0) snprintf(out, room, "0");
-    else if (r->kind != DDP__K_REAL && r->kind != DDP__K_DEFER) snprintf(out, room, "%.0f", x);
+    else if (r->kind < DDP__K_REAL) snprintf(out, room, "%.0f", x);
     else snprintf(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
 }
 
@@ -42492,29 +42127,37 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     char *comma;
     int ok = 1;
 
+    if (r->kind == DDP__K_DEFER && !strcmp(text, "auto")) text = "";
     switch (*text ? r->kind : DDP__K_TEXT) {
     case DDP__K_TEXT:
         memset(at, 0, r->size);
         if (*text) memcpy(at, &text, sizeof text);
         break;
+    case DDP__K_SERVERS:
     case DDP__K_FLAG:
     case DDP__K_WHOLE:
     case DDP__K_REAL:
-        if (r->kind == DDP__K_REAL) ok = ddp__parse_double(text, &x);
+    case DDP__K_DEFER:
+        if (r->kind >= DDP__K_REAL) ok = ddp__parse_double(text, &x);
         else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
         if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
-        if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
+        if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) n = DDP_SERVERS_COLOCATED, ok = 1;
+        else if (x == 0 && r->flags & DDP__ZERO) n = -1, x = -1;
         else ok = ok && ddp__knob_fits(r, x);
         if (ok) ddp__knob_put(r, c, x, n);
         break;
-    case DDP__K_CHOICE: ok = ddp__chosen(r->names, text, at); break;
-    case DDP__K_WIRE: ok = ddp_wire_set(c, text); break;
+    case DDP__K_CHOICE:
+    case DDP__K_WIRE:
+        if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
+            ok = ddp__parse_double(text + 5, &x) && x > 0 && x <= 1;
+            if (ok) c->topk_fraction = x, text = "topk";
+        }
+        ok = ok && ddp__chosen(r->names, text, at);
+        break;
     case DDP__K_STRATEGY:
         ok = list->named(text) != DDP_STRATEGY_DEFAULT;
         if (ok) c->strategy = list->named(text);
         break;
-    case DDP__K_SERVERS: ok = ddp_servers_named(text, (int *)at); break;
-    case DDP__K_DEFER: ok = ddp_defer_named(text, (double *)at); break;
     case DDP__K_PAIR:
         n = second = strtol(text, &comma, 10);
         ok = comma > text && (!*comma || (*comma == ',' && ddp__parse_long(comma + 1, &second)));
@@ -43036,8 +42679,9 @@ void ddp__config_free(ddp_config *c)
     memset(c, 0, sizeof *c);
 }
 
-/* ==== run/spawn.c ==== [run] */
-/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed. */
+/* ==== run/launch.c ==== [run] */
+/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as threads;
+ * and ddp_launch, which gives each a context. */
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -43348,16 +42992,89 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     return DDP_OK;
 }
 
+/* ---- ddp_launch ---- */
+
+typedef struct ddp__launch {
+    const ddp_config *cfg;
+    const ddp__strategies *list;
+    int (*fn)(ddp_ctx *, void *);
+    void    *user;
+    ddp__hub *hub;
+} ddp__launch;
+
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
+{
+    const ddp__launch *L = (const ddp__launch *)user;
+    ddp_config cfg = *L->cfg;
+    ddp_ctx *d;
+    int code;
+
+    cfg.rank = rank;
+    if (*addr) cfg.addr = addr;
+    d = ddp__open(&cfg, L->list, L->hub, listen_fd, err);
+    if (!d) {
+        if (L->hub) ddp__hub_leave(L->hub, rank); /* or the others would wait for its first byte */
+        return err->code;
+    }
+    code = L->fn(d, L->user);
+    if (d->host.error.code) {
+        *err = d->host.error;
+        code = (int)d->host.error.code;
+    } else if (code) {
+        if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
+        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
+                  d->rank, code, ddp_status_text((ddp_status)code));
+    }
+    ddp_close(d);
+    return (ddp_status)code;
+}
+
+int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
+                    int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
+{
+    ddp_strategy_ops ops;
+    ddp_config cfg;
+    ddp_error local;
+    ddp__launch L = {&cfg, list, fn, user, NULL};
+    ddp__env env;
+    ddp_status s;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    memset(&env, 0, sizeof env);
+    if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
+    cfg = *given;
+    if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
+    /* one worker, or one rank of a world whose other ranks are started elsewhere */
+    if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
+    /* every rank would fail in the same way: once is enough */
+    DDP__DO(ddp__config_resolve(given, list, &cfg, &ops, err));
+    if (cfg.transport == DDP_MPI) {
+        s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
+                      "the command", cfg.world);
+    } else if (cfg.transport == DDP_THREADS) {
+        L.hub = ddp__hub_new(cfg.world);
+        if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
+            ddp__hub_free(L.hub);
+            L.hub = NULL;
+        }
+        s = L.hub ? ddp__spawn_threads(cfg.world, ddp__launch_rank, &L, err)
+                  : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
+        if (L.hub) ddp__hub_free(L.hub);
+    } else {
+        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0), cfg.cancel, 0,
+                       ddp__launch_rank, &L, err);
+    }
+    ddp__config_free(&cfg);
+    return (int)s;
+}
+
 /* ==== run/sites.c ==== [run] */
 /* Groups of ranks, and averages in two levels: the ranks of a site sum each a segment, those of one place in all sites
  * sum theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread
  * the result. What crosses sites travels in the coding of the message, what stays inside as floats. Sums go in rank
  * order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
-
-typedef struct ddp__levels {
-    ddp_sites site;
-    int       one; /* site is all there is: floats, in one level */
-} ddp__levels;
 
 /* ---- which ranks ---- */
 
@@ -43466,12 +43183,12 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
-    ddp__levels *v;
+    ddp_sites *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
-    v = (ddp__levels *)ddp__calloc(1, sizeof *v);
+    v = (ddp_sites *)ddp__calloc(1, sizeof *v);
     d->levels = v;
     if (!list || !v) {
         if (list) DDP_FREE(list);
@@ -43482,10 +43199,9 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    v->one = alike;
-    if (v->one) v->site.members = d->world;
-    for (int link = 0; link < ddp_links(d) && !v->one; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!v->one && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &v->site, list);
+    if (alike) v->members = d->world;
+    for (int link = 0; link < ddp_links(d) && !alike; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, v, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
@@ -43509,7 +43225,7 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
@@ -43526,7 +43242,7 @@ int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)
 {
     *part = *m;
-    part->group = d->levels->site.across;
+    part->group = d->levels->across;
     part->mean = 0;
     part->scale = 1.0f / (float)d->world;
     part->divergence = NULL;
@@ -43537,7 +43253,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     ddp_message one = *m;
 
-    if (d->levels->one) {
+    if (d->levels->members == d->world) { /* a site is all there is: floats, in one level */
         one.coding = DDP_AS_FLOAT;
         one.residual = NULL;
     } else {
@@ -43547,13 +43263,16 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     return ddp__engine_submit(ddp__engine_of(d, m->link), &one, ticket, err);
 }
 
-/* ==== run/nccl.c ==== [run] */
-/* Averages from device to device, over the network that the devices have of their own (NCCL).
+/* ==== run/device.c ==== [run] */
+/* A context on a device: opening its backend, what is checked and waited for there, and averages from device to device,
+ * over the network that the devices have of their own (NCCL).
  *
  * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
  * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
- * two links, the engine the other (transfers.c). */
+ * two links, the engine the other (planning.c). */
+
+/* ---- from device to device ---- */
 
 /* An average, until it is held. */
 typedef struct ddp__crossing {
@@ -43588,7 +43307,8 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
                      "rank must run the same steps", gone, d->rank);
 }
 
-ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
+/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 {
     const double until = ddp_now() + d->cfg.peer_timeout_s;
     ddp_error why;
@@ -43607,7 +43327,7 @@ ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
                      "steps", gone, d->rank);
 }
 
-ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
+static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
@@ -43638,7 +43358,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__nccl_stop(ddp_ctx *d)
+static void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
 
@@ -43648,7 +43368,7 @@ void ddp__nccl_stop(ddp_ctx *d)
     d->joined = 0;
 }
 
-void ddp__nccl_close(ddp_ctx *d)
+static void ddp__nccl_close(ddp_ctx *d)
 {
     struct ddp__nccl *x = d->nccl;
 
@@ -43720,15 +43440,12 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
         unsigned turn = 0;
         int held = 0;
         if (c->ticket >= 0 && d->loaded) ddp__stager_flag(d->stager, c->ticket, &held, &turn);
-        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, err));
+        else if (c->ticket >= 0) DDP__TRY(ddp__stager_wait(d->stager, c->ticket, 0, err));
         DDP__TRY(b->spread(d->host.device, slot, held, turn, c->data, c->count, c->arrays, err));
     }
     b->finish(d->host.device, slot);
     return DDP_OK;
 }
-
-/* ==== run/device.c ==== [run] */
-/* A context on a device: opening its backend, and what is checked and waited for there. */
 
 /* ---- opening ---- */
 
@@ -43979,60 +43696,6 @@ void ddp__coded_fold(ddp_ctx *d)
     if (!d->coded_there) return;
     b->axpy(d->host.device, d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
     b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
-}
-
-/* ==== run/post.c ==== [run] */
-/* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
- * device to device. */
-
-ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
-{
-    *ticket = -1;
-    if (m->here && m->from_count == 1) there = 0;
-    if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
-    if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
-    return ddp__post_here(d, m, ticket, err);
-}
-
-ddp_status ddp__post_here(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
-{
-    if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
-    return ddp__engine_submit(ddp__engine_of(d, m->link), m, ticket, err);
-}
-
-ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
-{
-    ddp_status s = DDP_OK;
-
-    if (!d->engine) return DDP_OK;
-    ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-    else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
-    else if (d->loaded) ddp__stager_hold(d->stager, ticket);
-    else s = ddp__stager_wait(d->stager, ticket, err);
-    ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
-    return s || !d->stager ? s : ddp__stager_error(d->stager, err);
-}
-
-ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)
-{
-    if (!d->engine) return DDP_OK;
-    if (!d->stager) return ddp__engine_wait_input(ddp__engine_of(d, link), ticket, err);
-    return ticket < -1 ? ddp__nccl_hold(d, ticket, err) : ddp__stager_sent(d->stager, ticket, err);
-}
-
-ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err)
-{
-    if (d->stager) return ddp__stager_wait(d->stager, ticket, err);
-    return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-}
-
-int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
-{
-    if (!d->engine) return 1;
-    if (!d->stager) return ddp__engine_done(ddp__engine_of(d, link), ticket);
-    return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
 }
 
 /* ==== run/average.c ==== [run] */
@@ -44293,7 +43956,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, layer) : u->divergence;
+    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, &u->divergence) : u->divergence;
     u->averaged += u->moving;
     if (u->averaged >= ddp_parts_of(d, layer)) {
         u->last_divergence = u->part_divergence;
@@ -44397,22 +44060,16 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     const int most = m->from_count + m->to_count;
-    float *from, *to;
-    ddp__walk w;
-    size_t n;
 
     if (p->room < most) {
-        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
+        ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, (size_t)most * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
         p->sum = grown;
         p->room = most;
     }
-    w = ddp__walk_of(m->from, m->from_count, m->to, m->to_count);
-    for (p->sums = 0; (n = ddp__walk_next(&w, &from, &to)) > 0; p->sums++) {
-        p->sum[2 * p->sums].data = from;
-        p->sum[2 * p->sums + 1].data = to;
-        p->sum[2 * p->sums].count = p->sum[2 * p->sums + 1].count = n;
-    }
+    p->from = m->from_count;
+    p->to = m->to_count;
+    for (int i = 0; i < most; i++) p->sum[i] = i < p->from ? m->from[i] : m->to[i - p->from];
     return DDP_OK;
 }
 
@@ -44443,7 +44100,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
 
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
-    p->sums = 0;
+    p->to = 0;
     if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or the stager */
         DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
@@ -44525,6 +44182,9 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
+    float *from, *to;
+    ddp__walk w;
+    size_t n;
 
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
@@ -44535,8 +44195,8 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
-    for (int i = 0; i < held.sums; i++)
-        ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
+    w = ddp__walk_of(held.sum, held.from, held.sum + held.from, held.to);
+    while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
 }
 
@@ -44546,7 +44206,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
-    if (p && p->sums) return 0; /* `from` is taken until the message is held */
+    if (p && p->to) return 0; /* `from` is taken until the message is held */
     return p ? (int)ddp__post_hold_input(d, p->link, p->ticket, &d->host.error) : 0;
 }
 
@@ -44718,11 +44378,6 @@ const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
     return *count ? d->unit[layer].other : NULL;
 }
 
-int ddp_group_size(const ddp_ctx *d, int group)
-{
-    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
-}
-
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
@@ -44771,9 +44426,9 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
     return DDP__EVENT(d, drain, (d, d->self));
 }
 
-/* ==== run/meter.c ==== [run] */
-/* The link meter: transfers of one size after the other, each repeated until it is settled; and what
- * averages over a link take. */
+/* ==== run/timing.c ==== [run] */
+/* What the layers and the links take: from FLOPs and the links as configured, or as hooks and probes measured it, the
+ * same on all ranks. The meter: transfers of one size after the other, each repeated until it is settled. */
 
 enum {
     DDP__METER_LEAST = 3,
@@ -44873,22 +44528,18 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
 
 ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 {
-    float *x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
-    ddp_piece *list = (ddp_piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list);
+    float x[DDP__PROBE_FLOATS];
+    ddp_piece list[DDP__PROBE_MOST];
     ddp__meter meter;
-    ddp_status s = DDP_OK;
     int pieces = 0;
 
+    memset(x, 0, sizeof x);
     memset(&meter, 0, sizeof meter);
-    if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
+    for (int i = 0; i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
-    if (s == DDP_OK) s = ddp__probe_sizes(d, link, list, &meter, &pieces, err);
-    DDP_FREE(list);
-    DDP_FREE(x);
-    DDP__TRY(s);
+    DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
     if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
@@ -44929,34 +44580,30 @@ static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
     for (; i < n; i++) list[i].count = 1; /* none sends */
 }
 
-/* No more at once than are in flight at a time, lest the others' delays be counted. Short messages travel in another way
- * than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen. The median counts:
- * of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
-ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
+/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
+ * the first one's. No more at once than are in flight at a time, lest the others' delays be counted. Short messages
+ * travel in another way than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen.
+ * The median counts: of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
+static ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
 {
     const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
     double one, all, more[DDP__BURSTS], bytes = 0;
     ddp_piece list[DDP__BURST];
-    ddp_status s = DDP_OK;
-    float *x;
+    float x[DDP__PROBE_FLOATS];
 
     *out = 0;
     if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
-    x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
-    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    memset(list, 0, sizeof list);
+    memset(x, 0, sizeof x);
     ddp__burst_sizes(d, list, n);
     for (int i = 0; i < n; i++) {
         list[i].data = x;
         if (i > 0) bytes += (double)(list[i].count * sizeof *x);
     }
-    for (int i = 0; i < DDP__BURSTS && s == DDP_OK; i++) {
-        s = ddp__probe_burst(d, link, list, 1, &one, err);
-        if (s == DDP_OK) s = ddp__probe_burst(d, link, list, n, &all, err);
-        if (s == DDP_OK) more[i] = all - one;
+    for (int i = 0; i < DDP__BURSTS; i++) {
+        DDP__TRY(ddp__probe_burst(d, link, list, 1, &one, err));
+        DDP__TRY(ddp__probe_burst(d, link, list, n, &all, err));
+        more[i] = all - one;
     }
-    DDP_FREE(x);
-    DDP__TRY(s);
     qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
     *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
     if (!(*out > 0)) *out = 0;
@@ -44985,9 +44632,7 @@ ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
     return k;
 }
 
-/* ==== run/timing.c ==== [run] */
-/* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
- * the same on all ranks. */
+/* ---- layers ---- */
 
 static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
@@ -45662,23 +45307,16 @@ enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
 static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: what the system takes for itself */
 
-static int ddp__pace_order(const void *a, const void *b)
-{
-    float p = *(const float *)a, q = *(const float *)b;
-
-    return (p > q) - (p < q);
-}
-
 /* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
-    float *sorted = d->pace + d->team_size;
+    double *sorted = d->pace + d->team_size;
     int n = 0;
 
     for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
-    qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
-    return n ? (double)sorted[(n - 1) / 2] : 0;
+    qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
+    return n ? sorted[(n - 1) / 2] : 0;
 }
 
 /* The newest note; all ranks have it, one of them says it. */
@@ -45695,21 +45333,19 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 /* A note and a line when somebody becomes slow, changes by a fifth, or is slow no more. */
 static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
-    int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
-    if (ratio < ddp__pace_slow || (double)d->pace[slowest] - median_s < ddp__pace_floor) {
+    if (ratio < ddp__pace_slow || d->pace[slowest] - median_s < ddp__pace_floor) {
         d->pace_told = 0;
         if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, d->pace_rank, median_s, (double)d->pace[d->pace_place]);
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s, d->pace[d->pace_place]);
         ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
-    if (told > 0 && rank == d->pace_rank && fabs(ratio / told - 1) < 0.2) return;
+    if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
     d->pace_told = ratio;
-    d->pace_rank = rank;
     d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, rank, median_s, (double)d->pace[slowest]);
+    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest]);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -45722,7 +45358,7 @@ static void ddp__pace_judge(ddp_ctx *d)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = (double)d->pace[slowest] / median;
+    d->stats.slow_ratio = d->pace[slowest] / median;
     d->stats.median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
 }
@@ -45733,8 +45369,7 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
                                         (size_t)d->team_size * sizeof *d->pace);
 
-    d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
-    d->stats.compute_s = (double)d->pace[d->team_place];
+    d->stats.compute_s = d->pace[d->team_place] = d->compute_sum_s / (double)d->compute_steps;
     d->compute_sum_s = 0;
     d->compute_steps = 0;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
@@ -45762,7 +45397,7 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== run/state.c ==== [run] */
-/* What a context is made of, as a list for checkpoints and newcomers. */
+/* What a context is made of, as a list for checkpoints and newcomers; saving and loading it. */
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 
@@ -45995,6 +45630,138 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     return DDP_OK;
 }
 
+/* ---- saving and loading ---- */
+
+static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__worker s;
+    ddp_status code;
+
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
+    if (code == DDP_OK) d->saves_as = s.run;
+    ddp__worker_free(&s);
+    return code;
+}
+
+/* What the workers tell before a checkpoint: where, and how far they are. */
+typedef struct ddp__save_word {
+    int64_t step, taken;
+    int32_t keep, unused;
+    char    folder[1000];
+} ddp__save_word;
+
+/* Of the lowest worker that lives, to all. */
+static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
+{
+    ddp__save_word *all;
+    ddp_status s;
+    int r = 0;
+
+    if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
+    all = (ddp__save_word *)ddp__calloc((size_t)d->world, sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", d->world);
+    all[d->rank] = *w;
+    s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
+    while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
+    if (s == DDP_OK && r < d->world) *w = all[r];
+    else if (s == DDP_OK) s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
+    DDP_FREE(all);
+    return s;
+}
+
+static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__save_word w;
+
+    if (!ddp_servers(d)) return DDP_OK;
+    if (strlen(folder) >= sizeof w.folder)
+        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
+                         (int)sizeof w.folder - 1);
+    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
+    memset(&w, 0, sizeof w);
+    w.step = d->step;
+    w.taken = d->taken;
+    w.keep = keep;
+    snprintf(w.folder, sizeof w.folder, "%s", folder);
+    return ddp__save_told(d, &w, err);
+}
+
+ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
+{
+    ddp__save_word w;
+
+    memset(&w, 0, sizeof w);
+    DDP__TRY(ddp__save_told(d, &w, err));
+    d->step = (long)w.step;
+    d->taken = w.taken;
+    return ddp__checkpoint_now(d, w.folder, w.keep, err);
+}
+
+static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__tell_servers(d, folder, keep, err));
+    return ddp__checkpoint_now(d, folder, keep, err);
+}
+
+int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
+{
+    DDP__ENTER(d);
+    if (!folder || !*folder || keep < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
+    if (d->at.phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
+                              "after ddp_step_end", d->step);
+    return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+/* Of other stages or replicas, or of another run's averages. */
+static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
+{
+    if (!d->cut || !d->cut->residuals) return;
+    memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
+    if (d->rank == 0)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s is of other stages or replicas, or of another "
+                 "strategy or period: what edges had cut off begins at zero", folder);
+}
+
+static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
+{
+    ddp__worker s;
+    ddp__loaded of = {0, 0, 0};
+    ddp_status code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
+    if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
+    if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
+                 folder, d->ops.name);
+    *world = of.world;
+    ddp__worker_free(&s);
+    return code;
+}
+
+int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
+{
+    int of = 0;
+
+    DDP__ENTER(d);
+    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
+    if (d->step || d->at.phase != DDP__OUTSIDE)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
+    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (world) *world = of;
+    return 0;
+}
+
 /* ==== run/connect.c ==== [run] */
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
 
@@ -46157,7 +45924,6 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    ddp__setting setting[DDP__JOIN_SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
     memset(l, 0, sizeof *l);
@@ -46169,11 +45935,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    l->settings = ddp__settings(d, 1, setting);
-    for (int i = 0; i < l->settings; i++) {
-        l->name[i] = setting[i].name;
-        l->value[i] = setting[i].value;
-    }
+    l->settings = ddp__settings(d, 1, l->setting);
 }
 
 /* ---- members ---- */
@@ -46350,8 +46112,10 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/spans.c ==== [run] */
-/* What lies in two layers: the same arrays once more are a tied weight, anything else is a mistake. */
+/* ==== run/start.c ==== [run] */
+/* The start of a session: layers are frozen, compared across ranks and made equal. */
+
+/* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake ---- */
 
 typedef struct ddp__array {
     const float *from, *to;
@@ -46402,7 +46166,7 @@ static void ddp__arrays_tie(ddp_ctx *d, const ddp__array *x, int n)
     }
 }
 
-ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
+static ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
 {
     const ddp__array *far; /* that which reaches furthest so far */
     ddp__array *all;
@@ -46430,9 +46194,6 @@ ddp_status ddp__spans_settle(ddp_ctx *d, ddp_error *err)
     DDP_FREE(all);
     return err->code;
 }
-
-/* ==== run/start.c ==== [run] */
-/* The start of a session: layers are frozen, compared across ranks and made equal. */
 
 /* ---- memory of the layers ---- */
 
@@ -46467,9 +46228,12 @@ static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
     u->trained += k->count;
 }
 
+/* Room for the lists, and another where what averaging moves does not always go whole. */
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
+    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
+    int parts;
 
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
     u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
@@ -46486,34 +46250,25 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
         else u->other[u->others++] = values;
     }
-    u->ticket = u->other_ticket = -1;
     u->forward_step = -1;
-    return DDP_OK;
-}
-
-/* Room for the lists of what does not go whole. */
-static ddp_status ddp__unit_moved(const ddp_ctx *d, ddp__unit *u, ddp_error *err)
-{
-    const int parts = ddp_parts_of(d, (int)(u - d->unit)), arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
-    const size_t most = (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
-
+    parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__calloc(most, sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__calloc((size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks,
+                                        sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
-    if (u->state_count) {
-        u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
-        if (!u->state)
-            return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
-                             u->state_count * sizeof(float));
-        if (d->cfg.average_state) {
-            const ddp_piece state = {{u->state}, u->state_count};
-            u->average[u->averages++] = u->other[u->others++] = state;
-        }
+    if (u->state_count == 0) return DDP_OK;
+    u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
+    if (!u->state)
+        return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory for %zu bytes of optimizer state", DDP__LAYER(u->name),
+                         u->state_count * sizeof(float));
+    if (d->cfg.average_state) {
+        const ddp_piece state = {{u->state}, u->state_count};
+        u->average[u->averages++] = u->other[u->others++] = state;
     }
     return DDP_OK;
 }
@@ -46569,10 +46324,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < d->layers; l++) {
-        DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
-        DDP__TRY(ddp__unit_moved(d, &d->unit[l], err));
-    }
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
     DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
@@ -46582,7 +46334,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    d->pace = (float *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->pace = (double *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
     d->pace_ticket = -1;
     if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
         !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
@@ -46618,20 +46370,6 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     d->team_place = d->rank;
     for (i = 0; i < d->team_size; i++)
         if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
-    return DDP_OK;
-}
-
-/* Whether all ranks see teams ([world]; < 0: lost) the same; and the layers' groups. */
-static ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
-{
-    for (int i = 0; i < d->team_size; i++) {
-        const int r = ddp__team_rank(d, i), team = teams[r];
-        if (team < 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must register the same "
-                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
-                         !team ? "none or to several" : "another");
-    }
     return DDP_OK;
 }
 
@@ -46749,6 +46487,20 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
     return DDP_OK;
 }
 
+/* Whether the ranks of this one's team see it the same. */
+static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
+{
+    for (int i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = (int)all[r].team;
+        if (all[r].version == 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
 /* What a rank tells of a layer when models differ. */
 typedef struct ddp__shape_word {
     uint64_t hash, count;
@@ -46811,24 +46563,23 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
     ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int)), *own;
-    int *place, equal = 1, mixed = 0;
+    int *site, equal = 1, mixed = 0;
     ddp_status s;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
     own = all + d->rank;
-    place = (int *)(void *)(all + world);
+    site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    for (int r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
-    if (s == DDP_OK) s = ddp__team_agree(d, place, err);
+    if (s == DDP_OK) s = ddp__team_agree(d, all, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     for (int r = 0; r < d->world; r++) {
-        place[r] = (int)all[r].site;
+        site[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;
     }
-    if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
+    if (s == DDP_OK && equal) s = ddp__levels_open(d, site, err);
     DDP_FREE(all);
     if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
     return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
@@ -46920,139 +46671,6 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;
-}
-
-/* ==== run/checkpoint.c ==== [run] */
-/* Saving and loading a context. */
-
-static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
-    if (code == DDP_OK) d->saves_as = s.run;
-    ddp__worker_free(&s);
-    return code;
-}
-
-/* What the workers tell before a checkpoint: where, and how far they are. */
-typedef struct ddp__save_word {
-    int64_t step, taken;
-    int32_t keep, unused;
-    char    folder[1000];
-} ddp__save_word;
-
-/* Of the lowest worker that lives, to all. */
-static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
-{
-    ddp__save_word *all;
-    ddp_status s;
-    int r = 0;
-
-    if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
-    all = (ddp__save_word *)ddp__calloc((size_t)d->world, sizeof *all);
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", d->world);
-    all[d->rank] = *w;
-    s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
-    while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
-    if (s == DDP_OK && r < d->world) *w = all[r];
-    else if (s == DDP_OK) s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
-    DDP_FREE(all);
-    return s;
-}
-
-static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    ddp__save_word w;
-
-    if (!ddp_servers(d)) return DDP_OK;
-    if (strlen(folder) >= sizeof w.folder)
-        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
-                         (int)sizeof w.folder - 1);
-    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
-    memset(&w, 0, sizeof w);
-    w.step = d->step;
-    w.taken = d->taken;
-    w.keep = keep;
-    snprintf(w.folder, sizeof w.folder, "%s", folder);
-    return ddp__save_told(d, &w, err);
-}
-
-ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
-{
-    ddp__save_word w;
-
-    memset(&w, 0, sizeof w);
-    DDP__TRY(ddp__save_told(d, &w, err));
-    d->step = (long)w.step;
-    d->taken = w.taken;
-    return ddp__checkpoint_now(d, w.folder, w.keep, err);
-}
-
-static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__strategy_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__tell_servers(d, folder, keep, err));
-    return ddp__checkpoint_now(d, folder, keep, err);
-}
-
-int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
-{
-    DDP__ENTER(d);
-    if (!folder || !*folder || keep < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->at.phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
-                              "after ddp_step_end", d->step);
-    return ddp__save(d, folder, keep, &d->host.error) ? ddp__ctx_fail(d, &d->host.error) : 0;
-}
-
-/* Of other stages or replicas, or of another run's averages. */
-static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
-{
-    if (!d->cut || !d->cut->residuals) return;
-    memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
-    if (d->rank == 0)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s is of other stages or replicas, or of another "
-                 "strategy or period: what edges had cut off begins at zero", folder);
-}
-
-static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
-{
-    ddp__worker s;
-    ddp__loaded of = {0, 0, 0};
-    ddp_status code;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
-    if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
-    if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
-    if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
-    if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
-        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
-                 folder, d->ops.name);
-    *world = of.world;
-    ddp__worker_free(&s);
-    return code;
-}
-
-int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
-{
-    int of = 0;
-
-    DDP__ENTER(d);
-    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (d->step || d->at.phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
-    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (world) *world = of;
-    return 0;
 }
 
 /* ==== run/serve.c ==== [run] */
@@ -47255,8 +46873,8 @@ enum {
 
 /* What two ranks say to each other between transfers. */
 typedef struct ddp__probe_word {
-    double next;   /* another ping follows; bytes of the next transfer, 0: none; a ping's time */
-    double wall_s; /* clock of who answers */
+    double next;   /* bytes of the transfer that follows; 0: this is a ping; < 0: no more comes */
+    double wall_s; /* clock of who answers; of the last word a ping's time */
     double lay_s;  /* how long the question lay there, until the rank woke up */
 } ddp__probe_word;
 
@@ -47314,14 +46932,12 @@ static double ddp__lay(ddp__prober *q, double since)
 static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
-    int n;
+    int n = -1; /* the first wakes everybody up, and is not kept */
 
-    for (n = -1; n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
+    for (; n < DDP__PINGS && (n < DDP__PINGS_LEAST || ddp_now() < begin + 3); n++) {
         ddp__probe_word w;
         double t0, w0, asked;
-        int enough = n + 1 >= DDP__PINGS || (n + 1 >= DDP__PINGS_LEAST && ddp_now() > begin + 3);
         memset(&w, 0, sizeof w);
-        w.next = !enough;
         w0 = ddp__wall();
         t0 = ddp_now();
         DDP__DO(ddp__say(q, &w, peer));
@@ -47334,9 +46950,6 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
             shortest = trip[n];
             out->offset_s = w.wall_s - w.lay_s - (w0 + asked - t0) - shortest / 2;
         }
-        if (!enough) continue;
-        n++;
-        break;
     }
     qsort(trip, (size_t)n, sizeof *trip, ddp__rising);
     out->ping_s = trip[0] / 2;
@@ -47344,23 +46957,9 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
     return 0;
 }
 
-static int ddp__pong(ddp__prober *q, int peer)
-{
-    ddp__probe_word w;
-
-    do {
-        double since = ddp_now();
-        DDP__DO(ddp__hear(q, &w, peer));
-        w.lay_s = ddp__lay(q, since);
-        w.wall_s = ddp__wall();
-        DDP__DO(ddp__say(q, &w, peer));
-    } while (w.next > 0);
-    return 0;
-}
-
 /* ---- transfers ---- */
 
-/* The way back of the last word is half a round trip. */
+/* The way back of the answer is half a round trip. */
 static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, double *seconds)
 {
     ddp__probe_word w;
@@ -47368,9 +46967,7 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 
     memset(&w, 0, sizeof w);
     w.next = (double)bytes;
-    *seconds = 0;
     DDP__DO(ddp__say(q, &w, peer));
-    if (bytes == 0) return 0;
     since = ddp_now();
     DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
     DDP__DO(ddp__hear(q, &w, peer));
@@ -47397,7 +46994,8 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     const int first = q->n;
-    double best, data, none;
+    ddp__probe_word over = {-1, out->ping_s, 0};
+    double best, data;
     size_t bytes = DDP__PROBE_SMALL;
 
     q->bytes[q->n] = sizeof(ddp__probe_word);
@@ -47408,42 +47006,37 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
     if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     else bytes = DDP__PROBE_SMALL;
-    DDP__DO(ddp__transfer(q, peer, 0, 0, &none));
+    DDP__DO(ddp__say(q, &over, peer));
     data = best - out->ping_s;
     out->rate = (double)bytes / (data > best / 2 ? data : best);
     return (int)ddp_link_fit(q->bytes + first, q->seconds + first, q->n - first, &out->link, &q->d->host.error);
 }
 
-static int ddp__sink(ddp__prober *q, int peer)
+/* Answers pings and transfers until no more comes: *w is the last word. */
+static int ddp__probe_answer(ddp__prober *q, int peer, ddp__probe_word *w)
 {
-    ddp__probe_word w;
-
     for (;;) {
         const double since = ddp_now();
-        DDP__DO(ddp__hear(q, &w, peer));
-        if (!(w.next > 0 && w.next <= (double)DDP__PROBE_LARGE)) return 0;
-        DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer));
-        w.lay_s = ddp__lay(q, since);
-        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__hear(q, w, peer));
+        if (!(w->next >= 0 && w->next <= (double)DDP__PROBE_LARGE)) return 0;
+        if (w->next > 0) DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w->next, peer));
+        w->lay_s = ddp__lay(q, since);
+        w->wall_s = ddp__wall();
+        DDP__DO(ddp__say(q, w, peer));
     }
 }
 
 static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
-    ddp__probe_word w;
+    ddp__probe_word last;
 
-    memset(&w, 0, sizeof w);
     if (q->d->rank < peer) {
         DDP__DO(ddp__ping(q, peer, out));
-        w.next = out->ping_s;
-        DDP__DO(ddp__say(q, &w, peer));
         DDP__DO(ddp__source(q, peer, out));
-        return ddp__sink(q, peer);
+        return ddp__probe_answer(q, peer, &last);
     }
-    DDP__DO(ddp__pong(q, peer));
-    DDP__DO(ddp__hear(q, &w, peer));
-    out->ping_s = w.next;
-    DDP__DO(ddp__sink(q, peer));
+    DDP__DO(ddp__probe_answer(q, peer, &last));
+    out->ping_s = last.wall_s;
     return ddp__source(q, peer, out);
 }
 
@@ -47722,12 +47315,6 @@ int ddp_backward_end(ddp_ctx *d, int layer)
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
-static void ddp__zero_there(ddp_ctx *d, float *x, size_t n)
-{
-    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, 0);
-    else memset(x, 0, n * sizeof *x);
-}
-
 int ddp_skip(ddp_ctx *d, int layer)
 {
     ddp_status s;
@@ -47738,7 +47325,8 @@ int ddp_skip(ddp_ctx *d, int layer)
     if (s == DDP_OK) {
         u = &d->unit[layer];
         u->skipped = u->passes == 0;
-        for (int i = 0; u->skipped && i < u->gradients; i++) ddp__zero_there(d, u->gradient[i].data, u->gradient[i].count);
+        for (int i = 0; u->skipped && i < u->gradients; i++)
+            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
         if (u->passes < d->cfg.micro_batches) u->passes = d->cfg.micro_batches - 1;
         s = ddp__gradient_ready(d, layer);
     }
@@ -47908,24 +47496,15 @@ int ddp_serve(ddp_ctx *d)
 /* ==== run/session.c ==== [run] */
 /* Opening and closing a context, and what can be asked of it. */
 
-static const ddp__hooks *ddp__session_hooks(void)
-{
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
-                                     ddp__last_pass};
-
-    return &table;
-}
-
-/* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
-static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1; }
-
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
+    static const ddp__hooks hooks = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
     ddp__wire *wire = NULL;
 
     d->host.allocator = d->cfg.allocator;
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
-    d->host.hooks = ddp__session_hooks();
+    d->host.hooks = &hooks;
     d->host.seed = d->cfg.seed;
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
@@ -47948,7 +47527,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         wire->table->close(wire);
         return err->code;
     }
-    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, ddp__first_ids(d->met), &d->engine, err));
+    DDP__TRY(ddp__engine_start(d, wire, &d->links[0], 0, d->met < d->world ? ((uint64_t)1 << d->met) - 1 : 0,
+                               &d->engine, err));
     DDP__TRY(ddp__open_second(d, hub, err));
     return ddp__computing_open(d, err);
 }
@@ -48243,95 +47823,6 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
     return 0;
 }
 
-/* ==== run/launch.c ==== [run] */
-/* ddp_launch: the ranks of one machine. */
-
-typedef struct ddp__launch {
-    const ddp_config *cfg;
-    const ddp__strategies *list;
-    int (*fn)(ddp_ctx *, void *);
-    void    *user;
-    ddp__hub *hub;
-} ddp__launch;
-
-static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd, ddp_error *err)
-{
-    ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
-    int code;
-
-    if (!d) {
-        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
-        return err->code;
-    }
-    code = L->fn(d, L->user);
-    if (d->host.error.code) {
-        *err = d->host.error;
-        code = (int)d->host.error.code;
-    } else if (code) {
-        if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
-        ddp__fail(err, (ddp_status)code, "rank %d returned %d (%s) without an error of the context",
-                  d->rank, code, ddp_status_text((ddp_status)code));
-    }
-    ddp_close(d);
-    return (ddp_status)code;
-}
-
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
-{
-    const ddp__launch *L = (const ddp__launch *)user;
-    ddp_config cfg = *L->cfg;
-
-    cfg.rank = rank;
-    if (addr && *addr) cfg.addr = addr;
-    return ddp__launch_run(L, &cfg, listen_fd, err);
-}
-
-int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
-                    int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
-{
-    ddp_strategy_ops ops;
-    ddp_config cfg;
-    ddp_error local;
-    ddp__launch L = {&cfg, list, fn, user, NULL};
-    ddp__env env;
-    ddp_status s;
-
-    if (!err) err = &local;
-    memset(err, 0, sizeof *err);
-    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
-    memset(&env, 0, sizeof env);
-    if (!given->no_env) {
-        s = ddp__env_read(&env, err);
-        if (s != DDP_OK) return (int)s;
-    }
-    cfg = *given;
-    if (env.launcher) { /* a launcher made the ranks: this is one of them */
-        cfg.rank = cfg.world = 0;
-        return (int)ddp__launch_run(&L, &cfg, -1, err);
-    }
-    /* one worker, or one rank of a world whose other ranks are started elsewhere */
-    if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_run(&L, &cfg, -1, err);
-    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail in the same way: once is enough */
-    if (s != DDP_OK) return (int)s;
-    if (cfg.transport == DDP_MPI) {
-        s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
-                      "the command", cfg.world);
-    } else if (cfg.transport == DDP_THREADS) {
-        L.hub = ddp__hub_new(cfg.world);
-        if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
-            ddp__hub_free(L.hub);
-            L.hub = NULL;
-        }
-        s = L.hub ? ddp__spawn_threads(cfg.world, ddp__launch_rank, &L, err)
-                  : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
-        if (L.hub) ddp__hub_free(L.hub);
-    } else {
-        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0), cfg.cancel, 0, ddp__launch_rank, &L, err);
-    }
-    ddp__config_free(&cfg);
-    return (int)s;
-}
-
 /* ==== strategy/strategy.h ==== [strategy] */
 /* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its name is in
  * the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
@@ -48339,9 +47830,11 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
 
-/* layers.c: floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
+/* layers.c: zeroed memory for lists of the strategy's own, made in start and there until ddp_close (NULL: the context has
+ * the error); floats of a layer's gradients; the mean of a list over its group, or over all ranks (DDP_NO_LAYER), to be
  * posted in this step; a wait for *ticket, which becomes -1 (at which there is nothing to wait for); lists into an array
  * and back; a layer's gradients, 0; the update of every layer; an error that is not the context's yet. */
+DDP_LIB void  *ddp__lists(ddp_ctx *d, size_t count, size_t size);
 DDP_LIB size_t ddp__gradient_count(const ddp_ctx *d, int layer);
 DDP_LIB ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count);
 DDP_LIB int ddp__hold_once(ddp_ctx *d, long *ticket, int layer);
@@ -48393,6 +47886,13 @@ DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
 
 /* ==== strategy/layers.c ==== [strategy] */
 /* What several families do with layers: means, copies from and to arrays, updates of all of them. */
+
+void *ddp__lists(ddp_ctx *d, size_t count, size_t size)
+{
+    const size_t floats = count * size / sizeof(float) + 1;
+
+    return ddp_keep(d, DDP_NO_LAYER, "lists", floats, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+}
 
 size_t ddp__gradient_count(const ddp_ctx *d, int layer)
 {
@@ -48583,19 +48083,15 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     return ddp_post(d, &m, &b->ticket);
 }
 
-static int ddp__bucket_ready(const ddp__gradient *g, const ddp__bucket *b)
-{
-    int l = b->last;
-
-    while (l <= b->first && g->of[l].ready) l++;
-    return l > b->first;
-}
-
 /* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
-    for (; g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
-        DDP__DO(ddp__bucket_send(d, g, &g->bucket[g->next]));
+    for (; g->next < g->buckets; g->next++) {
+        ddp__bucket *b = &g->bucket[g->next];
+        for (int l = b->last; l <= b->first; l++)
+            if (!g->of[l].ready) return 0;
+        DDP__DO(ddp__bucket_send(d, g, b));
+    }
     return 0;
 }
 
@@ -48610,6 +48106,8 @@ int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
     ddp__gradient *g = (ddp__gradient *)self;
 
     (void)forward;
+    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
+    DDP__DO(ddp__buckets_send(d, g)); /* ssgd's; others have left */
     for (int i = 0; i < g->buckets; i++) DDP__DO(ddp__hold_once(d, &g->bucket[i].ticket, g->bucket[i].last));
     ddp__buckets_again(d, g);
     DDP__DO(ddp_clip(d));
@@ -48675,25 +48173,17 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
     return 0;
 }
 
-static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
-{
-    ddp__gradient *g = (ddp__gradient *)self;
-
-    for (int l = 0; l < ddp_layers(d); l++) g->of[l].ready = 1;
-    DDP__DO(ddp__buckets_send(d, g));
-    return ddp__gradient_step_end(d, self, forward);
-}
-
-static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+static int ddp__gradient_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
+    const int whole = ddp_settings(d)->strategy == DDP_SSGD;
     int n = 0;
 
-    (void)d;
     *period = 1;
     for (int i = 0; i < g->buckets && n < room; i++) {
-        const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
-        if (g->bucket[i].from == 0) out[n++] = t; /* a layer counts once */
+        const ddp__bucket *b = &g->bucket[i];
+        const ddp_transfer t = {0, b->first, b->last, whole ? -1 : b->last};
+        if (b->from == 0) out[n++] = t; /* a layer counts once */
     }
     return n;
 }
@@ -48713,22 +48203,14 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
     return ddp__buckets_send(d, g);
 }
 
-static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
-{
-    int n = ddp__ssgd_transfers(d, self, period, out, room);
-
-    for (int i = 0; i < n; i++) out[i].behind = out[i].last;
-    return n;
-}
-
 void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 {
     ops->averages = DDP_AVERAGES_GRADIENTS;
     ops->traits = DDP_WITH_ALL;
     ops->self_bytes = sizeof(ddp__gradient);
     ops->start = ddp__ssgd_start;
-    ops->step_end = ddp__ssgd_step_end;
-    ops->transfers = ddp__ssgd_transfers;
+    ops->step_end = ddp__gradient_step_end;
+    ops->transfers = ddp__gradient_transfers;
     ops->close = ddp__gradient_close;
 }
 
@@ -48737,8 +48219,6 @@ void ddp__strategy_wfbp(ddp_strategy_ops *ops)
     ddp__strategy_ssgd(ops);
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
-    ops->step_end = ddp__gradient_step_end;
-    ops->transfers = ddp__wfbp_transfers;
 }
 
 #ifndef DDP_NO_PLANNERS
@@ -48897,6 +48377,7 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     ddp__buckets_free(g);
     DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
+    g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
     g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
     return 0;
 }
@@ -48904,13 +48385,6 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
 static double ddp__timeline_exposed(const void *self) { return ((const ddp__gradient *)self)->exposed_s; }
 
 /* ---- bytescheduler, usbyte: a layer is whole again, and updated, before its own next forward ---- */
-
-static int ddp__by_priority_start(ddp_ctx *d, void *self)
-{
-    (void)d;
-    ((ddp__gradient *)self)->waits = 1;
-    return 0;
-}
 
 static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
 {
@@ -48952,7 +48426,6 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
 void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
 {
     ddp__strategy_mgwfbp(ops);
-    ops->start = ddp__by_priority_start;
     ops->forward_begin = ddp__by_priority_forward_begin;
     ops->step_end = ddp__by_priority_step_end;
     ops->wait = ddp__by_priority_wait;
@@ -49134,9 +48607,6 @@ static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
 
 /* ---- as bytes ---- */
 
-/* Less than what a checkpoint allows any plan (ddp_blob_new). */
-static size_t ddp__schedule_most(ddp_ctx *d) { return 65536 + 256 * (size_t)ddp_layers(d); }
-
 static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
 {
     return sizeof *h + ((size_t)h->layers + (size_t)h->updates + (size_t)h->iterations + 1) * sizeof(int32_t) +
@@ -49197,14 +48667,8 @@ int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
     return bad;
 }
 
-/* 0: sent in forward, 1: before the new gradients, 2: one of them. */
-static int ddp__send_stage(const ddp_delayed_plan *p, const ddp_delayed_send *x)
-{
-    return x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s;
-}
-
-/* The parts that one stage sends, in the planner's order: output side first on each link, a layer's as one message.
- * range: [4 x layers] */
+/* The parts that one stage (0: sent in forward, 1: before the new gradients, 2: one of them) sends, in the planner's
+ * order: output side first on each link, a layer's as one message. range: [4 x layers] */
 static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage, int swapped,
                                 int *range)
 {
@@ -49214,7 +48678,7 @@ static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int
     for (int i = step->first_send; i < step->first_send + step->sends; i++) {
         const ddp_delayed_send *x = &p->send[i];
         int *r = &range[4 * x->bucket + 2 * x->link];
-        if (ddp__send_stage(p, x) != stage) continue;
+        if (stage != (x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s)) continue;
         if (r[1] == 0 || x->part < r[0]) r[0] = x->part;
         if (x->part + 1 > r[1]) r[1] = x->part + 1;
     }
@@ -49411,6 +48875,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     ddp_preserved judged;
     ddp_delayed_plan plan;
     const int tests = ddp__delayed_model(d, noise, &model);
+    const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows (ddp_blob_new) */
     int bad;
 
     memset(&judged, 0, sizeof judged);
@@ -49418,7 +48883,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     if (tests) DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
     else DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
     bad = ddp__schedule_pack(d, &plan, w, tests ? judged.accepted : -1, out);
-    if (!bad && out->size > ddp__schedule_most(d)) ddp_blob_free(out);
+    if (!bad && out->size > most) ddp_blob_free(out);
     else if (!bad) ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
     ddp_delayed_plan_free(&plan);
     return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
@@ -49811,13 +49276,11 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
     const size_t layers = (size_t)ddp_layers(d);
 
     x->room = 4 * ddp_layers(d) + 32;
-    x->of = (ddp__delayed_layer *)ddp__calloc(layers, sizeof *x->of);
-    x->q.sent = (int32_t *)ddp__calloc(layers, sizeof *x->q.sent);
-    x->flight = (ddp__flight *)ddp__calloc((size_t)x->room, sizeof *x->flight);
-    if (!x->of || !x->q.sent || !x->flight)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    x->of = (ddp__delayed_layer *)ddp__lists(d, layers, sizeof *x->of);
+    x->q.sent = (int32_t *)ddp__lists(d, layers, sizeof *x->q.sent);
+    x->flight = (ddp__flight *)ddp__lists(d, (size_t)x->room, sizeof *x->flight);
     x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, 1);
-    if (!x->position) return DDP_FAILED;
+    if (!x->of || !x->q.sent || !x->flight || !x->position) return DDP_FAILED;
     DDP__DO(ddp__noise_start(d, &x->noise));
     for (int l = 0; l < ddp_layers(d); l++) {
         x->of[l].count = ddp__gradient_count(d, l);
@@ -49831,13 +49294,8 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
 
 static void ddp__delayed_close(ddp_ctx *d, void *self)
 {
-    ddp__delayed *x = (ddp__delayed *)self;
-
     (void)d;
-    ddp__schedule_free(&x->plan);
-    if (x->of) DDP_FREE(x->of);
-    if (x->q.sent) DDP_FREE(x->q.sent);
-    if (x->flight) DDP_FREE(x->flight);
+    ddp__schedule_free(&((ddp__delayed *)self)->plan);
 }
 
 void ddp__strategy_deft(ddp_strategy_ops *ops)
@@ -50225,20 +49683,19 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 typedef enum ddp__push_kind { DDP__PUSHES, DDP__SAVES, DDP__LEAVES } ddp__push_kind;
 
 typedef struct ddp__push_head {
-    int32_t kind, late;            /* late: of layers that osp put off */
     int64_t samples;
+    int32_t kind;
     float   rate, loss, epoch;
     float   compute_s, bytes_per_s; /* that the worker measured; 0 = not */
-    float   unused[7];
+    float   unused[8];
 } ddp__push_head;
 
 /* In front of an answer: 16 words, then (osp) the importance of each layer of this server, in double. */
 typedef struct ddp__answer_head {
-    int64_t version;               /* updates of this server's layers so far */
     int32_t staleness;             /* of the push before */
-    float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
     int32_t workers;               /* that pushed, where all wait for all */
-    float   unused[8];
+    float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
+    float   unused[10];
 } ddp__answer_head;
 
 enum { DDP__HEAD_WORDS = 16 };
@@ -50293,20 +49750,12 @@ typedef struct ddp__store {
     double    *importance;         /* [share->layers] osp */
     ddp__client *client;               /* [workers] */
     long      *ticket;             /* [workers] that are waited for */
-    int        next;               /* whose push comes next, where there is an order */
     ddp__answer_head told;         /* means over the workers */
     size_t     sum_count;
 } ddp__store;
 
-/* How pushes become updates. */
-typedef enum ddp__push_rule {
-    DDP__RULE_TOGETHER, /* one update when all have pushed: their mean in rank order */
-    DDP__RULE_EACH,     /* an update for each push */
-    DDP__RULE_IN_TURN   /* the same, in the order of iterations and ranks */
-} ddp__push_rule;
-
 typedef struct ddp__servers {
-    ddp__push_rule  rule;
+    ddp_serving rule;              /* one update of the mean of all, in rank order; or of each push */
     int        ahead;              /* iterations that a worker may be ahead of the slowest; -1 = any number */
     int        returns_mean;       /* osp: an answer is the mean gradient, not parameters */
     int        pushes_params;      /* asp, the paper's: what is pushed are parameters */
@@ -50334,12 +49783,10 @@ typedef struct ddp__servers {
 DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
-DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of its layers in set from the memory of late ones (NULL: of their gradients), a pull into it (NULL:
  * into their parameters), and its end. */
-DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late,
-                            float *memory);
+DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
@@ -50353,7 +49800,6 @@ DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s,
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
 DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
-DDP_LIB void ddp__store_close(ddp__servers *s);
 DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 
@@ -50392,17 +49838,17 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
     int n, pieces = 1, at = 0;
 
     k->push_ticket = k->pull_ticket = -1;
-    k->layer = (int *)ddp__calloc((size_t)k->layers + 1, sizeof *k->layer);
-    if (!k->layer) return -1;
+    k->layer = (int *)ddp__lists(d, (size_t)k->layers, sizeof *k->layer);
+    if (!k->layer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) {
         if (s->line_of[l] != index) continue;
         k->layer[at++] = l;
         (void)ddp_gradients_of(d, l, &n);
         pieces += n;
     }
-    k->out = (float *)ddp__calloc(out + in, sizeof *k->out);
-    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, 2 * sizeof *k->push);
-    if (!k->out || !k->push) return -1;
+    k->out = (float *)ddp__lists(d, out + in, sizeof *k->out);
+    k->push = (ddp_piece *)ddp__lists(d, (size_t)pieces, 2 * sizeof *k->push);
+    if (!k->out || !k->push) return DDP_MEMORY;
     k->in = k->out + out;
     k->pull = k->push + pieces;
     k->push[0].data = k->out;
@@ -50422,8 +49868,8 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
         (void)ddp_parameters_of(d, l, &n);
         all += n;
     }
-    s->buffer = (ddp_piece *)ddp__calloc((size_t)all + 1, sizeof *s->buffer);
-    if (!s->buffer) return -1;
+    s->buffer = (ddp_piece *)ddp__lists(d, (size_t)all + 1, sizeof *s->buffer);
+    if (!s->buffer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *p = ddp_parameters_of(d, l, &n), *t = ddp_trained_of(d, l, &trained);
         for (int i = 0; i < n; i++) {
@@ -50445,24 +49891,22 @@ static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
     double delay;
 
     if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
-    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
-    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
+    s->forecast = ddp__lists(d, 1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
+    return s->forecast ? 0 : DDP_MEMORY;
 }
 
 int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 {
     const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
-    int bad = 0;
 
     s->workers = ddp_world(d) - apart;
     s->lines = apart ? apart : s->workers;
     s->set_words = (layers + 31) / 32;
     s->own = apart ? -1 : rank;
-    s->floats = (size_t *)ddp__calloc((size_t)layers, sizeof *s->floats);
-    s->line_of = (int *)ddp__calloc((size_t)layers, sizeof *s->line_of);
-    s->line = (ddp__line *)ddp__calloc((size_t)s->lines, sizeof *s->line);
-    if (!s->floats || !s->line_of || !s->line)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for %d servers of %d layers", s->lines, layers);
+    s->floats = (size_t *)ddp__lists(d, (size_t)layers, sizeof *s->floats);
+    s->line_of = (int *)ddp__lists(d, (size_t)layers, sizeof *s->line_of);
+    s->line = (ddp__line *)ddp__lists(d, (size_t)s->lines, sizeof *s->line);
+    if (!s->floats || !s->line_of || !s->line) return DDP_MEMORY;
     for (int l = 0; l < layers; l++) {
         s->floats[l] = ddp__gradient_count(d, l);
         s->model += s->floats[l];
@@ -50470,32 +49914,12 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     ddp__layers_spread(d, s);
     for (int k = 0; k < s->lines; k++) {
         s->line[k].rank = apart ? s->workers + k : k;
-        bad |= ddp__line_open(d, s, k);
+        DDP__DO(ddp__line_open(d, s, k));
     }
-    if (bad || ddp__buffers_list(d, s))
-        return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
+    DDP__DO(ddp__buffers_list(d, s));
     DDP__DO(ddp__forecast_open(d, s));
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
-}
-
-void ddp__servers_close(ddp_ctx *d, void *self)
-{
-    ddp__servers *s = (ddp__servers *)self;
-
-    (void)d;
-    for (int k = 0; s->line && k < s->lines; k++) {
-        ddp__line *line = &s->line[k];
-        if (line->layer) DDP_FREE(line->layer);
-        if (line->out) DDP_FREE(line->out);
-        if (line->push) DDP_FREE(line->push);
-    }
-    ddp__store_close(s);
-    if (s->line) DDP_FREE(s->line);
-    if (s->floats) DDP_FREE(s->floats);
-    if (s->line_of) DDP_FREE(s->line_of);
-    if (s->buffer) DDP_FREE(s->buffer);
-    if (s->forecast) DDP_FREE(s->forecast);
 }
 
 /* ---- one line ---- */
@@ -50586,14 +50010,13 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     return ddp_post(d, &m, ticket);
 }
 
-int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, int late, float *memory)
+int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
 {
     const ddp_step_info *info = ddp_reported(d);
     ddp__push_head head;
 
     memset(&head, 0, sizeof head);
     head.kind = DDP__PUSHES;
-    head.late = late;
     head.samples = info->samples;
     head.rate = ddp_rate(d);
     head.loss = (float)info->loss;
@@ -50640,7 +50063,7 @@ int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
 int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes)
 {
     for (int k = 0; k < s->lines; k++) {
-        if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, 0, NULL));
+        if (pushes) DDP__DO(ddp__line_push(d, s, &s->line[k], set, NULL));
         DDP__DO(ddp__line_pull(d, s, &s->line[k], set, NULL));
     }
     for (int k = 0; k < s->lines; k++) DDP__DO(ddp__hold_once(d, &s->line[k].push_ticket, DDP_NO_LAYER));
@@ -50696,7 +50119,6 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 /* In steps 4, 8, 16 and so on: computing is a mean then. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
 {
-    static const ddp_serving rule[] = {DDP_SERVING_TOGETHER, DDP_SERVING_EACH, DDP_SERVING_IN_TURN};
     ddp_stats *stats = ddp_stats_of(d);
     double *bytes = (double *)s->forecast, comm;
     ddp_served x;
@@ -50705,7 +50127,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
     s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
     if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
     memset(&x, 0, sizeof x);
-    x.rule = rule[s->rule];
+    x.rule = s->rule;
     x.ahead = s->ahead;
     x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
     x.servers = s->lines;
@@ -50733,24 +50155,25 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
 
 /* ---- memory ---- */
 
-static int ddp__clients_open(ddp__servers *s, ddp__store *t)
+static int ddp__clients_open(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words, in = words + t->share->count;
+    const size_t layers = (size_t)t->share->layers, workers = (size_t)s->workers;
+    const size_t each = in + words + DDP__HEAD_WORDS + 2 * layers;
+    float *room = (float *)ddp__lists(d, workers * each, sizeof *room);
 
-    t->client = (ddp__client *)ddp__calloc((size_t)s->workers, sizeof *t->client);
-    t->ticket = (long *)ddp__calloc((size_t)s->workers, sizeof *t->ticket);
-    t->at = (size_t *)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->at);
-    t->state = (float **)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->state);
-    t->sum = (float *)ddp__calloc(t->share->count + 1, sizeof *t->sum);
-    if (!t->client || !t->ticket || !t->at || !t->state || !t->sum) return 0;
-    for (int w = 0; w < s->workers; w++) {
-        ddp__client *x = &t->client[w];
-        x->in = (float *)ddp__calloc(in + words + DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
-        if (!x->in) return 0;
-        x->ask = x->in + in;
-        x->head = x->ask + words;
+    t->client = (ddp__client *)ddp__lists(d, workers, sizeof *t->client);
+    t->ticket = (long *)ddp__lists(d, workers, sizeof *t->ticket);
+    t->at = (size_t *)ddp__lists(d, layers, sizeof *t->at);
+    t->state = (float **)ddp__lists(d, layers, sizeof *t->state);
+    t->sum = (float *)ddp__lists(d, t->share->count, sizeof *t->sum);
+    if (!room || !t->client || !t->ticket || !t->at || !t->state || !t->sum) return DDP_MEMORY;
+    for (int w = 0; w < s->workers; w++, room += each) {
+        t->client[w].in = room;
+        t->client[w].ask = room + in;
+        t->client[w].head = room + in + words;
     }
-    return 1;
+    return 0;
 }
 
 /* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
@@ -50770,16 +50193,15 @@ static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
 {
     const size_t layers = (size_t)share->layers, numbers = 2 * layers + 2 * (size_t)s->workers + 1;
-    ddp__store *t = (ddp__store *)ddp__calloc(1, sizeof *t);
+    ddp__store *t = (ddp__store *)ddp__lists(d, 1, sizeof *t);
     float *kept;
     size_t at = 0;
     int n;
 
+    if (!t) return DDP_MEMORY;
     s->store = t;
-    if (t) t->share = share;
-    if (!t || !ddp__clients_open(s, t))
-        return ddp_complain(d, DDP_MEMORY, "out of memory for serving %zu floats to %d workers", share->count,
-                            s->workers);
+    t->share = share;
+    DDP__DO(ddp__clients_open(d, s, t));
     kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, DDP_KEPT_HERE);
     if (!kept) return DDP_MEMORY;
     t->version = (int64_t *)(void *)kept;
@@ -50799,28 +50221,13 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     return 0;
 }
 
-void ddp__store_close(ddp__servers *s)
-{
-    ddp__store *t = s->store;
-
-    if (!t) return;
-    for (int w = 0; t->client && w < s->workers; w++)
-        if (t->client[w].in) DDP_FREE(t->client[w].in);
-    if (t->client) DDP_FREE(t->client);
-    if (t->ticket) DDP_FREE(t->ticket);
-    if (t->at) DDP_FREE(t->at);
-    if (t->state) DDP_FREE(t->state);
-    if (t->sum) DDP_FREE(t->sum);
-    DDP_FREE(t);
-}
-
 /* ---- updates ---- */
 
-static ddp__push_head ddp__pushed_head(const ddp__client *x)
+static ddp__push_head ddp__push_head_of(const float *in)
 {
     ddp__push_head head;
 
-    memcpy(&head, x->in, sizeof head);
+    memcpy(&head, in, sizeof head);
     return head;
 }
 
@@ -50847,13 +50254,13 @@ static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIEN
 static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
-    const int64_t samples = ddp__pushed_head(&t->client[first]).samples;
+    const int64_t samples = ddp__push_head_of(t->client[first].in).samples;
     int64_t all = 0;
     int equal = 1;
     double loss = 0;
 
     for (int w = first; w < s->workers; w++) {
-        const int64_t own = ddp__has_pushed(&t->client[w]) ? ddp__pushed_head(&t->client[w]).samples : 0;
+        const int64_t own = ddp__push_head_of(t->client[w].in).samples;
         if (!ddp__has_pushed(&t->client[w])) continue;
         equal &= own == samples;
         all += own;
@@ -50861,7 +50268,7 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
     memset(&t->told, 0, sizeof t->told);
     t->told.workers = pushed;
     for (int w = first; w < s->workers; w++) {
-        const ddp__push_head head = ddp__pushed_head(&t->client[w]);
+        const ddp__push_head head = ddp__push_head_of(t->client[w].in);
         const double part = equal ? 1.0 / pushed : (double)head.samples / (double)all;
         if (!ddp__has_pushed(&t->client[w])) continue;
         ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == first);
@@ -50870,7 +50277,7 @@ static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed
         if (head.bytes_per_s > t->told.bytes_per_s) t->told.bytes_per_s = head.bytes_per_s;
     }
     t->told.loss = (float)loss;
-    t->told.epoch = ddp__pushed_head(&t->client[first]).epoch;
+    t->told.epoch = ddp__push_head_of(t->client[first].in).epoch;
     if (equal && pushed > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)pushed, 1);
 }
 
@@ -50923,7 +50330,7 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
             return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank %d", w, first);
     t->sum_count = one->got.count - words;
     ddp__push_mean(s, t, first, pushed, t->sum_count);
-    w = ddp__store_update(d, s, t, one->in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(one).rate);
+    w = ddp__store_update(d, s, t, one->in + DDP__HEAD_WORDS, t->sum, ddp__push_head_of(one->in).rate);
     if (w) return -w;
     ++*t->pushes;
     for (w = first; w < s->workers; w++) {
@@ -50954,7 +50361,7 @@ static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 
     x->staleness = (int)(*t->pushes - t->pulled[w]);
     if (s->pushes_params) ddp__store_merge(t, in + s->set_words, scale);
-    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__pushed_head(x).rate * scale);
+    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__push_head_of(x->in).rate * scale);
     ++*t->pushes;
     t->clock[w]++;
     x->state = DDP__CLIENT_DONE;
@@ -50977,16 +50384,15 @@ static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
 
 static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
-    int moved = 0, one = 0;
+    int moved = 0;
 
-    if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
-    for (int w = 0; w < s->workers && one >= 0; w++) {
+    if (s->rule == DDP_SERVING_TOGETHER) return ddp__push_together(d, s, t);
+    for (int w = 0; w < s->workers && moved >= 0; w++) {
         if (!ddp__has_pushed(&t->client[w])) continue;
-        if (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t)) continue;
-        one = ddp__push_each(d, s, t, w);
-        moved = 1;
+        if (s->rule == DDP_SERVING_IN_TURN && w != ddp__push_turn(s, t)) continue;
+        moved = ddp__push_each(d, s, t, w);
     }
-    return one < 0 ? one : moved;
+    return moved;
 }
 
 /* ---- answers ---- */
@@ -51012,7 +50418,7 @@ static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 static float *ddp__answer_values(const ddp__servers *s, const ddp__store *t, const ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
-    if (s->rule == DDP__RULE_TOGETHER) return s->returns_mean ? t->sum : t->params;
+    if (s->rule == DDP_SERVING_TOGETHER) return s->returns_mean ? t->sum : t->params;
     if (*n) memcpy(x->in, t->params, *n * sizeof *x->in);
     return x->in;
 }
@@ -51025,7 +50431,6 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     size_t n;
     float *values = ddp__answer_values(s, t, x, &n);
 
-    t->told.version = *t->pushes;
     t->told.staleness = x->owes ? x->staleness : 0;
     memcpy(x->head, &t->told, sizeof t->told);
     if (t->share->layers) memcpy(x->head + DDP__HEAD_WORDS, t->importance, (size_t)t->share->layers * sizeof(double));
@@ -51077,17 +50482,16 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-/* before: what it is to be asked for again, if nobody came. */
-static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x, const float *in,
-                                          ddp__client_state before)
+/* What has come of one that hears or waits; nobody: it is to be asked for again. */
+static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x)
 {
-    ddp__push_head head;
+    const int hears = x->state == DDP__CLIENT_HEARS, kind = ddp__push_head_of(hears ? x->in : x->ask).kind;
 
-    if (x->got.verb == DDP_SERVE) return w < 64 && !(ddp_live(d) >> w & 1) ? DDP__CLIENT_LOST : before;
+    if (x->got.verb == DDP_SERVE && w < 64 && !(ddp_live(d) >> w & 1)) return DDP__CLIENT_LOST;
+    if (x->got.verb == DDP_SERVE) return hears ? DDP__CLIENT_FREE : DDP__CLIENT_DONE;
     if (x->got.verb == DDP_PULL) return DDP__CLIENT_ASKED;
-    memcpy(&head, in, sizeof head);
-    if (head.kind == DDP__SAVES) return DDP__CLIENT_SAVES;
-    if (head.kind == DDP__LEAVES) return DDP__CLIENT_LEFT;
+    if (kind == DDP__SAVES) return DDP__CLIENT_SAVES;
+    if (kind == DDP__LEAVES) return DDP__CLIENT_LEFT;
     x->owes = 1;
     return DDP__CLIENT_PUSHED;
 }
@@ -51127,9 +50531,7 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:
         if (w == s->own) ddp__own_hear(s, x);
-        else if (ddp_server_done(d, x->ticket))
-            x->state = before == DDP__CLIENT_HEARS ? ddp__client_word(d, w, x, x->in, DDP__CLIENT_FREE)
-                                                   : ddp__client_word(d, w, x, x->ask, DDP__CLIENT_DONE);
+        else if (ddp_server_done(d, x->ticket)) x->state = ddp__client_word(d, w, x);
         break;
     case DDP__CLIENT_ASKED:
         if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
@@ -51147,17 +50549,14 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 
 int ddp__store_turn(ddp_ctx *d, ddp__servers *s)
 {
-    int moved = 0, one = 0;
+    int moved = 0;
 
-    for (int w = 0; w < s->workers && one >= 0; w++) {
-        one = ddp__client_turn(d, s, s->store, w);
+    for (int w = 0; w <= s->workers; w++) {
+        const int one = w < s->workers ? ddp__client_turn(d, s, s->store, w) : ddp__store_apply(d, s, s->store);
+        if (one < 0) return one;
         moved |= one;
     }
-    if (one >= 0) {
-        one = ddp__store_apply(d, s, s->store);
-        moved |= one;
-    }
-    return one < 0 ? one : moved;
+    return moved;
 }
 
 static int ddp__clients_in(const ddp__servers *s, ddp__client_state state)
@@ -51209,8 +50608,8 @@ static int ddp__push_start(ddp_ctx *d, void *self)
     const ddp_config *c = ddp_settings(d);
     const int slack = c->strategy == DDP_SSP ? c->staleness : 0;
 
-    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack)) s->rule = DDP__RULE_TOGETHER;
-    else s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
+    if (c->strategy == DDP_BSP || (c->strategy == DDP_SSP && !slack)) s->rule = DDP_SERVING_TOGETHER;
+    else s->rule = c->deterministic || c->strategy == DDP_R2SP ? DDP_SERVING_IN_TURN : DDP_SERVING_EACH;
     s->ahead = slack ? slack : -1;
     s->pushes_params = c->strategy == DDP_ASP && c->paper;
     return ddp__servers_start(d, s);
@@ -51222,7 +50621,7 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     ddp_stats *stats = ddp_stats_of(d);
     ddp__answer_head head;
 
-    if (s->rule == DDP__RULE_TOGETHER) return;
+    if (s->rule == DDP_SERVING_TOGETHER) return;
     for (int k = 0; k < s->lines; k++) {
         memcpy(&head, s->line[k].in, sizeof head);
         s->stale_sum += head.staleness;
@@ -51265,7 +50664,6 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
     ops->wait = ddp__servers_wait;
     ops->serve = ddp__servers_serve;
     ops->tell_servers = ddp__servers_tell;
-    ops->close = ddp__servers_close;
     ops->failed = ddp__servers_failed;
 }
 
@@ -51345,7 +50743,6 @@ DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int  ddp__outer_start(ddp_ctx *d, void *self);
 DDP_LIB int  ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__outer_sync_all(ddp_ctx *d, void *self);
-DDP_LIB void ddp__outer_close(ddp_ctx *d, void *self);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS
@@ -51526,25 +50923,25 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     return y->previous ? ddp_copy(d, y->previous, y->anchor + y->from, y->length) : 0;
 }
 
+#ifndef DDP_NO_PLANNERS
 /* What sparse changes are packed from, one layer after the other. */
 static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
-#ifndef DDP_NO_PLANNERS
     const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
 
     o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__gradient_count(d, l) > o->most) o->most = ddp__gradient_count(d, l);
     o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
-    o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
+    o->scratch = (unsigned char *)ddp__lists(d, links, o->scratch_bytes);
     o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
     if (o->shared && ddp_settings(d)->backend) {
         o->packed = ddp_keep(d, DDP_NO_LAYER, "a change here", o->most, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!o->packed) return DDP_MEMORY;
     }
-#endif
-    return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
+    return o->scratch && o->shared ? 0 : DDP_MEMORY;
 }
+#endif
 
 int ddp__outer_start(ddp_ctx *d, void *self)
 {
@@ -51562,15 +50959,15 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (c->wire == DDP_WIRE_TOPK && !alone && !(o->sites && o->sites->members == ddp_world(d)))
         o->keep = ddp_sparse_keep(c->topk_fraction);
     if (!o->keep) o->sites = NULL;
+    if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
     o->whole = alone || o->keep || c->min_world > 0 || c->join || c->site > 0 ||
                (c->backend && (c->nccl || c->compensation > 0));
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->overlap != DDP_OVERLAP_EAGER;
-    o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
-    if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
-    if (o->keep) DDP__DO(ddp__outer_shared(d, o));
+    o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
+    if (!o->layer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__outer_layer_start(d, o, l));
     return 0;
 }
@@ -51607,18 +51004,6 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
         DDP__DO(ddp__outer_anchor(d, y));
     }
     return 0;
-}
-
-void ddp__outer_close(ddp_ctx *d, void *self)
-{
-    ddp__outer *o = (ddp__outer *)self;
-
-    for (int l = 0; o->layer && l < ddp_layers(d); l++)
-        if (o->layer[l].gather) DDP_FREE(o->layer[l].gather);
-    if (o->layer) DDP_FREE(o->layer);
-    if (o->scratch) DDP_FREE(o->scratch);
-    if (o->landing) DDP_FREE(o->landing);
-    ddp__partial_close(d, self);
 }
 
 /* ==== strategy/outer_late.c ==== [strategy] */
@@ -51685,7 +51070,8 @@ static int ddp__late_start(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
-    return o->late ? ddp__outer_start(d, self) : DDP_FAILED;
+    o->landing = (int *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->landing);
+    return o->late && o->landing ? ddp__outer_start(d, self) : DDP_FAILED;
 }
 
 /* What is on its way is here, and nothing lands before its time. */
@@ -51848,8 +51234,6 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     if (profile) DDP__DO(ddp__late_read(d, o));
     if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
-    if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
-    if (!o->landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
     memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, L * sizeof *o->landing);
     for (size_t l = 0; l < L; l++)
@@ -51940,14 +51324,6 @@ static int ddp__eager_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
-static void ddp__outer_eager(ddp_strategy_ops *ops)
-{
-    ops->start = ddp__late_start;
-    ops->step_end = ddp__eager_step_end;
-    ops->wait = ddp__late_wait;
-    ops->sync_all = ddp__eager_sync_all;
-}
-
 /* ---- diloco and sparseloco ---- */
 
 /* sparseloco is diloco with other defaults. */
@@ -51967,7 +51343,12 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
         return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
                          "or leave it 0", ops->name, c->compensation);
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
-    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
+    if (c->overlap == DDP_OVERLAP_EAGER) {
+        ops->start = ddp__late_start;
+        ops->step_end = ddp__eager_step_end;
+        ops->wait = ddp__late_wait;
+        ops->sync_all = ddp__eager_sync_all;
+    }
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
     if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
@@ -51988,7 +51369,7 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__outer_step_end;
     ops->sync_all = ddp__outer_sync_all;
-    ops->close = ddp__outer_close;
+    ops->close = ddp__partial_close;
     ops->transfers = ddp__local_transfers;
 }
 
@@ -52070,13 +51451,13 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
 {
     const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
 
-    x->servers.late_at = (size_t *)ddp__calloc(L, sizeof *x->servers.late_at);
-    x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
-    x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
-    x->now = (unsigned char *)ddp__calloc(words, 4);
+    x->servers.late_at = (size_t *)ddp__lists(d, L, sizeof *x->servers.late_at);
+    x->past_of = (float **)ddp__lists(d, L, sizeof *x->past_of);
+    x->bytes = (double *)ddp__lists(d, L, sizeof *x->bytes);
+    x->now = (unsigned char *)ddp__lists(d, words, 4);
+    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now) return DDP_MEMORY;
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->servers.late_at || !x->past_of || !x->bytes || !x->now || !x->split)
-        return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
+    if (!x->split) return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
 }
@@ -52086,7 +51467,7 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     ddp__late *x = (ddp__late *)self;
     const size_t L = (size_t)ddp_layers(d);
 
-    x->servers.rule = DDP__RULE_TOGETHER;
+    x->servers.rule = DDP_SERVING_TOGETHER;
     x->servers.ahead = -1;
     x->servers.returns_mean = 1;
     DDP__DO(ddp__servers_start(d, &x->servers));
@@ -52100,14 +51481,8 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
 
 static void ddp__late_close(ddp_ctx *d, void *self)
 {
-    ddp__late *x = (ddp__late *)self;
-
-    if (x->servers.late_at) DDP_FREE(x->servers.late_at);
-    if (x->past_of) DDP_FREE(x->past_of);
-    if (x->bytes) DDP_FREE(x->bytes);
-    if (x->now) DDP_FREE(x->now);
-    ddp__osp_close(x->split);
-    ddp__servers_close(d, self);
+    (void)d;
+    ddp__osp_close(((ddp__late *)self)->split);
 }
 
 /* ---- how much ---- */
@@ -52317,7 +51692,7 @@ static int ddp__late_send(ddp_ctx *d, ddp__late *x)
 
     for (int k = 0; k < s->lines; k++) {
         if (!ddp__line_has(&s->line[k], x->late)) continue;
-        DDP__DO(ddp__line_push(d, s, &s->line[k], x->late, 1, x->own));
+        DDP__DO(ddp__line_push(d, s, &s->line[k], x->late, x->own));
         DDP__DO(ddp__line_pull(d, s, &s->line[k], x->late, x->mean));
     }
     return 0;
@@ -52529,9 +51904,8 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
     y->blocks = ddp_blocks_of(d, s ? s->across : ddp_group_of(d, y->layer), &y->place);
     y->error = ddp_keep(d, y->layer, "residual", y->share, DDP_KEPT_HERE);
     if (!y->error) return DDP_FAILED;
-    y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
-    if (y->gather) return 0;
-    return ddp_complain(d, DDP_MEMORY, "out of memory for the sparse changes of %d ranks", y->blocks);
+    y->gather = (unsigned char *)ddp__lists(d, (size_t)y->blocks, y->block);
+    return y->gather ? 0 : DDP_MEMORY;
 }
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)

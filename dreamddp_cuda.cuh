@@ -1,4 +1,4 @@
-/* dreamddp_cuda.cuh 0.1.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
+/* dreamddp_cuda.cuh 0.2.0 - dreamddp on NVIDIA GPUs. MIT licence (at the end of dreamddp.h).
  *
  * DO THIS in one .cu file of your program (or one .c file compiled with nvcc -x cu):
  *     #define DREAMDDP_IMPLEMENTATION
@@ -864,27 +864,13 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
- * state counts up by a constant, so that any draw of it can be had at once. ---- */
-
-__host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-/* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
-__device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
-{
-    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
-}
+/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-    return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
+    return ddp__mix64(stream + draw * DDP__RNG_STEP);
 }
 
 /* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
@@ -894,7 +880,7 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    const uint64_t stream = ddp__rng_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
     float v[width];
 
     if (at >= n) return;
@@ -915,8 +901,8 @@ static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *ou
     const double p = c->training ? c->spec->arg[0] : 0;
     if (p == 0 && !add && out == in) return;
     DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
-              ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
-              (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add, ddp__aligned(out, in));
+              ddp__mix64(c->random + DDP__RNG_STEP), (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add,
+              ddp__aligned(out, in));
 }
 
 template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -995,18 +981,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
 static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
                                               const void *b, int b_turned, void *c, int half)
 {
-    ddp__cuda_product p;
-
-    memset(&p, 0, sizeof p);
-    p.shape.m = m;
-    p.shape.n = n, p.shape.k = k;
-    p.shape.count = 1;
-    p.shape.a_turned = a_turned;
-    p.shape.b_turned = b_turned;
-    p.shape.half = p.shape.half_out = half;
-    p.a = a, p.b = b;
-    p.c = c;
-    return p;
+    const ddp__cuda_product_shape s = {m, n, k, 1, 0, 0, 0, a_turned, b_turned, half, half};
+    return {s, a, b, c, 0, NULL, 0, NULL};
 }
 
 /* These return 1 after a failure, as DDP__BLAS does. */
@@ -1334,7 +1310,7 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
 /* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
  * and heads that a block turns ---- */
 
-enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
+enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
@@ -1346,7 +1322,7 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
     const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
     const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
     const int half = d / 2;
-    __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
+    __shared__ float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
     float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
 
     for (int i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
@@ -1382,12 +1358,11 @@ template <typename T>
 static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
                                 int direction, int add)
 {
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    const long batch = s->in[0].dim[0], time = s->in[0].dim[1];
-    const dim3 blocks((unsigned)time, (unsigned)ddp__blocks(batch, DDP__ROPE_BATCH));
-    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, batch, time,
-             l.row, (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
-             direction, add, ddp__wide<T>(l.d / 2, to, from));
+    const ddp__heads z = ddp__heads_of(s);
+    const dim3 blocks((unsigned)z.t, (unsigned)ddp__blocks(z.b, DDP__ROPE_BATCH));
+    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, z.b, z.t, z.row,
+             z.row - z.kv_heads * z.d, z.d, s->arg[2] > 0 ? s->arg[2] : 10000.0, direction, add,
+             ddp__wide<T>(z.d / 2, to, from));
 }
 
 template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -1529,7 +1504,7 @@ static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const
     const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
+    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : DDP__NORM_EPS;
 
     DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in, (const T *)plus,
               (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
@@ -1800,29 +1775,6 @@ __device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, i
  * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
  * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
  * one before is worked on. */
-
-/* x (b, t, row): queries, keys and values of a position; out (b, t, width). */
-typedef struct ddp__heads {
-    long  b, t, heads, kv_heads, group, row, width;
-    int   d;
-    float scale;
-} ddp__heads;
-
-/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the former. */
-__host__ __device__ static __forceinline__ long ddp__heads_q(const ddp__heads *z, long head)
-{
-    return head / z->heads * z->t * z->row + head % z->heads * z->d;
-}
-
-__host__ __device__ static __forceinline__ long ddp__heads_k(const ddp__heads *z, long kv_head)
-{
-    return kv_head / z->kv_heads * z->t * z->row + z->width + kv_head % z->kv_heads * z->d;
-}
-
-__host__ __device__ static __forceinline__ long ddp__heads_out(const ddp__heads *z, long head)
-{
-    return head / z->heads * z->t * z->width + head % z->heads * z->d;
-}
 
 enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
@@ -2316,13 +2268,6 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     }
     sum = ddp__warp_sum(sum, lanes);
     if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
-}
-
-static inline ddp__heads ddp__heads_of(const ddp_op_spec *s)
-{
-    const ddp__head_layout l = ddp__head_layout_of(s);
-    return {s->in[0].dim[0], s->in[0].dim[1], l.heads, l.kv_heads, l.heads / l.kv_heads, l.row, l.heads * l.d, (int)l.d,
-            1 / sqrtf((float)l.d)};
 }
 
 template <typename T, int R, int C>
@@ -3150,13 +3095,9 @@ struct ddp__channel_sum {
 
 static ddp__channels ddp__channels_of(const ddp_shape *s)
 {
-    ddp__channels c;
-    long count;
+    ddp__channels c = {s->dim[0], s->dim[1], s->dim[2] * s->dim[3], 0, 0};
+    const long count = c.images * c.n;
 
-    c.images = s->dim[0];
-    c.channels = s->dim[1];
-    c.n = s->dim[2] * s->dim[3];
-    count = c.images * c.n;
     c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
     if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
     c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
@@ -3262,9 +3203,6 @@ static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__ch
 
 /* ---- batch norm ---- */
 
-#define DDP__CUDA_NORM_EPS  1e-5
-#define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
-
 /* Joins the parts of each channel; training 0 reads the running statistics instead. */
 static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
                                                     const ddp__moments *part, ddp__channels c, int training)
@@ -3279,12 +3217,12 @@ static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_
         const ddp__moments m = ddp__channel_total(part, c, i);
         mean = m.mean;
         var = m.squares / m.n;
-        running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__CUDA_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
+        running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
+        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
                                                          (double)running_var[i]));
     }
     stat[2 * i] = (float)mean;
-    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__CUDA_NORM_EPS));
+    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
 /* y = x * factor + shift, of each channel. */
@@ -3510,37 +3448,22 @@ enum {
     DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
 };
 
-/* The product that forward is, and that of the weights' gradient. Weights are not packed yet. */
-static ddp__cuda_conv ddp__cuda_conv_of(const ddp_op_spec *s)
+/* The same product with the numbers that kernels count with; its arrays come later, and the packed weights. */
+static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
-    const long groups = (long)s->arg[4];
+    const ddp__conv_view &w = g.view;
     ddp__cuda_conv v;
 
     memset(&v, 0, sizeof v);
-    v.groups = (int)groups;
-    v.planes = (int)(s->in[0].dim[1] / groups);
-    v.h = (int)s->in[0].dim[2], v.w = (int)s->in[0].dim[3];
-    v.rows = (int)s->out.dim[2], v.cols = (int)s->out.dim[3];
-    v.kh = v.kw = (int)s->arg[1];
-    v.step = (int)s->arg[2];
-    v.top = v.left = -(int)s->arg[3];
-    v.m = (int)(s->out.dim[1] / groups);
-    v.image = s->in[0].dim[1] * s->in[0].dim[2] * s->in[0].dim[3];
-    v.pixels = s->in[0].dim[0] * s->out.dim[2] * s->out.dim[3];
-    v.y_col = 1, v.y_row = v.cols;
-    v.y_plane = (long)v.rows * v.cols, v.y_image = s->out.dim[1] * v.y_plane;
+    v.image = w.image;
+    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
+    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
+    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
+    v.m = (int)g.m, v.groups = (int)g.groups;
+    v.pixels = w.images * w.rows * w.cols;
+    v.y_image = g.y_image, v.y_plane = g.y_plane, v.y_row = g.y_row, v.y_col = g.y_col;
+    v.add = g.add;
     return v;
-}
-
-/* A 1x1 window that skips nothing sees each image as one long row. */
-static void ddp__cuda_conv_flat(ddp__cuda_conv *v)
-{
-    if (v->kh != 1 || v->kw != 1 || v->step != 1 || v->top || v->left || v->rows != v->h ||
-        v->cols != v->w || v->y_col != 1 || (long)v->h * v->w > INT32_MAX)
-        return;
-    v->w = v->cols = v->h * v->w;
-    v->h = v->rows = 1;
-    v->y_row = v->cols;
 }
 
 /* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
@@ -3586,14 +3509,18 @@ static int ddp__conv_splits(const ddp__cuda_conv &v)
 static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
 {
     const ddp__channels c = ddp__channels_of(&s->out);
-    ddp__cuda_conv v = ddp__cuda_conv_of(s);
+    ddp__conv_product g;
+    ddp__cuda_conv v;
     const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
     const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
     size_t most;
 
+    ddp__conv_product_of(s, &g);
+    v = ddp__cuda_conv_of(g);
     if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
     most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
-    ddp__cuda_conv_flat(&v);
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
     if (ddp__conv_point_fits(v, half))
         most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
@@ -3701,76 +3628,28 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
 
 /* ---- the operator ---- */
 
-/* How the weights lie for forward. */
-static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void *w)
+/* v, as g has it, by weights that begin at w. turned: for a gradient of the input, whose stride is 1. */
+static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__conv_product &g, const ddp__cuda_conv &v, const void *w,
+                                  int turned)
 {
-    ddp__conv_pack s;
+    const ddp__conv_pack s = {w, g.w_group, g.w_row, g.w_plane, g.w_kh, g.w_kw};
 
-    s.w = w;
-    s.kw_step = 1, s.kh_step = v.kw;
-    s.plane = (long)v.kh * v.kw, s.row = v.planes * s.plane;
-    s.group = v.m * s.row;
-    return s;
+    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, w)) ddp__conv_point_images(dev, v, w, turned);
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
 }
 
 template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
+    ddp__conv_product g;
+    ddp__cuda_conv v;
 
+    ddp__conv_product_of(call->spec, &g);
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
     v.x = call->in[0], v.y = call->out;
     v.bias = call->param[1];
-    if (ddp__cuda_depthwise(v)) {
-        ddp__cuda_depthwise_forward<T>(dev, call, v);
-        return;
-    }
-    ddp__cuda_conv_flat(&v);
-    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
-        ddp__conv_point_images(dev, v, call->param[0], 0);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, ddp__cuda_conv_packing(v, call->param[0]));
-}
-
-/* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
- * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
-static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &f, int r0, int c0)
-{
-    const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
-    const size_t bytes = dev->half ? 2 : 4;
-    ddp__conv_pack s = forward;
-    const ddp__conv_phase a = ddp__conv_phase_of(f.kh, f.step, -f.top, r0);
-    const ddp__conv_phase b = ddp__conv_phase_of(f.kw, f.step, -f.left, c0);
-    ddp__cuda_conv v = f;
-
-    if (!a.taps || !b.taps) return;
-    v.top = (int)a.begin, v.kh = (int)a.taps;
-    v.left = (int)b.begin, v.kw = (int)b.taps;
-    v.x = call->grad_out;
-    v.image = f.y_image;
-    v.planes = f.m;
-    v.h = f.rows, v.w = f.cols;
-    v.rows = (f.h - r0 - 1) / f.step + 1, v.cols = (f.w - c0 - 1) / f.step + 1;
-    v.step = 1;
-    v.m = f.planes;
-    v.pixels = call->spec->in[0].dim[0] * v.rows * v.cols;
-    v.y = (unsigned char *)call->grad_in[0] + (size_t)((long)r0 * f.w + c0) * bytes;
-    v.y_plane = (long)f.h * f.w, v.y_image = f.image;
-    v.y_row = (long)f.step * f.w, v.y_col = f.step;
-    v.add = call->add_in[0];
-    s.w = (const unsigned char *)call->param[0] + (size_t)(a.first * forward.kh_step + b.first) * bytes;
-    s.row = forward.plane, s.plane = forward.row;
-    s.kh_step = -f.step * forward.kh_step, s.kw_step = -f.step;
-    ddp__cuda_conv_flat(&v);
-    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
-        ddp__conv_point_images(dev, v, call->param[0], 1);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
-}
-
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
-{
-    const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
-    if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4), dev->stream));
-    for (int r = 0; r < v.step && r < v.h; r++)
-        for (int c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
+    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
+    else ddp__cuda_conv_images(dev, g, v, call->param[0], 0);
 }
 
 template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
@@ -3784,24 +3663,49 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
     DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
 }
 
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
+{
+    const ddp__conv_view &in = forward.view;
+    const long bytes = dev->half ? 2 : 4;
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+    long w, y;
+
+    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
+                                             dev->stream));
+    for (long r = 0; r < in.step && r < in.h; r++)
+        for (long c = 0; c < in.step && c < in.w; c++) {
+            if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
+            g.add = call->add_in[0];
+            v = ddp__cuda_conv_of(g);
+            v.x = call->grad_out;
+            v.y = (unsigned char *)call->grad_in[0] + y * bytes;
+            ddp__cuda_conv_images(dev, g, v, (const unsigned char *)call->param[0] + w * bytes, 1);
+        }
+}
+
 template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
-    ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
+    ddp__conv_product forward, g;
+    ddp__cuda_conv v;
 
+    ddp__conv_product_of(call->spec, &forward);
+    g = forward;
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
     v.x = call->in[0], v.y = (void *)call->grad_out;
     if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_backward<T>(dev, call, v);
         return;
     }
-    flat = v;
-    ddp__cuda_conv_flat(&flat);
     if (call->grad_param[0]) {
-        if (ddp__conv_point_fits(flat, dev->half) && ddp__aligned(flat.x, flat.y))
-            ddp__conv_point_weights(dev, flat, (float *)call->grad_param[0]);
-        else DDP__CONV_RUN(ddp__conv_weights, dev, flat, (float *)call->grad_param[0]);
+        if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y))
+            ddp__conv_point_weights(dev, v, (float *)call->grad_param[0]);
+        else DDP__CONV_RUN(ddp__conv_weights, dev, v, (float *)call->grad_param[0]);
     }
-    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, forward);
 }
 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
@@ -3812,30 +3716,8 @@ DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_c
 
 enum { DDP__POOL_THREADS = 256 };
 
-/* Windows and planes of a call. */
-typedef struct ddp__cuda_pool {
-    long planes;
-    int  h, w, rows, cols; /* of the input; of the output */
-    int  kernel, stride, padding;
-} ddp__cuda_pool;
-
-static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
-{
-    const long *in = s->in[0].dim, *out = s->out.dim;
-    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1],
-            (int)s->arg[2]};
-}
-
-/* Where window number i begins and ends along a side of size, padding cut off. */
-static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first, int *last)
-{
-    const int at = i * z.stride - z.padding;
-    *first = at < 0 ? 0 : at;
-    *last = at + z.kernel > size ? size : at + z.kernel;
-}
-
 /* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count, int *first, int *last)
+static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
 {
     const int at = i + z.padding;
     *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
@@ -3843,7 +3725,7 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
 }
 
 /* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
-template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z)
 {
     const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
@@ -3853,8 +3735,8 @@ template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, c
 
     if (o >= z.planes * plane) return;
     x += o / plane * z.h * z.w;
-    ddp__window_span(z, i, z.h, &r0, &r1);
-    ddp__window_span(z, j, z.w, &c0, &c1);
+    ddp__pool_span(&z, i, z.h, &r0, &r1);
+    ddp__pool_span(&z, j, z.w, &c0, &c1);
     best = ddp__to_float(x[(long)r0 * z.w + c0]);
     best_r = r0;
     best_c = c0;
@@ -3873,7 +3755,7 @@ template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, c
 
 /* MAX: from the windows that took this element; else a part of each that holds it. */
 template <typename T, int MAX>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__cuda_pool z)
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z)
 {
     const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
     const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -3923,14 +3805,14 @@ template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy
 template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
-              (float *)c->saved, (const T *)c->in[0], ddp__cuda_pool_of(c->spec));
+              (float *)c->saved, (const T *)c->in[0], ddp__pool_sizes(c->spec));
 }
 
 template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     if (c->grad_in[0])
         DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__cuda_pool_of(c->spec));
+                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__pool_sizes(c->spec));
 }
 
 template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -4027,15 +3909,6 @@ struct ddp__verdict_values {
         v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
     }
 };
-
-static inline __device__ uint32_t ddp__magnitude(float x) { return __float_as_uint(x) & DDP__MAGNITUDE; }
-
-/* 1: v is not finite, or x is and x + v is not. */
-static inline __device__ int ddp__sum_spoils(float x, float v)
-{
-    return ddp__magnitude(v) >= DDP__INFINITE ||
-           (ddp__magnitude(x + v) >= DDP__INFINITE && ddp__magnitude(x) < DDP__INFINITE);
-}
 
 ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
@@ -4582,32 +4455,6 @@ static __global__ void ddp__k_quantise_check(const float *x, size_t n, ddp_cuda_
         if (ddp__magnitude(x[i]) >= DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NO_LEVEL, i);
 }
 
-/* As ddp__quantise_top: what the largest level means, as it is received. */
-static inline __device__ float ddp__quantise_top_of(uint32_t scale, double levels)
-{
-    return (float)((double)__uint_as_float(scale) * levels);
-}
-
-/* As ddp__quantise_scale: the smallest float of which the largest level means at least that. */
-static inline __device__ float ddp__quantise_scale_of(uint32_t largest, double levels)
-{
-    const float top = __uint_as_float(largest);
-    uint32_t bits = __float_as_uint((float)((double)top * (1 / levels)));
-
-    if (largest == 0) return 0;
-    bits += ddp__quantise_top_of(bits, levels) < top;
-    bits -= ddp__quantise_top_of(bits - 1, levels) >= top;
-    bits -= (double)__uint_as_float(bits) * levels > (double)FLT_MAX;
-    return __uint_as_float(bits);
-}
-
-/* As ddp__quantise_block: |x| / s rounded, halves away from 0; see there for the addend. */
-static inline __device__ int ddp__quantise_level_of(float x, double inverse)
-{
-    const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
-    return x < 0 ? -q : q;
-}
-
 /* The largest magnitude of a block, of which a lane holds four elements. All lanes of a warp. */
 static inline __device__ uint32_t ddp__quantise_most(const float *e)
 {
@@ -4639,65 +4486,41 @@ static inline __device__ void ddp__quantise_put(const ddp__quantised &q, const i
     }
 }
 
-static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const ddp_cuda_verdict *v)
+/* SPLIT: as blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that
+ * are not finite the largest magnitude is the scale, which is refused where it is read. Else all of the message, of
+ * values that the verdict holds nothing against. */
+template <int SPLIT> __global__ void ddp__k_quantise(ddp__quantised q, float *x, const ddp_cuda_verdict *v)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
     const int aligned = ddp__aligned(x);
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
-    if (v->what) return;
-    if (ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    if (!SPLIT && v->what) return;
+    if (!SPLIT && ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
         float e[4], scale;
         double inverse;
+        uint32_t most;
         int level[4];
 
         ddp__piece_load(e, x, (long)at, (long)q.n, aligned && at + 4 <= q.n);
-        scale = ddp__quantise_scale_of(ddp__quantise_most(e), (double)q.levels);
+        most = ddp__quantise_most(e);
+        scale = __uint_as_float(most);
         if (b >= q.blocks) continue;
-        inverse = scale > 0 ? 1 / (double)scale : 0;
-        for (int i = 0; i < 4; i++) level[i] = ddp__quantise_level_of(e[i], inverse);
+        if (!SPLIT || most < DDP__INFINITE) scale = ddp__quantise_scale_of(scale, (double)q.levels);
+        if (SPLIT && scale < FLT_MIN) scale = 0;
+        inverse = scale > 0 && (!SPLIT || most < DDP__INFINITE) ? 1 / (double)scale : 0;
+        for (int i = 0; i < 4; i++) level[i] = inverse > 0 ? ddp__quantise_level_of(e[i], inverse) : 0;
         if (lane == 0) q.scale[b] = scale;
         ddp__quantise_put(q, level, at);
-    }
-}
-
-/* As blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that are not
- * finite the largest magnitude is the scale, which is refused where it is read. */
-[[maybe_unused]] static __global__ void ddp__k_split(ddp__quantised q, float *x)
-{
-    const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
-    size_t b = ddp__thread_first() / DDP__PACK_LANES;
-
-    for (; b / 2 * 2 < q.blocks; b += step) { /* all lanes of a warp */
-        const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
-        float v[4], scale;
-        uint32_t most;
-        int level[4] = {0, 0, 0, 0};
-
-        ddp__piece_load(v, x, (long)at, (long)q.n, 0);
-        most = ddp__quantise_most(v);
-        if (b >= q.blocks) continue;
-        scale = most < DDP__INFINITE ? ddp__quantise_scale_of(most, (double)q.levels) : __uint_as_float(most);
-        if (scale < FLT_MIN) scale = 0;
-        for (int i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
-            level[i] = ddp__quantise_level_of(v[i], 1 / (double)scale);
-        if (lane == 0) q.scale[b] = scale;
-        ddp__quantise_put(q, level, at);
-        for (int i = 0; i < 4 && at + (size_t)i < q.n; i++)
-            x[at + (size_t)i] = __fsub_rn(v[i], __fmul_rn((float)level[i], scale));
+        for (int i = 0; SPLIT && i < 4 && at + (size_t)i < q.n; i++)
+            x[at + (size_t)i] = __fsub_rn(e[i], __fmul_rn((float)level[i], scale));
     }
 }
 
 /* ---- receiving ---- */
-
-static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, size_t at)
-{
-    if (q.wide) return (int)(q.level[at] ^ 128u) - 128;
-    return (int)(q.level[at / 2] >> 4 * (at % 2) & 15) - 8;
-}
 
 static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how, ddp_cuda_verdict *v)
 {
@@ -4709,7 +4532,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
     if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8) ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
     for (size_t i = first; i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
-        const int level = ddp__quantised_level_at(q, i);
+        const int level = ddp__quantised_level(q.wide, q.level, i);
 
         if (level < -q.levels) ddp__verdict_note(v, DDP__SAYS_LOW, i);
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX)) {
@@ -4729,10 +4552,10 @@ struct ddp__verdict_quantised {
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
         if (v->what == DDP__SAYS_SCALE) v->value[0] = q.scale[v->at];
-        if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level_at(q, v->at);
+        if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level(q.wide, q.level, v->at);
         if (v->what < DDP__SAYS_SUM) return;
         v->value[0] = x[v->at];
-        v->value[1] = (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+        v->value[1] = (float)ddp__quantised_level(q.wide, q.level, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
     }
 };
 
@@ -4742,7 +4565,7 @@ static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__u
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
-        const float value = __fmul_rn((float)ddp__quantised_level_at(q, i),
+        const float value = __fmul_rn((float)ddp__quantised_level(q.wide, q.level, i),
                                       how == DDP__UNPACK_SUBTRACT ? -scale : scale);
         x[i] = how == DDP__UNPACK_STORE ? value : __fadd_rn(x[i], value);
     }
@@ -4780,7 +4603,7 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     q = ddp__quantised_of(packing, out, n);
     DDP__STRIDE(ddp__k_quantise_check, n, x, n, verdict);
     DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__STRIDE(ddp__k_quantise, q.blocks * DDP__PACK_LANES, q, x, verdict);
+    DDP__STRIDE(ddp__k_quantise<0>, q.blocks * DDP__PACK_LANES, q, (float *)(uintptr_t)x, verdict);
     *bytes = need;
     return ddp__cuda_queued(dev, err);
 }
@@ -4842,7 +4665,6 @@ typedef struct ddp__cuda_nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
     ddp_backend_peers peers;
-    int           rank, world;
     ddp_error     why;     /* it was given up; code 0: it was not */
     cudaStream_t  stream;
     cudaEvent_t  *ready;   /* [slots] the arrays of this slot are final */
@@ -4857,28 +4679,29 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
         return ddp__fail(err, DDP_ARG, "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
-                         "already; give each rank a GPU of its own, or use the transport tcp", n->rank, n->dev->device);
+                         "already; give each rank a GPU of its own, or use the transport tcp", n->peers.rank,
+                         n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
-        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
-                         n->world, ncclGetErrorString(r));
-    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->rank,
-                     n->world, n->dev->device, ncclGetErrorString(r));
+        return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->peers.rank, n->peers.world,
+                         ncclGetErrorString(r));
+    return ddp__fail(err, DDP_FAILED, "%s failed on rank %d of %d (GPU %d): %s", what, n->peers.rank, n->peers.world,
+                     n->dev->device, ncclGetErrorString(r));
 }
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
  * that is known to be lost. */
-static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, ncclComm_t comm, const char *what, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, const char *what, ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
     ncclResult_t state = ncclInProgress;
 
     for (;;) {
-        const ncclResult_t r = ncclCommGetAsyncError(comm, &state);
+        const ncclResult_t r = ncclCommGetAsyncError(n->comm, &state);
         if (r != ncclSuccess) state = r;
         if (state != ncclInProgress) return ddp__nccl_failed(n, state, what, err);
         if (ddp_now() > until)
             return ddp__fail(err, DDP_TIMEOUT, "%s: not every one of the %d ranks came within %g s",
-                             what, n->world, n->peers.join_timeout_s);
+                             what, n->peers.world, n->peers.join_timeout_s);
         if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, 0, err));
         ddp__sleep_until(ddp_now() + 5e-5);
     }
@@ -4925,8 +4748,8 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
         return ddp__fail(err, DDP_TIMEOUT, "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->rank, n->world,
-                         ddp_now() - oldest, n->peers.op_timeout_s);
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->peers.rank,
+                         n->peers.world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -4940,7 +4763,7 @@ static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
         ddp__sleep_until(ddp_now() + 2e-5);
     }
     return !ddp__nccl_failed(n, ncclCommFinalize(n->comm), "ncclCommFinalize", &why) &&
-           !ddp__nccl_settle(n, n->comm, "ncclCommFinalize", &why);
+           !ddp__nccl_settle(n, "ncclCommFinalize", &why);
 }
 
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
@@ -4990,20 +4813,18 @@ static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_back
     memset(&id, 0, sizeof id);
     n->dev = dev;
     n->peers = *p;
-    n->rank = p->rank;
-    n->world = p->world;
     if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
         (void)ddp__cuda_status(dev, err);
         goto failed;
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
-    if (n->world < 2) return n;
-    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
+    if (n->peers.world < 2) return n;
+    if (n->peers.rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
     if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
-    r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
+    r = ncclCommInitRankConfig(&n->comm, n->peers.world, id, n->peers.rank, &config);
     if (ddp__nccl_failed(n, r, "ncclCommInitRankConfig", err)) goto failed;
-    if (ddp__nccl_settle(n, n->comm, "ncclCommInitRankConfig", err)) goto failed;
+    if (ddp__nccl_settle(n, "ncclCommInitRankConfig", err)) goto failed;
     return n;
 failed:
     ddp__nccl_leave(n, 1);
@@ -5037,7 +4858,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
         DDP__TRY(ddp__nccl_failed(n, end, "ncclGroupEnd", err));
         /* an event recorded before NCCL has queued its kernels would pass at once */
-        DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
+        DDP__TRY(ddp__nccl_settle(n, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
     return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
@@ -5112,14 +4933,6 @@ template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cu
 #define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
 
 /* ---- times ---- */
-
-static void ddp__cuda_free_marks(ddp__cuda_self *c)
-{
-    if (c->ranged) (void)nvtxRangePop();
-    c->ranged = 0;
-    ddp__cuda_events_free(c->mark, c->marks + 1);
-    c->mark = NULL;
-}
 
 /* The event behind the marks says where the device's clock stands on the host's. */
 static int ddp__cuda_marks(ddp__cuda_self *c, int marks)
@@ -5202,18 +5015,6 @@ static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
 {
     while (*flag < turn) __nanosleep(4000);
     __threadfence_system();
-}
-
-static void ddp__cuda_free_slots(ddp__cuda_self *c)
-{
-    ddp__cuda_events_free(c->ready, c->slots);
-    if (c->flag) (void)cudaFreeHost(c->flag);
-    if (c->out) (void)cudaStreamDestroy(c->out);
-    if (c->in) (void)cudaStreamDestroy(c->in);
-    c->ready = NULL;
-    c->flag = NULL;
-    c->out = c->in = NULL;
-    c->slots = 0;
 }
 
 static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
@@ -5515,7 +5316,7 @@ static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
 static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_t n)
 {
     const ddp__quantised q = ddp__payload_of(bits, out, n);
-    if (n) DDP__STRIDE(ddp__k_split, q.blocks * DDP__PACK_LANES, q, x);
+    if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
 /* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
@@ -5527,7 +5328,7 @@ static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
     ddp__cuda_scale(c, none, 0, 0);
     ddp__cuda_fill(c, none, 0, 0);
     ddp__cuda_compensate(c, none, none, none, 0, 0);
-    DDP__RUN(ddp__k_split, 1, 32, ddp__payload_of(8, none, 0), none);
+    DDP__RUN(ddp__k_quantise<1>, 1, 32, ddp__payload_of(8, none, 0), none, (const ddp_cuda_verdict *)NULL);
 }
 
 static void ddp__cuda_clip_add(ddp__cuda_self *c, const float *x, size_t n, int first)
@@ -5558,8 +5359,12 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
         (void)cudaSetDevice(c->dev->device);
         ddp__cuda_raise_all(c);
         (void)cudaStreamSynchronize(c->dev->stream);
-        ddp__cuda_free_slots(c);
-        ddp__cuda_free_marks(c);
+        if (c->ranged) (void)nvtxRangePop();
+        ddp__cuda_events_free(c->mark, c->marks + 1);
+        ddp__cuda_events_free(c->ready, c->slots);
+        if (c->flag) (void)cudaFreeHost(c->flag);
+        if (c->out) (void)cudaStreamDestroy(c->out);
+        if (c->in) (void)cudaStreamDestroy(c->in);
         ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
         if (c->ring) (void)cudaFreeHost(c->ring);
         if (c->early) (void)cudaFreeHost(c->early);

@@ -3,9 +3,9 @@ from ctypes import CFUNCTYPE, POINTER, Structure, Union, c_char, c_char_p, c_dou
         c_int64, c_long, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 
 DDP_VERSION_MAJOR = 0
-DDP_VERSION_MINOR = 1
+DDP_VERSION_MINOR = 2
 DDP_VERSION_PATCH = 0
-DDP_VERSION_STRING = "0.1.0"
+DDP_VERSION_STRING = "0.2.0"
 DDP_ERROR_TEXT = 400
 DDP_NO_MOMENTUM = -1.0
 DDP_OVERWRITE = -1.0
@@ -1128,17 +1128,10 @@ FUNCTIONS = {
     "ddp_strategy_traits": (c_uint, [c_int]),
     "ddp_transport_named": (c_int, [c_char_p]),
     "ddp_algorithm_named": (c_int, [c_char_p, POINTER(c_int)]),
-    "ddp_overlap_named": (c_int, [c_char_p, POINTER(c_int)]),
     "ddp_wire_named": (c_int, [c_char_p, POINTER(c_int)]),
     "ddp_wire_name": (c_char_p, [c_int]),
-    "ddp_servers_named": (c_int, [c_char_p, POINTER(c_int)]),
-    "ddp_defer_named": (c_int, [c_char_p, POINTER(c_double)]),
-    "ddp_lgp_named": (c_int, [c_char_p, POINTER(c_int)]),
-    "ddp_correct_named": (c_int, [c_char_p, POINTER(c_int)]),
-    "ddp_split_named": (c_int, [c_char_p, POINTER(c_int)]),
     "ddp_config_set": (c_int, [POINTER(ddp_config), c_char_p, c_char_p, POINTER(ddp_error)]),
     "ddp_config_describe": (c_int, [POINTER(ddp_config), c_int, POINTER(ddp_setting)]),
-    "ddp_wire_set": (c_int, [POINTER(ddp_config), c_char_p]),
     "ddp_sgd": (ddp_optimizer, [c_float, c_float]),
     "ddp_sgd_decay": (ddp_optimizer, [c_float, c_float, c_float]),
     "ddp_nesterov": (ddp_optimizer, [c_float, c_float, c_float]),
