@@ -6,35 +6,21 @@
 #define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
-    const char *name, *text, *at, *end;
+    const char *name, *at, *end;
     ddp__json  *node;  /* next free value */
     char       *chars; /* next free byte for strings */
     int         depth;
-    const char *placed; /* line and column are known up to here */
-    int         line, column;
+    int         line;
+    const char *begin; /* of that line, which only a blank ends */
     ddp_error  *err;
 } ddp__json_reader;
 
-/* ---- places and complaints ---- */
+/* In bytes, of where in this line. */
+static int ddp__json_column(const ddp__json_reader *r, const char *where) { return (int)(where - r->begin) + 1; }
 
-/* Line and column (in bytes) of where, which never lies before the last place asked for. */
-static void ddp__json_place(ddp__json_reader *r, const char *where)
+static ddp_status ddp__json_bad(const ddp__json_reader *r, const char *where, const char *what)
 {
-    for (; r->placed < where; r->placed++) {
-        r->column++;
-        if (*r->placed != '\n') continue;
-        r->line++;
-        r->column = 1;
-    }
-}
-
-/* A complaint is the last thing a reader does; it may look back, so it counts from the start. */
-static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const char *what)
-{
-    r->placed = r->text;
-    r->line = r->column = 1;
-    ddp__json_place(r, where);
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column, what);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, ddp__json_column(r, where), what);
 }
 
 /* ---- strings ---- */
@@ -190,7 +176,8 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 
 static void ddp__json_blank(ddp__json_reader *r)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
+    for (; r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'); r->at++)
+        if (*r->at == '\n') r->line++, r->begin = r->at + 1;
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -285,9 +272,8 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
 {
     ddp__json_blank(r);
     if (r->at == r->end) return ddp__json_bad(r, r->at, "the text ends where a value is needed");
-    ddp__json_place(r, r->at);
     v->line = r->line;
-    v->column = r->column;
+    v->column = ddp__json_column(r, r->at);
     switch (*r->at) {
     case '{': case '[':
         v->kind = *r->at == '{' ? DDP__JSON_OBJECT : DDP__JSON_ARRAY;
@@ -326,8 +312,8 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     }
     memset(&r, 0, sizeof r);
     r.name = name;
-    r.text = r.at = r.placed = text;
-    r.line = r.column = 1;
+    r.at = r.begin = text;
+    r.line = 1;
     r.end = text + n;
     r.node = root + 1;
     r.chars = (char *)(root + most);
