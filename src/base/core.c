@@ -267,11 +267,6 @@ long ddp__deal(uint64_t seed, uint64_t card, uint64_t n)
     return (long)ddp__shuffled(card % n, n, ddp_rng_u64(&key));
 }
 
-uint64_t ddp__deal_first(long step, int rank, int world, long batch)
-{
-    return ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch;
-}
-
 /* ---- a fingerprint of floats ---- */
 
 /* Two floats per round, read as numbers and not as bytes, so that byte order does not matter.

@@ -162,9 +162,6 @@ DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
  * permutation of all samples. Never stored: O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
-/* The first card of a rank's batch in a step: world x batch cards a step, rank 0 the first. */
-DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
-
 /* ---- threads, locks and atomics with one spelling in C11 and C++17 ---- */
 
 #define ddp__atomic_load(p)       __atomic_load_n((p), __ATOMIC_ACQUIRE)

@@ -61,6 +61,10 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank,
                               int world, long batch, int32_t *tokens, int32_t *labels);
 
+/* ddp_dealt - which of `count` windows that batch has as its b-th, 0 <= b < batch; the same of the `count` images of
+ * ddp_images_batch. -1 of none. */
+DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
+
 /* ddp_tokens_epoch - passes over the data (a fraction) used up before step starts. */
 DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch);
 

@@ -339,11 +339,9 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
                       long step, int rank, int world, long batch, float *inputs, int32_t *labels)
 {
     const size_t size = ddp__image_bytes(r->images);
-    const uint64_t first = ddp__deal_first(step, rank, world, batch);
 
     for (long b = 0; r->count && b < batch; b++)
-        ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
-                       inputs + (size_t)b * size, labels + b);
+        ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count), inputs + (size_t)b * size, labels + b);
 }
 
 double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch)

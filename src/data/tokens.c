@@ -219,13 +219,20 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 
 /* ---- dealing ---- */
 
+long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count)
+{
+    const uint64_t first = ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch;
+
+    return count > 0 ? ddp__deal(seed, first + (uint64_t)b, (uint64_t)count) : -1;
+}
+
 void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                       long batch, int32_t *tokens, int32_t *labels)
 {
-    uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
+    const long windows = ddp_tokens_windows(r);
 
     for (long b = 0; windows && b < batch; b++)
-        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
+        ddp_tokens_window(r, ddp_dealt(seed, step, rank, world, batch, b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)

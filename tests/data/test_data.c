@@ -264,6 +264,7 @@ static void one_epoch_uses_each_window_once_over_all_ranks(void **unused)
     (void)unused;
     assert_int_equal(ddp_tokens_split(t, 0, SEQ, &r, NULL, NULL), DDP_OK);
     assert_int_equal(ddp_tokens_windows(&r), WINDOWS);
+    assert_int_equal(ddp_dealt(42, 0, 0, WORLD, BATCH, 0, 0), -1);
     for (epoch = 0; epoch < 3; epoch++) {
         int at = 0;
 
@@ -276,6 +277,7 @@ static void one_epoch_uses_each_window_once_over_all_ranks(void **unused)
 
                     assert_int_equal(x[b * SEQ] % SEQ, 0);
                     assert_int_equal(y[b * SEQ + SEQ - 1], (w + 1) * SEQ);
+                    assert_int_equal(ddp_dealt(42, step, rank, WORLD, BATCH, b, WINDOWS), w);
                     used[w]++;
                     if (epoch) same_order += last[at] == w;
                     last[at++] = w;
