@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What compressed edges cost and bring: a small GPT over four stages, dense and compressed.
 
-    bench/edges.py [--model NAME] [--steps N] [--seeds N] [--net RATE,DELAY] [--only WORD] [--json FILE]
+    bench/edges.py [--model NAME] [--steps N] [--seeds N] [--net RATE,DELAY] [--data FILE] [--only WORD,..] [--json FILE]
 
 Loss: N steps without a network, which changes no bit of it; validation loss at the end, and means of
 20 steps at each quarter; means over seeds. Time: a few
 steps over emulated links. Bytes: what crosses all boundaries in a step, both ways. --model resnet18:
-CIFAR-10 (in $DDP_DATA) over three stages, with the wires of FusionLLM.
+CIFAR-10 (in $DDP_DATA) over three stages, with the wires of FusionLLM. --data: another text, short enough for
+its windows to come again, which is what aq lives on.
 """
 import argparse
 import json
@@ -26,7 +27,7 @@ MODELS = {
                  "--microbatches", "2", "--stages", "3", "--workers", "3", "--held-out", "0.05", "--val-batches", "20"],
 }
 WIRES = ["f32", "bf16", "int8", "topk:100", "topk:100 --edge-feedback", "adatopk:100", "adatopk:100:2", "topk:1000", "adatopk:1000",
-         "bottleneck:100", "bottleneck:25", "bottleneck:8"]
+         "bottleneck:100", "bottleneck:25", "bottleneck:8", "aq:4", "aq:2"]
 PAPER = ["f32", "topk:100", "adatopk:100", "topk:1000", "adatopk:1000"]
 
 
@@ -61,12 +62,15 @@ def main():
     a.add_argument("--steps", type=int, default=300)
     a.add_argument("--seeds", type=int, default=1)
     a.add_argument("--net", default="20mbit,10ms")
+    a.add_argument("--data")
     a.add_argument("--only", default="")
     a.add_argument("--json")
     args = a.parse_args()
     rows, begin = [], time.time()
+    if args.data:
+        MODELS[args.model] += ["--data", args.data]
     for wire in WIRES if args.model == "gpt" else PAPER:
-        if args.only not in wire and wire != "f32":
+        if not any(word in wire for word in args.only.split(",")) and wire != "f32":
             continue
         rows.append(cell(wire, args))
         r, dense = rows[-1], rows[0]

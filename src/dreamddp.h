@@ -324,6 +324,7 @@
 #include "pipe/lanes.c"
 #include "pipe/pipe.c"
 #include "pipe/edge_wire.c"
+#include "pipe/samples.c"
 #include "pipe/edge_ratio.c"
 #include "pipe/bottleneck.c"
 #include "pipe/open.c"

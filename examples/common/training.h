@@ -213,6 +213,7 @@ typedef struct training_model {
     int32_t   *tokens, *labels; /* of a stage: of no micro-batch */
     long       micro_batch;     /* of a step, that training_data fills */
     void      *nowhere;         /* of a stage: what it does not read */
+    long      *sample;          /* [batch] of a stage: names of a micro-batch's samples */
     int        layers;
     float    **params, **grads; /* emulated layers */
     size_t    *count;
@@ -310,6 +311,8 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     c.stage_of = t->layout.stage_of;
     c.ahead = t->ahead;
     c.edge = t->edge;
+    c.samples = t->data_length;
+    c.batch = (int)t->model.batch;
     m->pipe = ddp_pipe_open(d, m->graph, m->loss, &c);
     if (!m->pipe) return training_fail(d, t->result, (int)ddp_last_error(d)->code, ddp_last_error(d)->msg);
     m->layers = ddp_layers(d);
@@ -317,7 +320,8 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
         if (!ddp_node_describe(m->graph, i, &info) && !strcmp(info.name, "input") && (size_t)info.output_bytes > most)
             most = (size_t)info.output_bytes;
     m->nowhere = calloc(most + 1, 1);
-    return m->nowhere ? training_load(d, t, m) : (int)DDP_MEMORY;
+    m->sample = (long *)calloc((size_t)t->model.batch + 1, sizeof *m->sample);
+    return m->nowhere && m->sample ? training_load(d, t, m) : (int)DDP_MEMORY;
 }
 
 static int training_build(ddp_ctx *d, const training *t, training_model *m)
@@ -350,6 +354,7 @@ static void training_free(training_model *m)
     int l;
 
     free(m->nowhere);
+    free(m->sample);
     ddp_pipe_close(m->pipe);
     for (l = 0; m->count && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
     free(m->params);
@@ -435,13 +440,23 @@ static void training_fill(ddp_ctx *d, const training *t, training_model *m, long
                           (int32_t *)training_data(m, "tokens"), (int32_t *)training_data(m, "labels"));
 }
 
+/* Micro-batch m->micro_batch of a pipeline, and which samples it has. */
+static int training_fill_stage(ddp_ctx *d, const training *t, training_model *m, long pass)
+{
+    for (long b = 0; b < t->model.batch; b++)
+        m->sample[b] = ddp_dealt(t->seed, pass, training_worker(d, t), training_workers(d, t), t->model.batch, b, t->data_length);
+    if (!t->emulate) training_fill(d, t, m, pass);
+    return ddp_pipe_samples(m->pipe, (int)m->micro_batch, m->sample);
+}
+
 static int training_stage_step(ddp_ctx *d, const training *t, training_model *m, long pass, double *loss)
 {
-    int bad;
+    int bad = 0;
 
-    for (m->micro_batch = 0; m->micro_batch < t->accumulate && !t->emulate; m->micro_batch++) training_fill(d, t, m, pass + m->micro_batch);
+    for (m->micro_batch = 0; m->micro_batch < t->accumulate && !bad; m->micro_batch++)
+        bad = training_fill_stage(d, t, m, pass + m->micro_batch);
     m->micro_batch = 0;
-    bad = ddp_pipe_step(m->pipe);
+    if (!bad) bad = ddp_pipe_step(m->pipe);
     *loss = bad ? NAN : (double)ddp_pipe_loss(m->pipe);
     return bad ? bad : (int)ddp_last_error(d)->code;
 }

@@ -96,7 +96,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "which worker runs which stage of which pipeline: of `plan place --json`, worker = device"},
         {"--cut", CLI_TEXT, &p->cut, "FILE", "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
         {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
-         "what crosses stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR] or bottleneck:R [f32]"},
+         "what crosses stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR], bottleneck:R or aq:BITS [f32]"},
         {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "", "int8, topk, adatopk: what was cut off goes with the next message"},
         {"--min-replicas", CLI_COUNT, &p->min_replicas, "N",
          "go on while N pipelines have all their ranks; 0 = a lost one ends the run [0]"},

@@ -48,6 +48,7 @@ void ddp__edges_close(ddp_pipe *p)
             for (ddp__flow *l = e->flow; l < e->flow + 2; l++) {
                 DDP_FREE(l->ticket);
                 DDP_FREE(l->wire);
+                DDP_FREE(l->last);
             }
             DDP_FREE(e->node);
         }
@@ -86,11 +87,13 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
     x.priority = -1;
     if (l->wire) {
         if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, e, m, gradients));
-        p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
-        p->piece[0].count = l->bytes;
+        p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->room;
+        p->piece[0].count = l->last ? ddp__samples_size(p, l, m) : l->bytes;
         x.bytes = 1;
-        x.counts_as = (char)(p->edge.coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
-                             : p->edge.coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8 : DDP_WIRE_TOPK);
+        x.counts_as = (char)(l->coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
+                             : l->coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8
+                             : l->coding != DDP_EDGE_AQ   ? DDP_WIRE_TOPK
+                             : p->piece[0].count < l->room ? DDP_WIRE_INT4 : DDP_WIRE_F32);
     }
     return ddp__pipe_post(p, &x, e->peer, l->wire != NULL, &l->ticket[m]);
 }

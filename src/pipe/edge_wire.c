@@ -5,7 +5,10 @@
 
 /* ---- settings ---- */
 
-static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", NULL};
+static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", "aq", NULL};
+
+/* Those of aq. */
+static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
 
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
 {
@@ -26,7 +29,9 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
            (factor && *factor && !ddp__parse_double(factor, &w.factor));
     if (bad)
         return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
-                         "adatopk:R:FACTOR or bottleneck:R", text ? text : "");
+                         "adatopk:R:FACTOR, bottleneck:R or aq:BITS", text ? text : "");
+    if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
     if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
                          "hundredth", text);
@@ -40,13 +45,15 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
 
 const char *ddp_edge_coding_name(ddp_edge_coding coding)
 {
-    return coding >= DDP_EDGE_F32 && coding <= DDP_EDGE_BOTTLENECK ? ddp__edge_names[coding] : NULL;
+    return coding >= DDP_EDGE_F32 && coding <= DDP_EDGE_AQ ? ddp__edge_names[coding] : NULL;
 }
 
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
-    if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_BOTTLENECK)
+    if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_AQ)
         return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
+    if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
+        return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
     if (w->coding >= DDP_EDGE_TOPK && !(w->ratio >= 1 && w->ratio <= 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
@@ -94,7 +101,8 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 /* Bytes of an array of n values in a message. */
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
 {
-    switch (p->edge.coding) {
+    switch (l->coding) {
+    case DDP_EDGE_AQ: return (size_t)p->samples.batch * ddp__change_bytes((int)p->edge.ratio, n / (size_t)p->samples.batch);
     case DDP_EDGE_BF16: return 2 * n;
     case DDP_EDGE_INT8: return ddp_pack_bound(DDP_PACK_INT8, n, n);
     case DDP_EDGE_TOPK:
@@ -133,7 +141,12 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         if (sends && selects && k > most->keeps) most->keeps = k;
         if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
     }
-    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->bytes);
+    l->room = l->bytes;
+    if (l->coding == DDP_EDGE_AQ) {
+        l->room = values * sizeof(float);
+        if (!ddp__samples_keep(p, l, values)) return 0;
+    }
+    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->room);
     return l->wire != NULL;
 }
 
@@ -145,6 +158,7 @@ static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
             const int side = i < p->hops[1], sends = side == gradients;
             ddp__hop *e = side ? &p->hop[1][i] : &p->hop[0][i - p->hops[1]];
             const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
+            e->flow[gradients].coding = gradients && p->edge.coding == DDP_EDGE_AQ ? DDP_EDGE_INT8 : p->edge.coding;
             e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
             if (!ddp__flow_open(p, e, gradients, sends, most)) return 0;
         }
@@ -163,6 +177,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         s = ratio ? ddp__edge_ratios(p, ratio, err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     }
+    if (s == DDP_OK && p->edge.coding == DDP_EDGE_AQ && p->stages > 1) s = ddp__samples_open(p, err);
     fits = s || ddp__hops_open(p, ratio, &most);
     if (ratio) DDP_FREE(ratio);
     if (s) return s;
@@ -171,8 +186,11 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
     if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
     if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
+    if (p->samples.bytes > 0) p->samples.change = (float *)ddp__calloc(most.values, sizeof *p->samples.change);
     if (most.residuals) p->cut.residual = (float *)ddp__calloc(most.residuals, sizeof *p->cut.residual);
     if (p->cut.residual) p->cut.residuals = most.residuals;
+    if (p->samples.bytes > 0 && (!fits || !p->samples.change)) return ddp__samples_memory(p, err);
+    p->g->owned.bytes += p->samples.bytes;
     if (fits && p->cut.residuals == most.residuals && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
         (!most.values || !p->d->host.backend || p->select.here))
         return DDP_OK;
@@ -186,6 +204,9 @@ void ddp__wires_close(ddp_pipe *p)
     DDP_FREE(p->select.index);
     DDP_FREE(p->select.value);
     DDP_FREE(p->select.here);
+    DDP_FREE(p->samples.id);
+    DDP_FREE(p->samples.seen);
+    DDP_FREE(p->samples.change);
 }
 
 /* ---- arrays and messages ---- */
@@ -200,11 +221,11 @@ static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x
 
     if (residual) DDP__TRY(ddp_feedback_add(residual, x, n, err));
     if (residual) x = residual;
-    if (p->edge.coding == DDP_EDGE_BF16) {
+    if (l->coding == DDP_EDGE_BF16) {
         ddp__bfloat_halve((uint16_t *)(void *)out, x, n);
         return DDP_OK;
     }
-    if (p->edge.coding == DDP_EDGE_INT8) {
+    if (l->coding == DDP_EDGE_INT8) {
         DDP__TRY(ddp_pack_quantised(DDP_PACK_INT8, x, n, out, bytes, &used, err));
         return residual ? ddp_feedback_subtract(out, used, residual, n, err) : DDP_OK;
     }
@@ -224,20 +245,24 @@ ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
 {
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
-    unsigned char *out = l->wire + (size_t)(m % p->states) * l->bytes;
+    unsigned char *out = l->wire + (size_t)(m % p->states) * l->room;
     float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
     ddp_error why;
+    size_t at = 0;
 
     memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
-        const float *x = p->piece[i].data;
+        float *x = p->piece[i].data;
         if (p->select.here) {
             DDP__TRY(ddp__host_download(&p->d->host, p->select.here, x, n * sizeof *x, &p->d->host.error));
             x = p->select.here;
         }
-        if (ddp__part_pack(p, l, x, n, residual, out, bytes, &why)) return ddp__flow_failed(p, e, m, gradients, "send", &why);
-        out += bytes;
+        if (l->last ? ddp__samples_cross(p, l, m, 1, x, n, at, &out, &why)
+                    : ddp__part_pack(p, l, x, n, residual, out, bytes, &why))
+            return ddp__flow_failed(p, e, m, gradients, "send", &why);
+        at += n;
+        if (!l->last) out += bytes;
         if (residual) residual += n;
     }
     return DDP_OK;
@@ -247,17 +272,20 @@ ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
 {
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
-    const unsigned char *in = l->wire + (size_t)(m % p->states) * l->bytes;
+    unsigned char *in = l->wire + (size_t)(m % p->states) * l->room;
     ddp_error why;
+    size_t at = 0;
 
     memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *x = p->select.here ? p->select.here : p->piece[i].data;
-        if (p->edge.coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
-        else if (ddp_unpack_store(in, bytes, x, n, &why)) return ddp__flow_failed(p, e, m, gradients, "read", &why);
+        if (l->coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
+        else if (l->last ? ddp__samples_cross(p, l, m, 0, x, n, at, &in, &why) : ddp_unpack_store(in, bytes, x, n, &why))
+            return ddp__flow_failed(p, e, m, gradients, "read", &why);
         if (p->select.here) ddp__host_upload(&p->d->host, p->piece[i].data, x, n * sizeof *x);
-        in += bytes;
+        at += n;
+        if (!l->last) in += bytes;
     }
     return DDP_OK;
 }

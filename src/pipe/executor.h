@@ -9,9 +9,13 @@
 /* What an edge carries one way: a message for each micro-batch. */
 typedef struct ddp__flow {
     long          *ticket;   /* [micro_batches] -1: none */
+    ddp_edge_coding coding;  /* aq: of activations; their gradients are int8 */
     double         ratio;    /* of topk */
-    size_t         bytes;    /* of a message */
-    unsigned char *wire;     /* [states x bytes] messages, coded; NULL: they lie in the states as floats */
+    size_t         bytes;    /* of a message; of aq where all of its samples have crossed before */
+    size_t         room;     /* for the longest */
+    unsigned char *wire;     /* [states x room] messages, coded; NULL: they lie in the states as floats */
+    float         *last;     /* [samples x values] aq: what each sample is at the other end, the same at both; else NULL */
+    size_t         values;   /* of a sample */
     size_t         residual; /* of who sends, with feedback: where its values begin in those of the cut */
 } ddp__flow;
 
@@ -52,6 +56,18 @@ typedef struct ddp__select {
     float    *value, *here;
 } ddp__select;
 
+/* The samples that the program names, for aq. All edges have seen the same. */
+typedef struct ddp__samples {
+    long   count;
+    int    batch;
+    long  *id;     /* [micro_batches x batch] of the next step; -1: not named */
+    long  *now;    /* [micro_batches x batch] of this step */
+    char  *fresh;  /* [micro_batches x batch] 1: it crosses for the first time */
+    char  *seen;   /* [count], before fresh */
+    float *change; /* [values of the longest array] */
+    double bytes;  /* of what all edges keep */
+} ddp__samples;
+
 struct ddp_pipe {
     ddp_ctx     *d;
     ddp_graph   *g;
@@ -73,6 +89,7 @@ struct ddp_pipe {
     ddp_edge_wire edge;
     int          trains;    /* 0: it evaluates */
     ddp__select  select;
+    ddp__samples samples;
     ddp_piece   *piece;     /* room for the longest list */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
     int          guests, hosts;
@@ -124,6 +141,20 @@ DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
 DDP_LIB void       ddp__wires_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
 DDP_LIB ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+/* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of which memory
+ * speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross: n values, which lie behind
+ * `at` others, into the message or (sends 0) out of it, on to what lies behind them. */
+DDP_LIB ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err);
+DDP_LIB int        ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values);
+DDP_LIB ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err);
+DDP_LIB ddp_status ddp__samples_begin(ddp_pipe *p);
+DDP_LIB size_t     ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m);
+DDP_LIB ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends, float *x, size_t n, size_t at,
+                                      unsigned char **message, ddp_error *err);
+/* Of n finite values: bytes of their changes, coded; and what those bytes say is added to last. */
+DDP_LIB size_t     ddp__change_bytes(int bits, size_t n);
+DDP_LIB void       ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out);
+DDP_LIB ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *last, ddp_error *err);
 /* edge_ratio.c: what each link of adatopk keeps, ratio [stages x stages] from row to column. All ranks call it. */
 DDP_LIB ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err);
 /* bottleneck.c: puts bottlenecks where *stage_of, which grows with the nodes, cuts the graph. */

@@ -231,6 +231,9 @@ ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err)
     if (w.coding == DDP_EDGE_BOTTLENECK)
         return ddp__fail(err, DDP_ARG, "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
                          "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck", text);
+    if (w.coding == DDP_EDGE_AQ)
+        return ddp__fail(err, DDP_ARG, "edge wire %.60s keeps what each sample was, and a job does not name its samples: choose "
+                         "f32, bf16, int8, topk:R or adatopk:R", text);
     j->edge = w;
     return DDP_OK;
 }

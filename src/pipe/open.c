@@ -140,7 +140,7 @@ static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
     return bytes;
 }
 
-size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) : 0; }
+size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0; }
 
 /* As ddp_graph_build refuses what is sure not to fit; owned.bytes are the parameters by now. */
 static int ddp__states_fit(const ddp_pipe *p, int states)
@@ -222,6 +222,8 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->ahead = c->ahead;
     p->stages = c->stages;
     p->edge = c->edge;
+    p->samples.count = c->samples;
+    p->samples.batch = c->batch;
     p->micro_batches = p->d->cfg.micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);

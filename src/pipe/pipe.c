@@ -86,6 +86,7 @@ static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
     DDP__TRY(ddp__pipe_begin(p, p->micro_batches, 1));
+    DDP__TRY(ddp__samples_begin(p));
     ddp__lanes_begin(p);
     p->evaluated = -1;
     for (int i = 0; i < p->tasks; i++)

@@ -15,22 +15,25 @@ typedef enum ddp_edge_coding {
     DDP_EDGE_TOPK,      /* of each array the n / ratio values that are largest by magnitude, with indexes of 32 bits, so
                            2 / ratio of the bytes; elsewhere the receiver has zeros */
     DDP_EDGE_ADATOPK,   /* the same with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the slowest */
-    DDP_EDGE_BOTTLENECK /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width / ratio */
+    DDP_EDGE_BOTTLENECK, /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width / ratio */
+    DDP_EDGE_AQ          /* of each sample what its activations changed by since it crossed last, in 2 to 4 bits (ratio):
+                            both ends keep them. It crosses for the first time as float32; gradients as int8. AQ-SGD,
+                            Wang et al. 2022, arXiv:2206.01299 */
 } ddp_edge_coding;
 
 /* Zero is float32. An array that would be no smaller travels as it is. */
 typedef struct ddp_edge_wire {
     ddp_edge_coding coding;
-    double          ratio;    /* R of topk, adatopk and bottleneck, at least 1 */
+    double          ratio;    /* R of topk, adatopk and bottleneck, at least 1; bits of aq: 2, 3 or 4 */
     double          factor;   /* of adatopk, Eq. 7 of FusionLLM; 0 = 3, the paper's */
     int             feedback; /* 1: what int8, topk or adatopk cut off is added to the next message of that edge and
                                  direction, of whatever micro-batch; one float for each value that crosses. Evaluations
                                  neither use nor change it. 0: it is lost */
 } ddp_edge_wire;
 
-/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR" or "bottleneck:R"; feedback
- * stays as it is. DDP_ARG names what is wrong, *out untouched.
- * ddp_edge_coding_name - "f32" to "bottleneck"; NULL: no such coding. */
+/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR", "bottleneck:R" or "aq:BITS";
+ * feedback stays as it is. DDP_ARG names what is wrong, *out untouched.
+ * ddp_edge_coding_name - "f32" to "aq"; NULL: no such coding. */
 DDP_API ddp_status  ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
@@ -45,6 +48,8 @@ typedef struct ddp_pipe_config {
                               that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
     int          ahead;    /* of ddp_pipeline_shape; 0 = the schedule's own */
     ddp_edge_wire edge;    /* what crosses from stage to stage; zero: float32 */
+    long         samples;  /* edge wire aq: how many there are to train on, and how many a micro-batch has; the first */
+    int          batch;    /* dimension of what crosses is a multiple of batch, its parts those of one sample after the other */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;
@@ -54,6 +59,8 @@ typedef struct ddp_pipe ddp_pipe;
  *   NULL: ddp_last_error(d). Freed by ddp_pipe_close, before ddp_close.
  * ddp_pipe_input - where micro-batch m (0..micro_batches-1) of a named input is filled before a step, float or int32_t; NULL:
  *   this stage does not read it. Each rank of a pipeline fills the same samples.
+ * ddp_pipe_samples - edge wire aq: the samples of micro-batch m of the next step, id [batch] from 0 to samples - 1, in the
+ *   order in which they are filled. Before each step, for each micro-batch, on all ranks alike. Without aq it does nothing.
  * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits are those of
  *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
  * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them: after ddp_wait.
@@ -63,6 +70,7 @@ typedef struct ddp_pipe ddp_pipe;
 DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
 DDP_API void      ddp_pipe_close(ddp_pipe *p);
 DDP_API void     *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
+DDP_API int       ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
 DDP_API int       ddp_pipe_step(ddp_pipe *p);
 DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
 DDP_API float     ddp_pipe_loss(ddp_pipe *p);
@@ -78,7 +86,8 @@ DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
 /* ddp_pipe_bytes - memory of this stage's activations and their gradients: what each micro-batch holds from its forward to
  *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
- *   what one pass needs beside them, once. On the device where the context has one. */
+ *   what one pass needs beside them, once. On the device where the context has one. And what edge wire aq keeps of the
+ *   samples, in this machine's memory. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
 /* What a step of this pipeline took and should have taken, means over all steps but the first. On a device, whose tasks
@@ -87,8 +96,8 @@ typedef struct ddp_pipe_stats {
     long   steps;            /* that are counted */
     double step_s;           /* ddp_pipe_step, on the stage that takes longest */
     double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
-    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel, without
-                                headers and tied weights */
+    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel (aq: of samples
+                                that have crossed before), without headers and tied weights */
     double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of ddp_config.net (none:
                                 they cost nothing), and what averaging adds by the strategy's plan, if it has one */
 } ddp_pipe_stats;

@@ -19,6 +19,7 @@ extern "C" {
 #endif
 #include "graph/graph_internal.h"
 #include "heap.h"
+#include "pipe/executor.h"
 
 /* Allocations of this thread; that one fails, 0: none. */
 static __thread long taken, fail_at;
@@ -26,14 +27,14 @@ static __thread long taken, fail_at;
 void *heap_realloc(void *p, size_t bytes) { return ++taken == fail_at ? NULL : realloc(p, bytes); }
 void  heap_free(void *p) { free(p); }
 
-enum { STAGES = 4, MICRO = 4, STEPS = 3, BATCH = 3, WIDE = 40, NODES = 64, VALUES = 30000 };
+enum { STAGES = 4, MICRO = 4, STEPS = 3, BATCH = 3, WIDE = 40, NODES = 64, VALUES = 30000, SAMPLES = MICRO * BATCH };
 
 /* What a run leaves, in memory that processes share. */
 typedef struct board {
     float    value[VALUES];
     float    loss[STAGES];
     uint64_t hash[STAGES];
-    double   bytes;
+    double   bytes, held; /* of stage 1: what crosses in a step; ddp_pipe_bytes */
     int64_t  bytes_as[DDP_WIRE_TOPK + 1]; /* that stage 1 sent in all */
     char     error[DDP_ERROR_TEXT];
 } board;
@@ -43,8 +44,12 @@ typedef struct job {
     ddp_pipeline  schedule;
     ddp_transport transport;
     const char   *net;
-    int           skips, narrow, spoil, whole; /* whole: of one worker */
+    int           skips, narrow, spoil, whole; /* spoil: the first such step, 0: none; whole: of one worker */
     int           clocks, replicas;            /* 1: not deterministic; 0: one */
+    int           steps, repeats;              /* 0: STEPS; 1: the same data in each step */
+    long          samples, batch;              /* of aq; batch 0: BATCH */
+    int           nameless;                    /* the step in which micro-batch 1 has no names; 0: none */
+    long          misname;                     /* sample 0's name, 0: as it is */
     long          fail_at;                     /* rank 1's allocation in ddp_pipe_open */
     board        *b;
 } job;
@@ -94,6 +99,9 @@ static void fill(void *at, const ddp_node *input, int step, int m)
         else ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
+/* Sample i of a micro-batch: each comes once in a step, each time elsewhere, or several times where there are fewer. */
+static long sample(const job *j, int step, int m, int i) { return (step * 7 + m * BATCH + i) % j->samples; }
+
 /* Parameters of own operators, each at its place in the whole model. */
 static void keep(const ddp_graph *g, float *value)
 {
@@ -124,21 +132,27 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     cut_by_layer(g, cut);
     memset(&c, 0, sizeof c);
     c.schedule = j->schedule, c.stages = STAGES, c.stage_of = cut, c.edge = j->edge;
+    c.samples = j->samples, c.batch = j->batch ? (int)j->batch : BATCH;
     taken = 0;
     fail_at = ddp_rank(d) == 1 ? j->fail_at : 0;
     p = ddp_pipe_open(d, g, loss, &c);
     fail_at = 0;
     if (!p) return (int)ddp_last_error(d)->code;
     bad = ddp_set_optimizer(d, &o);
-    for (int step = 0; step < STEPS && !bad; step++) {
+    for (int step = 0; step < (j->steps ? j->steps : STEPS) && !bad; step++) {
+        for (int m = 0; m < MICRO && j->samples && !bad; m++) {
+            long id[BATCH];
+            for (int i = 0; i < BATCH; i++) id[i] = j->misname ? j->misname : sample(j, step, m, i);
+            if (step + 1 != j->nameless || m != 1) bad = ddp_pipe_samples(p, m, id);
+        }
         for (int m = 0; m < MICRO; m++)
             for (int i = 0; i < g->nodes; i++) {
                 void *at = g->node[i]->op ? NULL : ddp_pipe_input(p, m, g->node[i]->name);
-                if (!g->node[i]->op) fill(at, g->node[i], step, m);
-                if (at && j->spoil && g->node[i]->type == DDP_F32) *(float *)at = NAN;
+                if (!g->node[i]->op) fill(at, g->node[i], j->repeats ? 0 : step, m);
+                if (at && j->spoil && step + 1 >= j->spoil && g->node[i]->type == DDP_F32) *(float *)at = NAN;
             }
         taken = 0;
-        bad = ddp_pipe_step(p);
+        if (!bad) bad = ddp_pipe_step(p);
         assert_true(step == 0 || taken == 0); /* the first one starts the strategy */
         if (!bad) bad = ddp_step_end(d);
         if (!bad) j->b->loss[ddp_pipe_stage(p)] = ddp_pipe_loss(p);
@@ -149,7 +163,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     if (!bad) keep(g, j->b->value);
     if (!bad) bad = ddp_pipe_get_stats(p, &stats);
     ddp_get_stats(d, &all);
-    if (ddp_pipe_stage(p) == 1) j->b->bytes = stats.boundary_bytes;
+    if (ddp_pipe_stage(p) == 1) j->b->bytes = stats.boundary_bytes, j->b->held = (double)ddp_pipe_bytes(p);
     if (ddp_rank(d) == 1) memcpy(j->b->bytes_as, all.bytes_as, sizeof all.bytes_as);
     ddp_pipe_close(p);
     return bad;
@@ -216,6 +230,9 @@ typedef struct reference {
     ddp_node  *loss[STAGES];
     ddp_state *s[STAGES];
     float      residual[2][STAGES][NODES][BATCH * WIDE]; /* of what a stage sends */
+    float      last[STAGES][NODES][SAMPLES][WIDE];       /* aq: what a sample is at the other end */
+    char       seen[STAGES][NODES][SAMPLES];
+    double     off, size;                                /* aq: largest difference in the last step; largest activation */
 } reference;
 
 static int larger(const float *x, int a, int b)
@@ -269,7 +286,7 @@ static void cross(const job *j, const float *x, int n, int from, int to, float *
         ratio = (w->factor > 0 ? w->factor : 3) * w->ratio * (crossing(j, from, to) / (j->skips ? 2 : 1));
     if (w->coding == DDP_EDGE_F32) memcpy(out, x, (size_t)n * sizeof *x);
     else if (w->coding == DDP_EDGE_BF16) round_bf16(sum, n, out);
-    else if (w->coding == DDP_EDGE_INT8) {
+    else if (w->coding == DDP_EDGE_INT8 || w->coding == DDP_EDGE_AQ) {
         assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, sum, (size_t)n, message, sizeof message, &bytes, &err), DDP_OK);
         assert_int_equal(ddp_unpack_store(message, bytes, out, (size_t)n, &err), DDP_OK);
     } else if (ratio <= 2.3) memcpy(out, x, (size_t)n * sizeof *x); /* would be no smaller: as it is */
@@ -278,15 +295,44 @@ static void cross(const job *j, const float *x, int n, int from, int to, float *
         for (int i = 0; i < n; i++) residual[i] = sum[i] - out[i];
 }
 
+/* Activations under aq: `last` nears x by the nearest of 2^bits even steps between the block's largest magnitude and its
+ * negative; a row, of 40, is one block. */
+static void cross_samples(const job *j, reference *r, const float *x, int count, int from, int node, int step, int m, float *out)
+{
+    const int levels = 1 << (int)j->edge.ratio, row = count / BATCH;
+
+    for (int i = 0; i < BATCH; i++, x += row, out += row) {
+        const long id = sample(j, step, m, i);
+        float *last = r->last[from][node][id], most = 0;
+        assert_true(row <= WIDE && row <= DDP_QUANTISE_BLOCK);
+        for (int k = 0; k < row; k++) most = fmaxf(most, fabsf(x[k] - last[k]));
+        for (int k = 0; k < row; k++) {
+            if (!r->seen[from][node][id]) last[k] = x[k];
+            else if (most > 0) {
+                const float change = x[k] - last[k];
+                const long level = lround(((double)change / (double)most + 1) * (double)(levels - 1) / 2);
+                last[k] += (float)((double)most * (2 * (double)level / (double)(levels - 1) - 1));
+                r->off = fmax(r->off, fabs((double)(x[k] - last[k])));
+            }
+            r->size = fmax(r->size, fabs((double)x[k]));
+            out[k] = last[k];
+        }
+        r->seen[from][node][id] = 1;
+    }
+}
+
 /* Everything that enters stage s, or gradients of what leaves it, from the other stages' states. */
-static void fetch(const job *j, reference *r, int s, int gradients)
+static void fetch(const job *j, reference *r, int s, int gradients, int step, int m)
 {
     for (int i = 0; i < r->g[s]->nodes; i++) {
         const ddp_node *n = r->g[s]->node[i];
         const int other = gradients ? n->to : n->from, count = (int)ddp_shape_count(&n->spec.out);
         if (!n->op || other < 0 || (gradients && !n->has_gradient)) continue;
         assert_true(count <= BATCH * WIDE);
-        if (gradients)
+        if (j->edge.coding == DDP_EDGE_AQ && !gradients)
+            cross_samples(j, r, (float *)ddp_state_data(r->s[other], r->g[other]->node[i]), count, other, i, step, m,
+                          (float *)ddp_state_data(r->s[s], n));
+        else if (gradients)
             cross(j, (float *)ddp_state_gradient(r->s[other], r->g[other]->node[i]), count, other, s,
                   r->residual[1][other][i], (float *)ddp_state_gradient(r->s[s], n));
         else
@@ -304,7 +350,7 @@ static void update(ddp_graph *g)
         }
 }
 
-static void train_reference(const job *j)
+static void train_reference(const job *j, double *off, double *size)
 {
     reference *r = (reference *)calloc(1, sizeof *r);
     double sum = 0;
@@ -322,19 +368,19 @@ static void train_reference(const job *j)
         for (int a = DDP__ARENA_HELD; a < (int)DDP__ARENAS; a++)
             assert_non_null(r->s[s]->arena[a] = (char *)calloc(r->g[s]->plain.bytes[a] + 1, 1));
     }
-    for (int step = 0; step < STEPS; step++) {
-        sum = 0;
+    for (int step = 0; step < (j->steps ? j->steps : STEPS); step++) {
+        sum = r->off = 0;
         for (int m = 0; m < MICRO; m++) {
             for (int s = 0; s < STAGES; s++) {
                 for (int i = 0; i < r->g[s]->nodes; i++)
                     if (!r->g[s]->node[i]->op && r->g[s]->node[i]->here == (int)DDP__HERE_OWN)
-                        fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i], step, m);
-                fetch(j, r, s, 0);
+                        fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i], j->repeats ? 0 : step, m);
+                fetch(j, r, s, 0, step, m);
                 assert_int_equal(ddp__graph_forward(r->s[s], 1), 0);
             }
             sum += (double)*(float *)ddp_state_data(r->s[STAGES - 1], r->loss[STAGES - 1]);
             for (int s = STAGES - 1; s >= 0; s--) {
-                fetch(j, r, s, 1);
+                fetch(j, r, s, 1, step, m);
                 assert_int_equal(ddp__graph_backward(r->s[s], r->loss[s], DDP__CUT_BOTH), 0);
             }
         }
@@ -347,6 +393,7 @@ static void train_reference(const job *j)
         ddp_state_free(r->s[s]);
         ddp_graph_free(r->g[s]);
     }
+    if (off) *off = r->off, *size = r->size;
     free(r);
 }
 
@@ -365,7 +412,7 @@ static void compare(const job *like, board *b)
     job reference_job = *like, j = *like;
 
     reference_job.b = b, j.b = b + 1;
-    train_reference(&reference_job);
+    train_reference(&reference_job, NULL, NULL);
     for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++)
         for (int t = 0; t < (p == DDP_PIPELINE_1F1B ? 2 : 1); t++) {
             j.schedule = (ddp_pipeline)p;
@@ -398,10 +445,90 @@ static void a_coded_edge_is_coding_and_decoding_between_stages(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
+/* Samples that come once in a step, that come in several micro-batches and twice in one. */
+static void changes_of_samples_are_coded_and_decoded_between_stages(void **state)
+{
+    static const long samples[] = {SAMPLES, 5, 2};
+    board *b = boards();
+
+    (void)state;
+    for (int bits = 2; bits <= 4; bits++)
+        for (int i = 0; i < 6; i++) {
+            job j;
+            memset(&j, 0, sizeof j);
+            j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = bits;
+            j.samples = samples[i % 3];
+            j.skips = i / 3;
+            compare(&j, b);
+        }
+    munmap(b, 2 * sizeof *b);
+}
+
+/* While no sample has come twice activations are those of float32; later they are off by little of what they changed by. */
+static void the_first_pass_is_that_of_float32(void **state)
+{
+    board *b = boards();
+    double off[3], size = 0;
+    job plain, j;
+
+    (void)state;
+    memset(&plain, 0, sizeof plain);
+    plain.steps = 1;
+    j = plain;
+    j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = 2, j.samples = SAMPLES;
+    plain.b = b, j.b = b + 1;
+    assert_int_equal(run(&plain), 0);
+    assert_int_equal(run(&j), 0);
+    assert_memory_equal(plain.b->loss, j.b->loss, sizeof j.b->loss);
+    assert_true(j.b->bytes_as[DDP_WIRE_INT4] == 0 && j.b->bytes_as[DDP_WIRE_INT8] == MICRO * (24 + 8 + BATCH * WIDE));
+
+    j.repeats = 1;
+    j.steps = 8;
+    for (int i = 0; i < 3; i++) {
+        j.edge.ratio = 2 + i;
+        train_reference(&j, &off[i], &size);
+        assert_true(off[i] > 0 && off[i] < size / 2);
+    }
+    assert_true(off[1] < 0.6 * off[0] && off[2] < 0.6 * off[1]);
+    munmap(b, 2 * sizeof *b);
+}
+
+/* What is left is a (2^bits - 1)th of what it was off by and has moved by since. */
+static void a_sample_that_moves_slowly_is_met_ever_more_exactly(void **state)
+{
+    ddp_rng r = ddp_rng_seed(3, 4);
+    float x[200], last[200], change[200];
+    unsigned char message[256];
+    ddp_error err;
+
+    (void)state;
+    for (int i = 0; i < 200; i++) x[i] = (float)ddp_rng_normal(&r);
+    for (int bits = 2; bits <= 4; bits++)
+        for (size_t n = 1; n <= 200; n += 1 + n % 7) {
+            double before = 5; /* no value is larger */
+            memset(last, 0, sizeof last);
+            for (int visit = 0; visit < 5; visit++) {
+                double off = 0;
+                for (size_t i = 0; i < n; i++) x[i] += 0.02f * (float)(2 * ddp_rng_uniform(&r) - 1), change[i] = x[i] - last[i];
+                memset(message, 0xa5, sizeof message);
+                ddp__changes_code(change, n, bits, message);
+                assert_int_equal(message[ddp__change_bytes(bits, n)], 0xa5);
+                assert_int_equal(ddp__changes_add(message, n, bits, last, &err), DDP_OK);
+                for (size_t i = 0; i < n; i++) off = fmax(off, fabs((double)(x[i] - last[i])));
+                assert_true(off <= (before + 0.02) / ((1 << bits) - 1) * 1.0001 + 1e-6);
+                before = off;
+            }
+        }
+    change[0] = NAN; /* a scale that no sender makes */
+    memcpy(message, change, 4);
+    assert_int_equal(ddp__changes_add(message, 1, 4, last, &err), DDP_FORMAT);
+}
+
 static void bytes_are_those_of_the_messages(void **state)
 {
     const size_t n = BATCH * WIDE;
     board *b = boards();
+    double held;
     job j;
 
     (void)state;
@@ -409,12 +536,17 @@ static void bytes_are_those_of_the_messages(void **state)
     j.b = b;
     assert_int_equal(run(&j), 0); /* activations and gradients cross three boundaries */
     assert_true(b->bytes == (double)(MICRO * 6 * 4 * n));
+    held = b->held;
     j.edge.coding = DDP_EDGE_TOPK, j.edge.ratio = 10;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 6 * (24 + 8 * (n / 10))));
     j.edge.coding = DDP_EDGE_INT8;
     assert_int_equal(run(&j), 0);
     assert_true(b->bytes == (double)(MICRO * 6 * (24 + n + 4 * 2)));
+    j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = 3, j.samples = SAMPLES;
+    assert_int_equal(run(&j), 0);
+    assert_true(b->bytes == (double)(MICRO * 3 * (24 + n + 4 * 2 + BATCH * (4 + WIDE * 3 / 8))));
+    assert_true(b->held == held + SAMPLES * (1 + 2 * 4 * WIDE)); /* at the edge before it and at the one behind */
     munmap(b, 2 * sizeof *b);
 }
 
@@ -588,7 +720,8 @@ static void refused(job *j, ddp_status code, const char *says)
 static void bad_settings_are_one_sentence(void **state)
 {
     static const char *const wrong[] = {"", "foo", "topk", "topk:", "topk:x", "topk:0.5", "topk:nan", "topk:10:2", "int8:4",
-                                        "adatopk:10:0", "adatopk:10:3:1", "bottleneck", "bottleneck:0", "topk:1e10", "f32 "};
+                                        "adatopk:10:0", "adatopk:10:3:1", "bottleneck", "bottleneck:0", "topk:1e10", "f32 ", "aq", "aq:", "aq:1", "aq:5",
+                                        "aq:2.5", "aq:4:1"};
     board *b = boards();
     ddp_edge_wire w = {DDP_EDGE_INT8, 7, 8, 1};
     ddp_graph *g = ddp_graph_new(NULL);
@@ -619,6 +752,24 @@ static void bad_settings_are_one_sentence(void **state)
     refused(&j, DDP_ARG, "of 40 channels nothing is left to cross; take at most bottleneck:40");
     j.edge.coding = DDP_EDGE_TOPK, j.edge.ratio = 10, j.spoil = 1;
     refused(&j, DDP_NUMERIC, "stage 0 cannot send activations of micro-batch 0");
+    memset(&j, 0, sizeof j);
+    j.b = b;
+    j.edge.coding = DDP_EDGE_AQ, j.edge.ratio = 5, j.samples = SAMPLES;
+    refused(&j, DDP_ARG, "edge wire aq of 5 bits: changes take 2, 3 or 4");
+    j.edge.ratio = 4, j.edge.feedback = 1;
+    refused(&j, DDP_ARG, "error feedback with edge wire aq");
+    j.edge.feedback = 0, j.samples = 0;
+    refused(&j, DDP_ARG, "edge wire aq:4 of 0 samples, 3 in a micro-batch: set samples");
+    j.samples = SAMPLES, j.batch = 2;
+    refused(&j, DDP_ARG, ", 3, is no multiple of the 2 samples of a micro-batch");
+    j.batch = 0, j.samples = 1000000000000000;
+    refused(&j, DDP_MEMORY, "activations of 1000000000000000 samples at the edges of stage");
+    j.samples = SAMPLES, j.misname = SAMPLES;
+    refused(&j, DDP_ARG, "ddp_pipe_samples: sample 12 in micro-batch 0; they are 0..11");
+    j.misname = 0, j.nameless = 2;
+    refused(&j, DDP_USAGE, "the samples of micro-batch 1 have no names");
+    j.nameless = 0, j.spoil = 2;
+    refused(&j, DDP_NUMERIC, "cannot send activations of micro-batch 0, stage 1 at the other end: value ");
 
     assert_null(ddp_bottleneck(g, ddp_input(g, "x", DDP_F32, 2, 6), 7));
     assert_non_null(strstr(ddp_graph_error(g)->msg, "a bottleneck of width 7 in what is 6 wide: 1 to 6 are possible"));
@@ -628,7 +779,8 @@ static void bad_settings_are_one_sentence(void **state)
 
 static void memory_may_end_at_any_allocation(void **state)
 {
-    static const ddp_edge_wire all[] = {{DDP_EDGE_TOPK, 10, 0, 1}, {DDP_EDGE_ADATOPK, 4, 0, 1}, {DDP_EDGE_BOTTLENECK, 8, 0, 0}};
+    static const ddp_edge_wire all[] = {{DDP_EDGE_TOPK, 10, 0, 1}, {DDP_EDGE_ADATOPK, 4, 0, 1}, {DDP_EDGE_BOTTLENECK, 8, 0, 0},
+                                        {DDP_EDGE_AQ, 4, 0, 0}};
     board *b = boards();
 
     (void)state;
@@ -640,6 +792,7 @@ static void memory_may_end_at_any_allocation(void **state)
             memset(&j, 0, sizeof j);
             j.b = b;
             j.edge = all[i];
+            j.samples = SAMPLES;
             j.fail_at = at;
             bad = run(&j);
             if (bad && bad != (int)DDP_MEMORY) fail_msg("allocation %ld: %d, %s", at, bad, b->error);
@@ -654,6 +807,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_coded_edge_is_coding_and_decoding_between_stages),
+        cmocka_unit_test(changes_of_samples_are_coded_and_decoded_between_stages),
+        cmocka_unit_test(the_first_pass_is_that_of_float32),
+        cmocka_unit_test(a_sample_that_moves_slowly_is_met_ever_more_exactly),
         cmocka_unit_test(bytes_are_those_of_the_messages),
         cmocka_unit_test(the_slowest_link_is_compressed_most),
         cmocka_unit_test(links_are_probed),

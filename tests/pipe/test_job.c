@@ -561,6 +561,7 @@ static void bad_descriptions_are_refused_in_a_sentence(void **state)
     refuses("\"micro_batches\": 2", "\"micro_batches\": 0", "from 1 to");
     refuses("\"seed\": 3", "\"edge_wire\": \"topk\"", "unknown edge wire 'topk'");
     refuses("\"seed\": 3", "\"edge_wire\": \"bottleneck:4\"", "puts operators where the cut is");
+    refuses("\"seed\": 3", "\"edge_wire\": \"aq:4\"", "a job does not name its samples");
     refuses("\"shape\": [2, 1, 4, 4]", "\"dtype\": \"f32\"", "an input needs a shape");
 }
 

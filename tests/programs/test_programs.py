@@ -741,7 +741,7 @@ def edge_wires(folder):
     dense = train(folder, *model, "--transport", "threads")
     f32 = train(folder, *model, "--edge-wire", "f32", "--transport", "threads")
     expect(f32["param_hash"] == dense["param_hash"], "--edge-wire f32 changes bits")
-    for wire, share in ("bf16", 0.5), ("int8", 0.28), ("topk:8", 0.27), ("adatopk:8:1", 0.27), ("bottleneck:8", 0.126):
+    for wire, share in ("bf16", 0.5), ("int8", 0.28), ("topk:8", 0.27), ("adatopk:8:1", 0.27), ("bottleneck:8", 0.126), ("aq:4", 0.22):
         r = train(folder, *model, "--edge-wire", wire, "--transport", "threads")
         other = train(folder, *model, "--edge-wire", wire, "--transport", "tcp", "--pipeline", "zb")
         expect(r["param_hash"] == other["param_hash"], "%s: other bits over tcp under zb" % wire)
