@@ -2961,22 +2961,25 @@ typedef enum ddp_edge_coding {
     DDP_EDGE_TOPK,      /* of each array the n / ratio values that are largest by magnitude, with indexes of 32 bits, so
                            2 / ratio of the bytes; elsewhere the receiver has zeros */
     DDP_EDGE_ADATOPK,   /* the same with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the slowest */
-    DDP_EDGE_BOTTLENECK /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width / ratio */
+    DDP_EDGE_BOTTLENECK, /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width / ratio */
+    DDP_EDGE_AQ          /* of each sample what its activations changed by since it crossed last, in 2 to 4 bits (ratio):
+                            both ends keep them. It crosses for the first time as float32; gradients as int8. AQ-SGD,
+                            Wang et al. 2022, arXiv:2206.01299 */
 } ddp_edge_coding;
 
 /* Zero is float32. An array that would be no smaller travels as it is. */
 typedef struct ddp_edge_wire {
     ddp_edge_coding coding;
-    double          ratio;    /* R of topk, adatopk and bottleneck, at least 1 */
+    double          ratio;    /* R of topk, adatopk and bottleneck, at least 1; bits of aq: 2, 3 or 4 */
     double          factor;   /* of adatopk, Eq. 7 of FusionLLM; 0 = 3, the paper's */
     int             feedback; /* 1: what int8, topk or adatopk cut off is added to the next message of that edge and
                                  direction, of whatever micro-batch; one float for each value that crosses. Evaluations
                                  neither use nor change it. 0: it is lost */
 } ddp_edge_wire;
 
-/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR" or "bottleneck:R"; feedback
- * stays as it is. DDP_ARG names what is wrong, *out untouched.
- * ddp_edge_coding_name - "f32" to "bottleneck"; NULL: no such coding. */
+/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR", "bottleneck:R" or "aq:BITS";
+ * feedback stays as it is. DDP_ARG names what is wrong, *out untouched.
+ * ddp_edge_coding_name - "f32" to "aq"; NULL: no such coding. */
 DDP_API ddp_status  ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
 DDP_API const char *ddp_edge_coding_name(ddp_edge_coding coding);
 
@@ -2991,6 +2994,8 @@ typedef struct ddp_pipe_config {
                               that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
     int          ahead;    /* of ddp_pipeline_shape; 0 = the schedule's own */
     ddp_edge_wire edge;    /* what crosses from stage to stage; zero: float32 */
+    long         samples;  /* edge wire aq: how many there are to train on, and how many a micro-batch has; the first */
+    int          batch;    /* dimension of what crosses is a multiple of batch, its parts those of one sample after the other */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;
@@ -3000,6 +3005,8 @@ typedef struct ddp_pipe ddp_pipe;
  *   NULL: ddp_last_error(d). Freed by ddp_pipe_close, before ddp_close.
  * ddp_pipe_input - where micro-batch m (0..micro_batches-1) of a named input is filled before a step, float or int32_t; NULL:
  *   this stage does not read it. Each rank of a pipeline fills the same samples.
+ * ddp_pipe_samples - edge wire aq: the samples of micro-batch m of the next step, id [batch] from 0 to samples - 1, in the
+ *   order in which they are filled. Before each step, for each micro-batch, on all ranks alike. Without aq it does nothing.
  * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits are those of
  *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
  * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them: after ddp_wait.
@@ -3009,6 +3016,7 @@ typedef struct ddp_pipe ddp_pipe;
 DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
 DDP_API void      ddp_pipe_close(ddp_pipe *p);
 DDP_API void     *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
+DDP_API int       ddp_pipe_samples(ddp_pipe *p, int m, const long *id);
 DDP_API int       ddp_pipe_step(ddp_pipe *p);
 DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
 DDP_API float     ddp_pipe_loss(ddp_pipe *p);
@@ -3024,7 +3032,8 @@ DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
 
 /* ddp_pipe_bytes - memory of this stage's activations and their gradients: what each micro-batch holds from its forward to
  *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
- *   what one pass needs beside them, once. On the device where the context has one. */
+ *   what one pass needs beside them, once. On the device where the context has one. And what edge wire aq keeps of the
+ *   samples, in this machine's memory. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
 /* What a step of this pipeline took and should have taken, means over all steps but the first. On a device, whose tasks
@@ -3033,8 +3042,8 @@ typedef struct ddp_pipe_stats {
     long   steps;            /* that are counted */
     double step_s;           /* ddp_pipe_step, on the stage that takes longest */
     double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
-    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel, without
-                                headers and tied weights */
+    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel (aq: of samples
+                                that have crossed before), without headers and tied weights */
     double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of ddp_config.net (none:
                                 they cost nothing), and what averaging adds by the strategy's plan, if it has one */
 } ddp_pipe_stats;
@@ -3389,6 +3398,10 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
  * walking) finds its card in O(1). Depends only on the arguments; no allocation; any thread. */
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank,
                               int world, long batch, int32_t *tokens, int32_t *labels);
+
+/* ddp_dealt - which of `count` windows that batch has as its b-th, 0 <= b < batch; the same of the `count` images of
+ * ddp_images_batch. -1 of none. */
+DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
 /* ddp_tokens_epoch - passes over the data (a fraction) used up before step starts. */
 DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch);
@@ -4129,9 +4142,6 @@ DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
  * permutation of all samples. Never stored: O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
-/* The first card of a rank's batch in a step: world x batch cards a step, rank 0 the first. */
-DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
-
 /* ---- threads, locks and atomics with one spelling in C11 and C++17 ---- */
 
 #define ddp__atomic_load(p)       __atomic_load_n((p), __ATOMIC_ACQUIRE)
@@ -4437,11 +4447,6 @@ long ddp__deal(uint64_t seed, uint64_t card, uint64_t n)
     ddp_rng key = ddp_rng_seed(seed, card / n);
 
     return (long)ddp__shuffled(card % n, n, ddp_rng_u64(&key));
-}
-
-uint64_t ddp__deal_first(long step, int rank, int world, long batch)
-{
-    return ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch;
 }
 
 /* ---- a fingerprint of floats ---- */
@@ -12039,13 +12044,20 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 
 /* ---- dealing ---- */
 
+long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count)
+{
+    const uint64_t first = ((uint64_t)step * (uint64_t)world + (uint64_t)rank) * (uint64_t)batch;
+
+    return count > 0 ? ddp__deal(seed, first + (uint64_t)b, (uint64_t)count) : -1;
+}
+
 void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                       long batch, int32_t *tokens, int32_t *labels)
 {
-    uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
+    const long windows = ddp_tokens_windows(r);
 
     for (long b = 0; windows && b < batch; b++)
-        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
+        ddp_tokens_window(r, ddp_dealt(seed, step, rank, world, batch, b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
@@ -12395,11 +12407,9 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
                       long step, int rank, int world, long batch, float *inputs, int32_t *labels)
 {
     const size_t size = ddp__image_bytes(r->images);
-    const uint64_t first = ddp__deal_first(step, rank, world, batch);
 
     for (long b = 0; r->count && b < batch; b++)
-        ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
-                       inputs + (size_t)b * size, labels + b);
+        ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count), inputs + (size_t)b * size, labels + b);
 }
 
 double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch)
@@ -12485,35 +12495,21 @@ DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, 
 #define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
-    const char *name, *text, *at, *end;
+    const char *name, *at, *end;
     ddp__json  *node;  /* next free value */
     char       *chars; /* next free byte for strings */
     int         depth;
-    const char *placed; /* line and column are known up to here */
-    int         line, column;
+    int         line;
+    const char *begin; /* of that line, which only a blank ends */
     ddp_error  *err;
 } ddp__json_reader;
 
-/* ---- places and complaints ---- */
+/* In bytes, of where in this line. */
+static int ddp__json_column(const ddp__json_reader *r, const char *where) { return (int)(where - r->begin) + 1; }
 
-/* Line and column (in bytes) of where, which never lies before the last place asked for. */
-static void ddp__json_place(ddp__json_reader *r, const char *where)
+static ddp_status ddp__json_bad(const ddp__json_reader *r, const char *where, const char *what)
 {
-    for (; r->placed < where; r->placed++) {
-        r->column++;
-        if (*r->placed != '\n') continue;
-        r->line++;
-        r->column = 1;
-    }
-}
-
-/* A complaint is the last thing a reader does; it may look back, so it counts from the start. */
-static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const char *what)
-{
-    r->placed = r->text;
-    r->line = r->column = 1;
-    ddp__json_place(r, where);
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column, what);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, ddp__json_column(r, where), what);
 }
 
 /* ---- strings ---- */
@@ -12669,7 +12665,8 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 
 static void ddp__json_blank(ddp__json_reader *r)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
+    for (; r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'); r->at++)
+        if (*r->at == '\n') r->line++, r->begin = r->at + 1;
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -12764,9 +12761,8 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
 {
     ddp__json_blank(r);
     if (r->at == r->end) return ddp__json_bad(r, r->at, "the text ends where a value is needed");
-    ddp__json_place(r, r->at);
     v->line = r->line;
-    v->column = r->column;
+    v->column = ddp__json_column(r, r->at);
     switch (*r->at) {
     case '{': case '[':
         v->kind = *r->at == '{' ? DDP__JSON_OBJECT : DDP__JSON_ARRAY;
@@ -12805,8 +12801,8 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     }
     memset(&r, 0, sizeof r);
     r.name = name;
-    r.text = r.at = r.placed = text;
-    r.line = r.column = 1;
+    r.at = r.begin = text;
+    r.line = 1;
     r.end = text + n;
     r.node = root + 1;
     r.chars = (char *)(root + most);
@@ -52467,9 +52463,13 @@ void ddp_pipeline_times_free(ddp_pipeline_times *t)
 /* What an edge carries one way: a message for each micro-batch. */
 typedef struct ddp__flow {
     long          *ticket;   /* [micro_batches] -1: none */
+    ddp_edge_coding coding;  /* aq: of activations; their gradients are int8 */
     double         ratio;    /* of topk */
-    size_t         bytes;    /* of a message */
-    unsigned char *wire;     /* [states x bytes] messages, coded; NULL: they lie in the states as floats */
+    size_t         bytes;    /* of a message; of aq where all of its samples have crossed before */
+    size_t         room;     /* for the longest */
+    unsigned char *wire;     /* [states x room] messages, coded; NULL: they lie in the states as floats */
+    float         *last;     /* [samples x values] aq: what each sample is at the other end, the same at both; else NULL */
+    size_t         values;   /* of a sample */
     size_t         residual; /* of who sends, with feedback: where its values begin in those of the cut */
 } ddp__flow;
 
@@ -52510,6 +52510,18 @@ typedef struct ddp__select {
     float    *value, *here;
 } ddp__select;
 
+/* The samples that the program names, for aq. All edges have seen the same. */
+typedef struct ddp__samples {
+    long   count;
+    int    batch;
+    long  *id;     /* [micro_batches x batch] of the next step; -1: not named */
+    long  *now;    /* [micro_batches x batch] of this step */
+    char  *fresh;  /* [micro_batches x batch] 1: it crosses for the first time */
+    char  *seen;   /* [count], before fresh */
+    float *change; /* [values of the longest array] */
+    double bytes;  /* of what all edges keep */
+} ddp__samples;
+
 struct ddp_pipe {
     ddp_ctx     *d;
     ddp_graph   *g;
@@ -52531,6 +52543,7 @@ struct ddp_pipe {
     ddp_edge_wire edge;
     int          trains;    /* 0: it evaluates */
     ddp__select  select;
+    ddp__samples samples;
     ddp_piece   *piece;     /* room for the longest list */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
     int          guests, hosts;
@@ -52582,6 +52595,20 @@ DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
 DDP_LIB void       ddp__wires_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
 DDP_LIB ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+/* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of which memory
+ * speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross: n values, which lie behind
+ * `at` others, into the message or (sends 0) out of it, on to what lies behind them. */
+DDP_LIB ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err);
+DDP_LIB int        ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values);
+DDP_LIB ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err);
+DDP_LIB ddp_status ddp__samples_begin(ddp_pipe *p);
+DDP_LIB size_t     ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m);
+DDP_LIB ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends, float *x, size_t n, size_t at,
+                                      unsigned char **message, ddp_error *err);
+/* Of n finite values: bytes of their changes, coded; and what those bytes say is added to last. */
+DDP_LIB size_t     ddp__change_bytes(int bits, size_t n);
+DDP_LIB void       ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out);
+DDP_LIB ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *last, ddp_error *err);
 /* edge_ratio.c: what each link of adatopk keeps, ratio [stages x stages] from row to column. All ranks call it. */
 DDP_LIB ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err);
 /* bottleneck.c: puts bottlenecks where *stage_of, which grows with the nodes, cuts the graph. */
@@ -52682,6 +52709,7 @@ void ddp__edges_close(ddp_pipe *p)
             for (ddp__flow *l = e->flow; l < e->flow + 2; l++) {
                 DDP_FREE(l->ticket);
                 DDP_FREE(l->wire);
+                DDP_FREE(l->last);
             }
             DDP_FREE(e->node);
         }
@@ -52720,11 +52748,13 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
     x.priority = -1;
     if (l->wire) {
         if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, e, m, gradients));
-        p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
-        p->piece[0].count = l->bytes;
+        p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->room;
+        p->piece[0].count = l->last ? ddp__samples_size(p, l, m) : l->bytes;
         x.bytes = 1;
-        x.counts_as = (char)(p->edge.coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
-                             : p->edge.coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8 : DDP_WIRE_TOPK);
+        x.counts_as = (char)(l->coding == DDP_EDGE_BF16   ? DDP_WIRE_BF16
+                             : l->coding == DDP_EDGE_INT8 ? DDP_WIRE_INT8
+                             : l->coding != DDP_EDGE_AQ   ? DDP_WIRE_TOPK
+                             : p->piece[0].count < l->room ? DDP_WIRE_INT4 : DDP_WIRE_F32);
     }
     return ddp__pipe_post(p, &x, e->peer, l->wire != NULL, &l->ticket[m]);
 }
@@ -53215,6 +53245,7 @@ static ddp_status ddp__pipe_begin(ddp_pipe *p, int micro_batches, int trains)
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
     DDP__TRY(ddp__pipe_begin(p, p->micro_batches, 1));
+    DDP__TRY(ddp__samples_begin(p));
     ddp__lanes_begin(p);
     p->evaluated = -1;
     for (int i = 0; i < p->tasks; i++)
@@ -53290,7 +53321,10 @@ void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
 
 /* ---- settings ---- */
 
-static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", NULL};
+static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", "aq", NULL};
+
+/* Those of aq. */
+static int ddp__is_bits(double x) { return x >= 2 && x <= 4 && x == floor(x); }
 
 ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
 {
@@ -53311,7 +53345,9 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
            (factor && *factor && !ddp__parse_double(factor, &w.factor));
     if (bad)
         return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
-                         "adatopk:R:FACTOR or bottleneck:R", text ? text : "");
+                         "adatopk:R:FACTOR, bottleneck:R or aq:BITS", text ? text : "");
+    if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
     if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
                          "hundredth", text);
@@ -53325,13 +53361,15 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
 
 const char *ddp_edge_coding_name(ddp_edge_coding coding)
 {
-    return coding >= DDP_EDGE_F32 && coding <= DDP_EDGE_BOTTLENECK ? ddp__edge_names[coding] : NULL;
+    return coding >= DDP_EDGE_F32 && coding <= DDP_EDGE_AQ ? ddp__edge_names[coding] : NULL;
 }
 
 static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 {
-    if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_BOTTLENECK)
+    if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_AQ)
         return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
+    if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
+        return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
     if (w->coding >= DDP_EDGE_TOPK && !(w->ratio >= 1 && w->ratio <= 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
@@ -53379,7 +53417,8 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 /* Bytes of an array of n values in a message. */
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
 {
-    switch (p->edge.coding) {
+    switch (l->coding) {
+    case DDP_EDGE_AQ: return (size_t)p->samples.batch * ddp__change_bytes((int)p->edge.ratio, n / (size_t)p->samples.batch);
     case DDP_EDGE_BF16: return 2 * n;
     case DDP_EDGE_INT8: return ddp_pack_bound(DDP_PACK_INT8, n, n);
     case DDP_EDGE_TOPK:
@@ -53418,7 +53457,12 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         if (sends && selects && k > most->keeps) most->keeps = k;
         if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
     }
-    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->bytes);
+    l->room = l->bytes;
+    if (l->coding == DDP_EDGE_AQ) {
+        l->room = values * sizeof(float);
+        if (!ddp__samples_keep(p, l, values)) return 0;
+    }
+    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->room);
     return l->wire != NULL;
 }
 
@@ -53430,6 +53474,7 @@ static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
             const int side = i < p->hops[1], sends = side == gradients;
             ddp__hop *e = side ? &p->hop[1][i] : &p->hop[0][i - p->hops[1]];
             const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
+            e->flow[gradients].coding = gradients && p->edge.coding == DDP_EDGE_AQ ? DDP_EDGE_INT8 : p->edge.coding;
             e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
             if (!ddp__flow_open(p, e, gradients, sends, most)) return 0;
         }
@@ -53448,6 +53493,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
         s = ratio ? ddp__edge_ratios(p, ratio, err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     }
+    if (s == DDP_OK && p->edge.coding == DDP_EDGE_AQ && p->stages > 1) s = ddp__samples_open(p, err);
     fits = s || ddp__hops_open(p, ratio, &most);
     if (ratio) DDP_FREE(ratio);
     if (s) return s;
@@ -53456,8 +53502,11 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
     if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
     if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
+    if (p->samples.bytes > 0) p->samples.change = (float *)ddp__calloc(most.values, sizeof *p->samples.change);
     if (most.residuals) p->cut.residual = (float *)ddp__calloc(most.residuals, sizeof *p->cut.residual);
     if (p->cut.residual) p->cut.residuals = most.residuals;
+    if (p->samples.bytes > 0 && (!fits || !p->samples.change)) return ddp__samples_memory(p, err);
+    p->g->owned.bytes += p->samples.bytes;
     if (fits && p->cut.residuals == most.residuals && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
         (!most.values || !p->d->host.backend || p->select.here))
         return DDP_OK;
@@ -53471,6 +53520,9 @@ void ddp__wires_close(ddp_pipe *p)
     DDP_FREE(p->select.index);
     DDP_FREE(p->select.value);
     DDP_FREE(p->select.here);
+    DDP_FREE(p->samples.id);
+    DDP_FREE(p->samples.seen);
+    DDP_FREE(p->samples.change);
 }
 
 /* ---- arrays and messages ---- */
@@ -53485,11 +53537,11 @@ static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x
 
     if (residual) DDP__TRY(ddp_feedback_add(residual, x, n, err));
     if (residual) x = residual;
-    if (p->edge.coding == DDP_EDGE_BF16) {
+    if (l->coding == DDP_EDGE_BF16) {
         ddp__bfloat_halve((uint16_t *)(void *)out, x, n);
         return DDP_OK;
     }
-    if (p->edge.coding == DDP_EDGE_INT8) {
+    if (l->coding == DDP_EDGE_INT8) {
         DDP__TRY(ddp_pack_quantised(DDP_PACK_INT8, x, n, out, bytes, &used, err));
         return residual ? ddp_feedback_subtract(out, used, residual, n, err) : DDP_OK;
     }
@@ -53509,20 +53561,24 @@ ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
 {
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
-    unsigned char *out = l->wire + (size_t)(m % p->states) * l->bytes;
+    unsigned char *out = l->wire + (size_t)(m % p->states) * l->room;
     float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
     ddp_error why;
+    size_t at = 0;
 
     memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
-        const float *x = p->piece[i].data;
+        float *x = p->piece[i].data;
         if (p->select.here) {
             DDP__TRY(ddp__host_download(&p->d->host, p->select.here, x, n * sizeof *x, &p->d->host.error));
             x = p->select.here;
         }
-        if (ddp__part_pack(p, l, x, n, residual, out, bytes, &why)) return ddp__flow_failed(p, e, m, gradients, "send", &why);
-        out += bytes;
+        if (l->last ? ddp__samples_cross(p, l, m, 1, x, n, at, &out, &why)
+                    : ddp__part_pack(p, l, x, n, residual, out, bytes, &why))
+            return ddp__flow_failed(p, e, m, gradients, "send", &why);
+        at += n;
+        if (!l->last) out += bytes;
         if (residual) residual += n;
     }
     return DDP_OK;
@@ -53532,19 +53588,236 @@ ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
 {
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
-    const unsigned char *in = l->wire + (size_t)(m % p->states) * l->bytes;
+    unsigned char *in = l->wire + (size_t)(m % p->states) * l->room;
     ddp_error why;
+    size_t at = 0;
 
     memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *x = p->select.here ? p->select.here : p->piece[i].data;
-        if (p->edge.coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
-        else if (ddp_unpack_store(in, bytes, x, n, &why)) return ddp__flow_failed(p, e, m, gradients, "read", &why);
+        if (l->coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
+        else if (l->last ? ddp__samples_cross(p, l, m, 0, x, n, at, &in, &why) : ddp_unpack_store(in, bytes, x, n, &why))
+            return ddp__flow_failed(p, e, m, gradients, "read", &why);
         if (p->select.here) ddp__host_upload(&p->d->host, p->piece[i].data, x, n * sizeof *x);
-        in += bytes;
+        at += n;
+        if (!l->last) in += bytes;
     }
     return DDP_OK;
+}
+
+/* ==== pipe/samples.c ==== [pipe] */
+/* Edge wire aq: both ends of an edge keep what each sample was when it crossed last; what it changed by crosses, in a few
+ * bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using activation compression with
+ * guarantees, arXiv:2206.01299). */
+
+/* ---- changes: blocks of 64 values, each its largest magnitude s, then levels q of `bits` bits, the first lowest: s (2 q /
+ * (2^bits - 1) - 1), evenly from -s to s, without 0, so that all levels are used ---- */
+
+size_t ddp__change_bytes(int bits, size_t n)
+{
+    return 4 * ((n + DDP_QUANTISE_BLOCK - 1) / DDP_QUANTISE_BLOCK) + (n * (size_t)bits + 7) / 8; /* 64 fill whole bytes */
+}
+
+/* Of n finite values; the nearest level, halves up. */
+void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
+{
+    const double half = (double)((1 << bits) - 1) / 2;
+
+    for (size_t len; n; x += len, n -= len) {
+        uint32_t waiting = 0;
+        float most = 0;
+        int held = 0;
+        len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
+        for (size_t k = 0; k < len; k++) most = fmaxf(most, fabsf(x[k]));
+        ddp__codec_put32(out, ddp__codec_bits(most));
+        out += 4;
+        for (size_t k = 0; k < len; k++) {
+            const long q = most > 0 ? lround(((double)x[k] / (double)most + 1) * half) : 0;
+            waiting |= (uint32_t)q << held;
+            held += bits;
+            if (held < 8) continue;
+            *out++ = (unsigned char)waiting;
+            waiting >>= 8;
+            held -= 8;
+        }
+        if (held) *out++ = (unsigned char)waiting;
+    }
+}
+
+/* What was coded is added to last, the same on both ends. */
+ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *last, ddp_error *err)
+{
+    for (size_t len; n; last += len, n -= len) {
+        const float scale = ddp__codec_float(ddp__codec_get32(in));
+        const uint32_t top = (1u << bits) - 1;
+        uint32_t waiting = 0;
+        int held = 0;
+        if (!(scale >= 0 && scale <= FLT_MAX))
+            return ddp__fail(err, DDP_FORMAT, "a block of changes has the scale %g: a finite one from 0 on is needed",
+                             (double)scale);
+        len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
+        in += 4;
+        for (size_t k = 0; k < len; k++, held -= bits, waiting >>= bits) {
+            if (held < bits) waiting |= (uint32_t)*in++ << held, held += 8;
+            last[k] += (float)((double)scale * (2.0 * (double)(waiting & top) / (double)top - 1));
+        }
+    }
+    return DDP_OK;
+}
+
+/* ---- messages: of each array what each sample has of it, one after the other ---- */
+
+/* Evaluations do without what is kept. */
+static int ddp__sample_is_whole(const ddp_pipe *p, int m, int i)
+{
+    return !p->trains || p->samples.fresh[m * p->samples.batch + i];
+}
+
+size_t ddp__samples_size(const ddp_pipe *p, const ddp__flow *l, int m)
+{
+    const size_t batch = (size_t)p->samples.batch;
+    size_t whole = 0;
+
+    for (int i = 0; i < p->samples.batch; i++) whole += (size_t)ddp__sample_is_whole(p, m, i);
+    return whole * l->values * sizeof(float) + (batch - whole) * (l->bytes / batch);
+}
+
+ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends, float *x, size_t n, size_t at,
+                              unsigned char **message, ddp_error *err)
+{
+    const size_t batch = (size_t)p->samples.batch, part = n / batch, bytes = part * sizeof *x;
+    const int bits = (int)p->edge.ratio;
+    float *change = p->samples.change;
+
+    for (int i = 0; i < p->samples.batch; i++, x += part) {
+        float *last = l->last + (size_t)p->samples.now[m * p->samples.batch + i] * l->values + at / batch;
+        size_t bad;
+        if (ddp__sample_is_whole(p, m, i)) {
+            if (sends) memcpy(*message, x, bytes);
+            else memcpy(x, *message, bytes);
+            if (p->trains) memcpy(last, x, bytes);
+            *message += bytes;
+            continue;
+        }
+        for (size_t k = 0; sends && k < part; k++) change[k] = x[k] - last[k];
+        bad = sends ? ddp__first_from(change, part, DDP__INFINITE) : part;
+        if (bad < part)
+            return ddp__fail(err, DDP_NUMERIC, "value %zu of a sample changes from %g to %g, which is not finite", bad,
+                             (double)last[bad], (double)x[bad]);
+        if (sends) ddp__changes_code(change, part, bits, *message);
+        DDP__TRY(ddp__changes_add(*message, part, bits, last, err));
+        if (!sends) memcpy(x, last, bytes);
+        *message += ddp__change_bytes(bits, part);
+    }
+    return DDP_OK;
+}
+
+/* ---- names ---- */
+
+int ddp_pipe_samples(ddp_pipe *p, int m, const long *id)
+{
+    ddp__samples *s;
+
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    s = &p->samples;
+    if (!s->id) return 0;
+    if (!id || m < 0 || m >= p->micro_batches)
+        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_samples: micro-batch %d, of 0..%d, and a list are needed", m,
+                              p->micro_batches - 1);
+    for (int i = 0; i < s->batch; i++) {
+        if (id[i] < 0 || id[i] >= s->count)
+            return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
+                                  "of ddp_pipe_config", id[i], m, s->count - 1);
+        s->id[m * s->batch + i] = id[i];
+    }
+    return 0;
+}
+
+ddp_status ddp__samples_begin(ddp_pipe *p)
+{
+    ddp__samples *s = &p->samples;
+    const int all = p->micro_batches * s->batch;
+
+    if (!s->id) return DDP_OK;
+    for (int i = 0; i < all; i++)
+        if (s->id[i] < 0)
+            return ddp__fail(&p->d->host.error, DDP_USAGE, "edge wire aq: the samples of micro-batch %d have no names: call "
+                             "ddp_pipe_samples for each one before every step", i / s->batch);
+    if (p->d->step > 0 && !p->lanes.steps && !p->lanes.warm)
+        ddp__log(&p->d->host.log, DDP_LOG_INFO, "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
+                 "once more", p->stage, p->d->step);
+    for (int i = 0; i < all; i++) {
+        s->now[i] = s->id[i];
+        s->id[i] = -1;
+        s->fresh[i] = (char)!s->seen[s->now[i]];
+        s->seen[s->now[i]] = 1;
+    }
+    return DDP_OK;
+}
+
+/* ---- opening and closing ---- */
+
+/* 0: more than there is. */
+static int ddp__samples_take(ddp_pipe *p, double bytes)
+{
+    const double total = ddp__memory_total();
+
+    p->samples.bytes += bytes;
+    return !(total > 0) || p->g->owned.bytes + p->samples.bytes <= total;
+}
+
+int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)
+{
+    l->values = values / (size_t)p->samples.batch;
+    if (!ddp__samples_take(p, 4.0 * (double)p->samples.count * (double)l->values)) return 0;
+    l->last = (float *)ddp__calloc((size_t)p->samples.count * l->values, sizeof *l->last);
+    return l->last != NULL;
+}
+
+static ddp_status ddp__samples_check(const ddp_pipe *p, ddp_error *err)
+{
+    const ddp__samples *s = &p->samples;
+
+    if (p->d->keeper)
+        return ddp__fail(err, DDP_UNSUPPORTED, "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
+                         "their samples were: choose int8, or run without min_replicas", p->edge.ratio);
+    if (s->count < 1 || s->batch < 1)
+        return ddp__fail(err, DDP_ARG, "edge wire aq:%g of %ld samples, %d in a micro-batch: set samples and batch of "
+                         "ddp_pipe_config, and name them by ddp_pipe_samples", p->edge.ratio, s->count, s->batch);
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        if ((n->from >= 0 || n->to >= 0) && (!n->spec.out.dims || n->spec.out.dim[0] % s->batch))
+            return ddp__fail(err, DDP_ARG, "edge wire aq:%g: the first dimension of operator %.60s (node %d), %ld, is no multiple "
+                             "of the %d samples of a micro-batch: cut elsewhere, or choose int8", p->edge.ratio, n->op->name, i,
+                             n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
+{
+    ddp__samples *s = &p->samples;
+    const size_t names = (size_t)p->micro_batches * (size_t)(s->batch > 0 ? s->batch : 0);
+
+    DDP__TRY(ddp__samples_check(p, err));
+    if (ddp__samples_take(p, (double)s->count)) {
+        s->id = (long *)ddp__calloc(2 * names, sizeof *s->id);
+        s->seen = (char *)ddp__calloc((size_t)s->count + names, 1);
+    }
+    if (!s->id || !s->seen) return ddp__samples_memory(p, err);
+    s->now = s->id + names;
+    s->fresh = s->seen + s->count;
+    for (size_t i = 0; i < names; i++) s->id[i] = -1;
+    return DDP_OK;
+}
+
+ddp_status ddp__samples_memory(const ddp_pipe *p, ddp_error *err)
+{
+    return ddp__fail(err, DDP_MEMORY, "out of memory for edge wire aq:%g, which keeps the activations of %ld samples at the edges "
+                     "of stage %d, %.0f bytes or more: train on fewer samples, or choose int8", p->edge.ratio,
+                     p->samples.count, p->stage, p->samples.bytes);
 }
 
 /* ==== pipe/edge_ratio.c ==== [pipe] */
@@ -53915,7 +54188,7 @@ static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
     return bytes;
 }
 
-size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) : 0; }
+size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0; }
 
 /* As ddp_graph_build refuses what is sure not to fit; owned.bytes are the parameters by now. */
 static int ddp__states_fit(const ddp_pipe *p, int states)
@@ -53997,6 +54270,8 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->ahead = c->ahead;
     p->stages = c->stages;
     p->edge = c->edge;
+    p->samples.count = c->samples;
+    p->samples.batch = c->batch;
     p->micro_batches = p->d->cfg.micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
@@ -54889,6 +55164,9 @@ ddp_status ddp_job_wire(ddp_job *j, const char *text, ddp_error *err)
     if (w.coding == DDP_EDGE_BOTTLENECK)
         return ddp__fail(err, DDP_ARG, "edge wire %.60s puts operators where the cut is, and a job lists its operators before it "
                          "is cut: choose f32, bf16, int8, topk:R or adatopk:R, or a model with its own ddp_bottleneck", text);
+    if (w.coding == DDP_EDGE_AQ)
+        return ddp__fail(err, DDP_ARG, "edge wire %.60s keeps what each sample was, and a job does not name its samples: choose "
+                         "f32, bf16, int8, topk:R or adatopk:R", text);
     j->edge = w;
     return DDP_OK;
 }

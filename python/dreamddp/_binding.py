@@ -230,6 +230,7 @@ DDP_EDGE_INT8 = 2
 DDP_EDGE_TOPK = 3
 DDP_EDGE_ADATOPK = 4
 DDP_EDGE_BOTTLENECK = 5
+DDP_EDGE_AQ = 6
 DDP_JOB_PLACEHOLDER = 0
 DDP_JOB_VARIABLE = 1
 DDP_JOB_PARAMETRIC = 2
@@ -937,7 +938,7 @@ ddp_edge_wire._fields_ = [
     ("coding", c_int), ("ratio", c_double), ("factor", c_double), ("feedback", c_int)]
 ddp_pipe_config._fields_ = [
     ("schedule", c_int), ("stages", c_int), ("stage_of", POINTER(c_int)), ("rank_of", POINTER(c_int)),
-    ("ahead", c_int), ("edge", ddp_edge_wire)]
+    ("ahead", c_int), ("edge", ddp_edge_wire), ("samples", c_long), ("batch", c_int)]
 ddp_pipe_stats._fields_ = [
     ("steps", c_long), ("step_s", c_double), ("bubble_pct", c_double), ("boundary_bytes", c_double),
     ("predicted_step_s", c_double)]
@@ -1454,6 +1455,7 @@ FUNCTIONS = {
     "ddp_pipe_open": (c_void_p, [c_void_p, c_void_p, c_void_p, POINTER(ddp_pipe_config)]),
     "ddp_pipe_close": (None, [c_void_p]),
     "ddp_pipe_input": (c_void_p, [c_void_p, c_int, c_char_p]),
+    "ddp_pipe_samples": (c_int, [c_void_p, c_int, POINTER(c_long)]),
     "ddp_pipe_step": (c_int, [c_void_p]),
     "ddp_pipe_evaluate": (c_int, [c_void_p, c_int]),
     "ddp_pipe_loss": (c_float, [c_void_p]),
@@ -1513,6 +1515,7 @@ FUNCTIONS = {
     "ddp_tokens_window": (None, [POINTER(ddp_token_range), c_long, POINTER(c_int32), POINTER(c_int32)]),
     "ddp_tokens_batch": (None, [POINTER(ddp_token_range), c_uint64, c_long, c_int, c_int, c_long, POINTER(c_int32),
         POINTER(c_int32)]),
+    "ddp_dealt": (c_long, [c_uint64, c_long, c_int, c_int, c_long, c_long, c_long]),
     "ddp_tokens_epoch": (c_double, [POINTER(ddp_token_range), c_long, c_int, c_long]),
     "ddp_images_open": (POINTER(ddp_images), [c_char_p, c_int, POINTER(ddp_error)]),
     "ddp_images_idx": (POINTER(ddp_images), [c_char_p, c_char_p, POINTER(ddp_error)]),
