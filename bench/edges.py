@@ -7,7 +7,7 @@ Loss: N steps without a network, which changes no bit of it; validation loss at 
 20 steps at each quarter; means over seeds. Time: a few
 steps over emulated links. Bytes: what crosses all boundaries in a step, both ways. --model resnet18:
 CIFAR-10 (in $DDP_DATA) over three stages, with the wires of FusionLLM. --data: another text, short enough for
-its windows to come again, which is what aq lives on.
+its windows to come again, which is what aq lives on; the timed steps are of its first pass.
 """
 import argparse
 import json
