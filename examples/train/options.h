@@ -31,6 +31,8 @@ typedef struct program {
     struct pictures *pictures; /* of train_image */
     const char *widths;
     ddp_profile emulated;
+    const char *preset;
+    char   preset_words[1024], preset_data[1024]; /* its options, cut into words; its data */
     char   command[1024], described[128], host[128];
     char   strategies[400], help[450]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind them */
     /* what differs between trainers: checks of the command line, the data and the model of t, and
@@ -77,12 +79,15 @@ static const char *strategy_help(program *p)
     return p->help;
 }
 
+#include "presets.h"
+
 enum { OPTIONS = 128 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
 {
     const cli_option shared[] = {
+        {"--preset", CLI_TEXT, &p->preset, "NAME", "a paper's model, settings and network, scaled; see above"},
         {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
         {"--epochs", CLI_COUNT, &p->epochs, "N", "instead of --steps: passes over the data"},
         {"--batch", CLI_COUNT, &p->batch, "N",
@@ -215,13 +220,19 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--quiet", CLI_FLAG, &p->quiet, "", "no progress line"},
     };
 
-    const int more = (int)(sizeof shared / sizeof shared[0]);
+    const int all = count + (int)(sizeof shared / sizeof shared[0]);
     cli_option table[OPTIONS];
+    char text[1500];
+    int code;
 
     memcpy(table, own, (size_t)count * sizeof *own);
     memcpy(table + count, shared, sizeof shared);
     cli_command(argc, argv, p->command, sizeof p->command);
-    return cli_parse(argc, argv, about, table, count + more);
+    presets_help(p->name, about, text, sizeof text);
+    code = cli_parse(argc, argv, text, table, all);
+    if (code < 0 && p->preset) code = preset_apply(p, table, all);
+    /* again, so that what was given beside a preset wins wherever it stands */
+    return code < 0 && p->preset ? cli_parse(argc, argv, text, table, all) : code;
 }
 
 /* An option that was not given can come from the environment. */

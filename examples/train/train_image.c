@@ -30,6 +30,7 @@ typedef struct pictures {
     long             hidden[DDP_MLP_HIDDEN + 1]; /* of mlp */
     float            dropout;                    /* of vgg */
     int              recompute;                  /* of resnet and vgg */
+    long             test_batches;               /* 0: all of them */
 } pictures;
 
 /* ---- the task ---- */
@@ -107,16 +108,25 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
     return 0;
 }
 
+/* The first batches of a range; 0: all. */
+static ddp_image_range first_batches(const training *t, const ddp_image_range *r, long batches)
+{
+    ddp_image_range part = *r;
+    if (batches && part.count / t->model.batch >= batches) part.count = batches * t->model.batch;
+    return part;
+}
+
 static int validate(const training *t, const training_model *m, int rank, int world, double sum[3])
 {
-    ddp_image_range part = ((const pictures *)t->data)->val;
-    if (t->val_batches && part.count / t->model.batch >= t->val_batches) part.count = t->val_batches * t->model.batch;
+    const ddp_image_range part = first_batches(t, &((const pictures *)t->data)->val, t->val_batches);
     return evaluate(t, m, &part, rank, world, sum);
 }
 
 static int judge(const training *t, const training_model *m, double sum[3])
 {
-    return evaluate(t, m, &((const pictures *)t->data)->test, 0, 1, sum);
+    const pictures *own = (const pictures *)t->data;
+    const ddp_image_range part = first_batches(t, &own->test, own->test_batches);
+    return evaluate(t, m, &part, 0, 1, sum);
 }
 
 /* ---- the command line ---- */
@@ -204,6 +214,8 @@ static int parse_images(program *p, int argc, char **argv)
          "fraction of the training images kept for val_loss [0]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
          "batches of them that val_loss is the mean of; 0 = all [0]"},
+        {"--test-batches", CLI_COUNT, &p->pictures->test_batches, "N",
+         "batches of the test images that test_accuracy is of; 0 = all [0]"},
     };
 
     return parse(p, argc, argv, "Trains an image classifier over slow links and prints one JSON object of results.",
