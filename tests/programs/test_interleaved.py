@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""[timed] examples/interleaved.c and vectors.cpp: at most 15 lines of the first are the library's, without them it is the
+"""[timed] examples/interleaved.c, vectors.cpp and own_update.c: at most 15 lines of the first are the library's, without them it is the
 same program, and it trains under every strategy that averages.
 
-    tests/programs/test_interleaved.py      build/interleaved, build/vectors and build/ddprun are built
+    tests/programs/test_interleaved.py      build/interleaved, build/vectors, build/own_update and build/ddprun are built
 """
 import os
 import re
@@ -61,6 +61,12 @@ def main():
     told = re.findall(r"first weight ([0-9.]+)$", out, re.M)
     check("a model in C++'s vectors learns, and its workers agree", code == 0 and len(told) == 2 and len(set(told)) == 1 and miss[2] < miss[0],
           repr((code, out, err)))
+    code, out, err = run("build/ddprun", "-n", "3", "--strategy", "dreamddp", "build/own_update")
+    loss, told = losses(out, "[0] "), re.findall(r"^\[\d\] parameters ([0-9a-f]{16})$", out, re.M)
+    check("a program with its own update rule learns, and its workers agree",
+          code == 0 and len(loss) == 6 and loss[-1] < loss[0] / 2 and len(told) == 3 and len(set(told)) == 1, repr((code, out, err)))
+    with open(os.path.join(ROOT, "examples", "own_update.c"), encoding="ascii") as f:
+        check("own_update.c has less than 100 lines", len(f.readlines()) < 100)
     print("%d passed, %d failed" % (passed, failed))
     return failed > 0
 
