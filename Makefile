@@ -8,6 +8,7 @@
 # make house         lines, files, functions, upward calls and circles of src/ by room
 # make cuda          the GPU companion with nvcc, for sm_80 and sm_90: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
+# make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so
 # make install       the header and the libraries; PREFIX=/usr/local DESTDIR=
 # pip install python/   after `make lib`: the Python package (docs/python.md)
@@ -37,7 +38,7 @@ BENCHES  := $(call built_of,$(wildcard bench/bench_*.c))
 SOURCES  := $(shell find src -name '*.[ch]')
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-header deps-test quickstart bench header check-header check-abi check-separate check-compile house clean
+.PHONY: all deps deps-header deps-test quickstart bench gallery header check-header check-abi check-separate check-compile house clean
 
 all: $(EXAMPLES) build/vectors $(BENCHES)
 
@@ -92,6 +93,10 @@ quickstart: build/quickstart
 bench: deps-test all
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
 	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
+
+# docs/gallery.md and its pictures; builds what it runs
+gallery: deps-header
+	@tools/gallery.py $(ONLY)
 
 # ---- the header ----
 header: | deps-header
