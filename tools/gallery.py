@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGE, PICTURES = os.path.join(ROOT, "docs", "gallery.md"), os.path.join(ROOT, "docs", "gallery")
 DATA = os.environ.get("DDP_DATA", "data")
 WIDEST, LONGEST = 130, 18  # of what is shown: characters of a line, lines of an output
+PATIENCE = int(os.environ.get("PATIENCE", 300))  # seconds a command may take
 
 # name: title, sources, what it shows, what to build, command lines, picture.
 # picture: "lanes" or "stages" of report.html, "curve" of the losses printed, or None
@@ -90,12 +92,19 @@ def run(command, folder):
     if "python3" in command:
         command = command.replace("python3", python_with_torch())
     command = command.replace("--report report.html", "--report " + os.path.join(folder, "report.html"))
-    r = subprocess.run(["bash", "-c", command], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150)
-    if r.returncode:
-        sys.exit("gallery.py: %s: exit code %d\n%s" % (command, r.returncode, r.stdout[-2000:]))
+    p = subprocess.Popen(["bash", "-c", command], cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         start_new_session=True)
+    try:
+        text = p.communicate(timeout=PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(p.pid, signal.SIGTERM)
+        p.communicate()
+        raise Missing("it did not end within %d s beside what else runs there" % PATIENCE)
+    if p.returncode:
+        sys.exit("gallery.py: %s: exit code %d\n%s" % (command, p.returncode, text[-2000:]))
     for path, name in ((folder, "."), (ROOT + "/", ""), (ROOT, "."), (os.path.abspath(DATA), "$DDP_DATA"), (os.path.expanduser("~") + "/", "~/")):
-        r.stdout = r.stdout.replace(path, name)
-    return re.sub(r"bash: line \d+: +\d+ Killed .*", "Killed", r.stdout)
+        text = text.replace(path, name)
+    return re.sub(r"bash: line \d+: +\d+ Killed .*", "Killed", text)
 
 
 def broken(line, mark=""):
@@ -175,19 +184,27 @@ def machine():
 
 def entry(name):
     """The section of the page; the picture is written."""
-    title, sources, about, build, commands, picture = ENTRIES[name]
+    title, sources, about, _, commands, _ = ENTRIES[name]
     text = "<!-- %s -->\n## %s\n\n%s %s\n\n" % (name, title, about, ", ".join("[%s](../%s)" % (s, s) for s in sources))
     path = os.path.join(PICTURES, name + ".svg")
     try:
-        if name == "gpu":
-            gpu()
-        if "python3" in " ".join(commands):
-            python_with_torch()
+        body = tried(name, path)
     except Missing as why:
         if os.path.exists(path):
             os.remove(path)
-        return text + "```\n%s```\n\nNot run here (%s, %s): %s.\n" % ("".join("$ %s\n" % c for c in commands), machine(),
-                                                                      time.strftime("%Y-%m-%d"), why)
+        body = "```\n%s```\n\nNot run here (%s, %s): %s.\n" % ("".join("$ %s\n" % "\n".join(broken(c, " \\")) for c in commands), machine(),
+                                                              time.strftime("%Y-%m-%d"), why)
+    return text + body
+
+
+def tried(name, path):
+    """What stands under an entry's description; its picture is written to path."""
+    title, _, _, build, commands, picture = ENTRIES[name]
+    text = ""
+    if name == "gpu":
+        gpu()
+    if "python3" in " ".join(commands):
+        python_with_torch()
     if build:
         subprocess.run(["make", "-s", *["lib" if b == "lib" else "build/" + b for b in build]], cwd=ROOT, check=True)
     printed = ""
