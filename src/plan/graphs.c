@@ -29,8 +29,7 @@ static int ddp__matching_extend(ddp__matching *m, const double *weight, double m
     return 1;
 }
 
-/* No perfect matching avoids the lightest weight of any row or column. */
-static double ddp__matching_bound(int n, const double *weight)
+double ddp__matching_bound(int n, const double *weight)
 {
     double most = -INFINITY, row, column;
     for (int u = 0; u < n; u++) {

@@ -276,12 +276,15 @@ typedef struct ddp__place {
 } ddp__place;
 
 DDP_LIB void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
+/* No perfect matching avoids the lightest weight of any row or column: what its value is at least. */
+DDP_LIB double ddp__matching_bound(int n, const double *weight);
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
-DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate); /* the hop's value */
+/* The value of a hop; mate NULL: a bound from below. */
+DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
 /* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. INFINITY where a bound
  * shows that it is not below `enough`, or where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
@@ -299,9 +302,9 @@ typedef struct ddp__place_limit {
     long   candidates;
 } ddp__place_limit;
 
-/* The paper's search, genetic-code or KL's. With `more` it goes on to these limits if by its own it has found something
- * better; sums are kept up to date, a child that a bound shows to be no better than its parent is not evaluated, and
- * candidates count as the moves of annealing that they are worth. */
+/* The paper's search, genetic-code or KL's. With `more` it takes the same walk quickly: sums are kept up to date, nothing
+ * is evaluated before it is compared, nor a child that a bound shows to be no better than its parent, and candidates
+ * count as the moves of annealing that they are worth. By its own limits it goes on to these if it is near the best. */
 DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */

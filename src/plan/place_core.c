@@ -39,18 +39,19 @@ double ddp__place_match(ddp__place *p, const int *here, const int *there, int *m
         const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
         for (size_t b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
     }
-    return ddp__matching_solve(&p->matching, p->weight, mate);
+    return mate ? ddp__matching_solve(&p->matching, p->weight, mate) : ddp__matching_bound(p->D, p->weight);
 }
 
-/* Matches every pair of stages: hop values into p->hop, partners into p->mate. 0 = too late. */
-static int ddp__place_match_all(ddp__place *p, const int *at)
+/* Hop values of every pair of stages into p->hop, and partners into p->mate or, without `exact`, bounds alone. 0 = too
+ * late. */
+static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S;
     for (size_t j = 0; j < S; j++) {
         for (size_t k = j + 1; k < S; k++) {
             int *mate = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
-            p->hop[j * S + k] = p->hop[k * S + j] = ddp__place_match(p, at + j * D, at + k * D, mate);
-            for (size_t a = 0; a < D; a++) back[mate[a]] = (int)a;
+            p->hop[j * S + k] = p->hop[k * S + j] = ddp__place_match(p, at + j * D, at + k * D, exact ? mate : NULL);
+            for (size_t a = 0; exact && a < D; a++) back[mate[a]] = (int)a;
         }
         if (p->cost < INFINITY && ddp__place_late(p)) return 0;
     }
@@ -83,8 +84,11 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0, data = 0;
     for (int j = 0; j < p->S && enough < INFINITY; j++) data = fmax(data, ddp__place_averaging(p, at, j));
-    if (data >= enough || !ddp__place_match_all(p, at)) return INFINITY;
-    if (enough < INFINITY && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return INFINITY;
+    if (data >= enough) return INFINITY;
+    for (int exact = !(enough < INFINITY); exact < 2; exact++) {
+        if (!ddp__place_match_all(p, at, exact)) return INFINITY;
+        if (enough < INFINITY && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return INFINITY;
+    }
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {

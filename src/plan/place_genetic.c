@@ -16,8 +16,8 @@ enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 typedef struct ddp__place_pool {
     int     size;
     int    *label;      /* [size x N] stage of each device */
-    double *cost;       /* [size] */
-    long    weight, tour; /* what a child and its tour count beyond one candidate */
+    double *cost;       /* [size]; -1 = not evaluated yet */
+    long    pass, whole; /* what a child and an evaluation count beyond one candidate; 0 = all is evaluated at once */
     int    *child, *at; /* [N] */
 } ddp__place_pool;
 
@@ -30,18 +30,25 @@ static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
             if (label[v] == j) at[n++] = v;
 }
 
-static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, double enough)
+static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *label, double enough)
 {
     double cost;
-    ddp__place_gather(p, pool->child, pool->at);
+    ddp__place_gather(p, label, pool->at);
     cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
-    p->candidates += pool->weight + (cost < INFINITY ? pool->tour : 0);
+    if (cost < INFINITY) p->candidates += pool->whole;
     if (p->candidates > p->limit) p->candidates = p->limit;
     return cost;
 }
 
-/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. */
+/* The cost of a member. */
+static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
+{
+    if (pool->cost[k] < 0) pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, INFINITY);
+    return pool->cost[k];
+}
+
+/* Random shuffles; fewer than 100 where the limits end first. */
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
@@ -51,7 +58,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
-        pool->cost[pool->size] = ddp__place_judge(p, pool, INFINITY);
+        pool->cost[pool->size] = pool->pass ? -1 : ddp__place_judge(p, pool, pool->child, INFINITY);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
 }
@@ -185,8 +192,9 @@ typedef struct ddp__place_cycle {
     char *locked;      /* [N] */
     char *got;         /* [S] has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
-    double *sum;       /* [S] weight between one device and each group */
-    double *table;     /* [N x S] sum of each device, kept up to date; NULL = summed afresh each time */
+    double *sum;       /* weight between one device and group q at q x stride */
+    size_t stride;     /* 1, or N in the table */
+    double *table;     /* [S x N] sum of each device, kept up to date; NULL = summed afresh each time */
 } ddp__place_cycle;
 
 /* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
@@ -196,7 +204,7 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
     if (c->table) {
-        c->sum = c->table + (size_t)v * (size_t)p->S;
+        c->sum = c->table + v;
         return 0;
     }
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
@@ -211,7 +219,7 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
 /* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
 static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int q)
 {
-    if (c->kl) return c->sum[q] - c->sum[c->label[v]];
+    if (c->kl) return c->sum[(size_t)q * c->stride] - c->sum[(size_t)c->label[v] * c->stride];
     return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
 }
 
@@ -247,9 +255,12 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 {
     const ddp__place *p = c->p;
     const double *row = p->kl + (size_t)v * (size_t)p->N;
-    for (int u = 0; c->table && u < p->N; u++) {
-        c->table[(size_t)u * (size_t)p->S + (size_t)c->label[v]] -= row[u];
-        c->table[(size_t)u * (size_t)p->S + (size_t)q] += row[u];
+    if (c->table) {
+        double *left = c->table + (size_t)c->label[v] * (size_t)p->N, *joined = c->table + (size_t)q * (size_t)p->N;
+        for (int u = 0; u < p->N; u++) {
+            left[u] -= row[u];
+            joined[u] += row[u];
+        }
     }
     c->size[c->label[v]]--;
     c->size[q]++;
@@ -307,13 +318,13 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
+    c.stride = table ? N : 1;
+    c.table = table;
+    if (table) memset(table, 0, N * S * sizeof(double));
     for (k = 0; !room.failed && k < p->N; k++) {
         c.size[label[k]]++;
-        if (!table) continue;
-        (void)ddp__place_weigh(&c, k);
-        memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
+        for (size_t u = 0; table && u < N; u++) table[(size_t)label[k] * N + u] += p->kl[(size_t)k * N + u];
     }
-    c.table = table;
     for (k = 0; !room.failed && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {}
         if (g == p->S) break;
@@ -322,20 +333,27 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
     return !room.failed;
 }
 
+/* Whether kl's walk may still find the best of all after so many children, of which the best costs `own`. The first
+ * hundred halve what the random ones cost. */
+static int ddp__place_promising(const ddp__place *p, long children, double own)
+{
+    return children == 0 || own < (children < 100 ? 1.5 : 1.1) * p->cost;
+}
+
 void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
 {
     const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
-    const double before = p->cost;
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
     ddp__place_chain c;
     int one, two, out;
-    double cost, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
+    long children = 0;
+    double cost, own = INFINITY, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
     memset(&pool, 0, sizeof pool);
     if (quick) {
-        pool.weight = (long)(S * N * N / 32);
-        pool.tour = (long)(S <= DDP_TOUR_EXACT ? (S * S << S) / 64 : S * S * S);
+        pool.pass = (long)(S * N * N / 128 + 1);
+        pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));
     }
     ddp__place_pool_open(p, &pool);
     c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
@@ -345,7 +363,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
     for (;;) {
         if (!ddp__place_next(p)) {
-            if (!more || p->stop == 2 || !(p->cost < before)) break;
+            if (!more || p->stop == 2 || !ddp__place_promising(p, children, own)) break;
             p->limit = more->candidates, p->limit_s = more->seconds;
             p->stop = 0;
             more = NULL;
@@ -357,9 +375,12 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
         if (released) out = one;
-        cost = ddp__place_judge(p, &pool, quick ? pool.cost[out] : INFINITY);
+        children++;
+        p->candidates += pool.pass;
+        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : INFINITY);
         if (!(cost < pool.cost[out])) continue;
-        if (released) out = pool.cost[two] > pool.cost[one] ? two : one;
+        own = fmin(own, cost);
+        if (released) out = ddp__place_known(p, &pool, two) > pool.cost[one] ? two : one;
         pool.cost[out] = cost;
         memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
     }

@@ -716,12 +716,13 @@ static void noisy_links_are_placed_15_percent_below_the_released_search(void **s
     ddp_network_free(&n);
 }
 
-/* ---- bad input ---- */
 
-/* No structure: every pair has a rate and a delay of its own. A partition of kl's takes at least as long as S N^2 / 16 moves. */
+/* No structure: every pair has a rate and a delay of its own. A partition of kl's takes about as long as S N^2 / 24 moves,
+ * and S^2 2^S / 128 for its tour. Early limits end within kl's random population and soon after it. */
 static void annealing_never_loses_to_kl_on_random_networks(void **state)
 {
     static const int shape[4][2] = {{4, 9}, {6, 8}, {12, 4}, {16, 4}};
+    static const long moves[] = {20000, 60000, 200000, 600000};
     ddp_rng r = ddp_rng_seed(77, 0);
     int k, i, j;
 
@@ -730,6 +731,8 @@ static void annealing_never_loses_to_kl_on_random_networks(void **state)
         const int S = shape[k][1], N = shape[k][0] * S;
         ddp_network n = network(N, shape[k][0], S, 5e8, 1e8);
         ddp_placement ours, theirs;
+        size_t m;
+        uint64_t seed;
         for (i = 0; i < N; i++)
             for (j = 0; j < i; j++) {
                 n.delay_s[i * N + j] = n.delay_s[j * N + i] = 0.001 + 0.1 * ddp_rng_uniform(&r);
@@ -741,9 +744,21 @@ static void annealing_never_loses_to_kl_on_random_networks(void **state)
         if (!(ours.cost_s <= theirs.cost_s)) fail_msg("%d x %d: %g is above %g", N / S, S, ours.cost_s, theirs.cost_s);
         ddp_placement_free(&ours);
         ddp_placement_free(&theirs);
+        for (seed = 0; seed < 3; seed++)
+            for (m = 0; m < sizeof moves / sizeof moves[0]; m++) {
+                ours = place(&n, DDP_PLACE_ANNEAL, seed, moves[m]);
+                theirs = place(&n, DDP_PLACE_KL, seed, moves[m] / (S * N * N / 24 + (S * S << S) / 128) + 1);
+                if (!(ours.cost_s <= theirs.cost_s))
+                    fail_msg("%d x %d, seed %d, %ld moves: %g is above %g", N / S, S, (int)seed, moves[m], ours.cost_s,
+                             theirs.cost_s);
+                ddp_placement_free(&ours);
+                ddp_placement_free(&theirs);
+            }
         ddp_network_free(&n);
     }
 }
+
+/* ---- bad input ---- */
 
 static void refused(const ddp_network *n, const ddp_place_options *o, const char *why)
 {

@@ -334,7 +334,7 @@ static double search_by_steps(const ddp_network *n, int genetic)
             ddp__place_circulate(&p, &chain, pool.child);
         else
             assert_true(ddp__place_cyclic_pass(&p, pool.child, 0, NULL));
-        cost = ddp__place_judge(&p, &pool, INFINITY);
+        cost = ddp__place_judge(&p, &pool, pool.child, INFINITY);
         if (genetic) { /* better than the worst: takes its place */
             for (out = 0, k = 1; k < pool.size; k++)
                 if (pool.cost[k] > pool.cost[out]) out = k;
