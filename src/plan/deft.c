@@ -5,9 +5,6 @@
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
 
-/* Half a second or so, but counted: every machine has the same plan. */
-int ddp__deft_spent(int64_t work) { return work > 50000000; }
-
 static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
@@ -267,18 +264,6 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
         ddp_delayed_plan_free(&s.best);
     }
     return status;
-}
-
-void ddp_delayed_plan_free(ddp_delayed_plan *plan)
-{
-    if (!plan) return;
-    DDP_FREE(plan->parts_of);
-    DDP_FREE(plan->part_s);
-    DDP_FREE(plan->step);
-    DDP_FREE(plan->send);
-    DDP_FREE(plan->k);
-    DDP_FREE(plan->delay);
-    memset(plan, 0, sizeof *plan);
 }
 
 static const char *const ddp__selects[] = {"release", "release", "paper", NULL};

@@ -1,6 +1,9 @@
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
 #include "plan/internal.h"
 
+/* Half a second or so, but counted: every machine has the same plan. */
+int ddp__deft_spent(int64_t work) { return work > 50000000; }
+
 /* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
  * parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at offset + ready[i]; one that waits for
  * nothing has an offset of -infinity. */
@@ -289,4 +292,16 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     ddp__scratch_free(&r.room);
     DDP_FREE(r.send);
     return status;
+}
+
+void ddp_delayed_plan_free(ddp_delayed_plan *plan)
+{
+    if (!plan) return;
+    DDP_FREE(plan->parts_of);
+    DDP_FREE(plan->part_s);
+    DDP_FREE(plan->step);
+    DDP_FREE(plan->send);
+    DDP_FREE(plan->k);
+    DDP_FREE(plan->delay);
+    memset(plan, 0, sizeof *plan);
 }
