@@ -86,7 +86,7 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
 
     x.priority = -1;
     if (l->wire) {
-        if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, e, m, gradients));
+        if (verb == DDP_SEND) DDP__TRY(ddp__flow_code(p, e, m, gradients, 1));
         p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->room;
         p->piece[0].count = l->last ? ddp__samples_size(p, l, m) : l->bytes;
         x.bytes = 1;
@@ -114,7 +114,7 @@ ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients)
         ddp__hop *e = &p->hop[!gradients][i];
         const int coded = e->flow[gradients].wire != NULL;
         DDP__TRY(ddp__pipe_hold(p, &e->flow[gradients].ticket[m], coded));
-        if (coded) DDP__TRY(ddp__flow_unpack(p, e, m, gradients));
+        if (coded) DDP__TRY(ddp__flow_code(p, e, m, gradients, 0));
     }
     return DDP_OK;
 }

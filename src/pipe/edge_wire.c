@@ -65,33 +65,21 @@ static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 
 /* ---- the arrays of a message ---- */
 
-/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
-static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
-{
-    const int later = e->stage > p->stage ? e->stage : p->stage;
-
-    for (int i = 0; i < x->parts; i++) {
-        if (ddp__part_stage(x, i) < later) continue;
-        p->piece[n].data = (float *)ddp__part_at(s, x, i);
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
-}
-
 int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
+    const int later = e->stage > p->stage ? e->stage : p->stage;
     ddp_state *s = ddp__pipe_state(p, m);
     int n = 0;
 
     for (int i = 0; i < e->nodes; i++) {
         const ddp_node *x = p->g->node[e->node[i]];
-        if (gradients && !x->has_gradient) continue;
-        if (gradients && x->parts) {
-            n = ddp__hop_parts(p, e, s, x, n);
-            continue;
+        const int parts = gradients ? x->parts : 0;
+        for (int k = 0; (!gradients || x->has_gradient) && k < (parts ? parts : 1); k++) {
+            if (parts && ddp__part_stage(x, k) < later) continue;
+            p->piece[n].data = (float *)(parts ? ddp__part_at(s, x, k) : gradients ? ddp_state_gradient(s, x)
+                                                                                    : ddp_state_data(s, x));
+            p->piece[n++].count = (size_t)ddp_shape_count(&x->spec.out);
         }
-        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
     }
     return n;
 }
@@ -111,15 +99,13 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* Of the edge's longest array: how many values, and how many of them Top-K keeps. residuals: of all that sends. */
-typedef struct ddp__longest { size_t values, keeps, scratch, residuals; } ddp__longest;
-
 /* 0: out of memory. */
-static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, ddp__longest *most)
+static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
 {
     ddp__flow *l = &e->flow[gradients];
-    const int pieces = ddp__hop_list(p, e, 0, gradients);
-    const int selects = p->edge.coding == DDP_EDGE_TOPK || p->edge.coding == DDP_EDGE_ADATOPK;
+    ddp__select *w = &p->select;
+    const int pieces = ddp__hop_list(p, e, 0, gradients), aq = l->coding == DDP_EDGE_AQ;
+    const int selects = l->coding == DDP_EDGE_TOPK || l->coding == DDP_EDGE_ADATOPK;
     size_t values = 0;
     int fits = 1;
 
@@ -129,29 +115,26 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         values += p->piece[i].count;
         fits &= part != 0;
     }
-    l->residual = most->residuals;
-    if (sends && p->edge.feedback) most->residuals += values; /* also where a fast link takes all: checkpoints agree */
+    l->residual = p->cut.residuals;
+    if (sends && p->edge.feedback) p->cut.residuals += values; /* also where a fast link takes all: checkpoints agree */
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
     }
     for (int i = 0; i < pieces; i++) {
-        const size_t n = p->piece[i].count, k = ddp_keep_count(n, l->ratio);
-        if (n > most->values) most->values = n;
-        if (sends && selects && k > most->keeps) most->keeps = k;
-        if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
+        const size_t n = p->piece[i].count, k = aq ? n : ddp_keep_count(n, l->ratio);
+        if (n > w->values) w->values = n;
+        if (sends && (selects || aq) && k > w->keeps) w->keeps = k;
+        if (sends && selects && ddp_topk_scratch(n, k) > w->scratch_bytes) w->scratch_bytes = ddp_topk_scratch(n, k);
     }
-    l->room = l->bytes;
-    if (l->coding == DDP_EDGE_AQ) {
-        l->room = values * sizeof(float);
-        if (!ddp__samples_keep(p, l, values)) return 0;
-    }
+    l->room = aq ? values * sizeof(float) : l->bytes;
+    if (aq && !ddp__samples_keep(p, l, values)) return 0;
     l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->room);
     return l->wire != NULL;
 }
 
 /* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
-static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
+static int ddp__hops_open(ddp_pipe *p, const double *ratio)
 {
     for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
         for (int gradients = 0; gradients < 2; gradients++) {
@@ -160,14 +143,14 @@ static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
             const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
             e->flow[gradients].coding = gradients && p->edge.coding == DDP_EDGE_AQ ? DDP_EDGE_INT8 : p->edge.coding;
             e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
-            if (!ddp__flow_open(p, e, gradients, sends, most)) return 0;
+            if (!ddp__flow_open(p, e, gradients, sends)) return 0;
         }
     return 1;
 }
 
 ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 {
-    ddp__longest most = {0, 0, 0, 0};
+    ddp__select *w = &p->select;
     double *ratio = NULL;
     ddp_status s = ddp__edge_check(&p->edge, err);
     int fits;
@@ -178,22 +161,18 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     }
     if (s == DDP_OK && p->edge.coding == DDP_EDGE_AQ && p->stages > 1) s = ddp__samples_open(p, err);
-    fits = s || ddp__hops_open(p, ratio, &most);
-    if (ratio) DDP_FREE(ratio);
+    fits = s || ddp__hops_open(p, ratio);
+    DDP_FREE(ratio);
     if (s) return s;
-    p->select.scratch_bytes = most.scratch;
-    if (most.scratch) p->select.scratch = ddp__calloc(most.scratch, 1);
-    if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
-    if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
-    if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
-    if (p->samples.bytes > 0) p->samples.change = (float *)ddp__calloc(most.values, sizeof *p->samples.change);
-    if (most.residuals) p->cut.residual = (float *)ddp__calloc(most.residuals, sizeof *p->cut.residual);
-    if (p->cut.residual) p->cut.residuals = most.residuals;
-    if (p->samples.bytes > 0 && (!fits || !p->samples.change)) return ddp__samples_memory(p, err);
+    w->scratch = ddp__calloc(w->scratch_bytes, 1);
+    w->index = (uint64_t *)ddp__calloc(w->scratch_bytes ? w->keeps : 0, sizeof *w->index);
+    w->value = (float *)ddp__calloc(w->keeps, sizeof *w->value);
+    if (w->values && p->d->host.backend) w->here = (float *)ddp__calloc(w->values, sizeof *w->here);
+    if (p->cut.residuals) p->cut.residual = (float *)ddp__calloc(p->cut.residuals, sizeof *p->cut.residual);
+    fits = fits && w->scratch && w->index && w->value && (w->here || !w->values || !p->d->host.backend);
+    if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
     p->g->owned.bytes += p->samples.bytes;
-    if (fits && p->cut.residuals == most.residuals && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
-        (!most.values || !p->d->host.backend || p->select.here))
-        return DDP_OK;
+    if (fits && (p->cut.residual || !p->cut.residuals)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
                      "micro-batches", p->stage, p->states);
 }
@@ -206,7 +185,6 @@ void ddp__wires_close(ddp_pipe *p)
     DDP_FREE(p->select.here);
     DDP_FREE(p->samples.id);
     DDP_FREE(p->samples.seen);
-    DDP_FREE(p->samples.change);
 }
 
 /* ---- arrays and messages ---- */
@@ -234,18 +212,19 @@ static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x
     return residual ? ddp_feedback_keep(residual, n, w->index, k, err) : DDP_OK;
 }
 
-static ddp_status ddp__flow_failed(ddp_pipe *p, const ddp__hop *e, int m, int gradients, const char *does,
-                                  const ddp_error *why)
+static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, size_t bytes, float *x, size_t n,
+                                   ddp_error *err)
 {
-    return ddp__fail(&p->d->host.error, why->code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other end: "
-                     "%.300s", p->stage, does, gradients ? "gradients" : "activations", m, e->stage, why->msg);
+    if (l->coding != DDP_EDGE_BF16) return ddp_unpack_store(in, bytes, x, n, err);
+    ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
+    return DDP_OK;
 }
 
-ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
+ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
-    unsigned char *out = l->wire + (size_t)(m % p->states) * l->room;
+    unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
     float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
     ddp_error why;
     size_t at = 0;
@@ -253,39 +232,17 @@ ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
     memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
-        float *x = p->piece[i].data;
-        if (p->select.here) {
-            DDP__TRY(ddp__host_download(&p->d->host, p->select.here, x, n * sizeof *x, &p->d->host.error));
-            x = p->select.here;
-        }
-        if (l->last ? ddp__samples_cross(p, l, m, 1, x, n, at, &out, &why)
-                    : ddp__part_pack(p, l, x, n, residual, out, bytes, &why))
-            return ddp__flow_failed(p, e, m, gradients, "send", &why);
+        float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
+        if (sends && x != own) DDP__TRY(ddp__host_download(&p->d->host, x, own, n * sizeof *x, &p->d->host.error));
+        if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
+            : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
+                    : ddp__part_unpack(l, message, bytes, x, n, &why))
+            return ddp__fail(&p->d->host.error, why.code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
+                             "end: %.300s", p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
+                             e->stage, why.msg);
+        if (!sends && x != own) ddp__host_upload(&p->d->host, own, x, n * sizeof *x);
         at += n;
-        if (!l->last) out += bytes;
-        if (residual) residual += n;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
-{
-    const ddp__flow *l = &e->flow[gradients];
-    const int pieces = ddp__hop_list(p, e, m, gradients);
-    unsigned char *in = l->wire + (size_t)(m % p->states) * l->room;
-    ddp_error why;
-    size_t at = 0;
-
-    memset(&why, 0, sizeof why);
-    for (int i = 0; i < pieces; i++) {
-        const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
-        float *x = p->select.here ? p->select.here : p->piece[i].data;
-        if (l->coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
-        else if (l->last ? ddp__samples_cross(p, l, m, 0, x, n, at, &in, &why) : ddp_unpack_store(in, bytes, x, n, &why))
-            return ddp__flow_failed(p, e, m, gradients, "read", &why);
-        if (p->select.here) ddp__host_upload(&p->d->host, p->piece[i].data, x, n * sizeof *x);
-        at += n;
-        if (!l->last) in += bytes;
+        if (!l->last) message += bytes;
     }
     return DDP_OK;
 }

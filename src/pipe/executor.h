@@ -48,23 +48,23 @@ typedef struct ddp__lanes {
     int    warm;             /* 1: the first is not among them */
 } ddp__lanes;
 
-/* Work space of coding: of Top-K; and of a device's arrays, which are coded here. */
+/* Work space of coding: of Top-K; of changes of aq (value); and of a device's arrays, which are coded here. */
 typedef struct ddp__select {
     void     *scratch;
-    size_t    scratch_bytes;
-    uint64_t *index;
-    float    *value, *here;
+    size_t    scratch_bytes, values, keeps; /* values: of the longest array; keeps: the most that is sent of one */
+    uint64_t *index;                        /* [keeps] */
+    float    *value, *here;                 /* [keeps], [values] */
 } ddp__select;
+
+enum { DDP__NAMED = 2 };
 
 /* The samples that the program names, for aq. All edges have seen the same. */
 typedef struct ddp__samples {
     long   count;
     int    batch;
-    long  *id;     /* [micro_batches x batch] of the next step; -1: not named */
-    long  *now;    /* [micro_batches x batch] of this step */
-    char  *fresh;  /* [micro_batches x batch] 1: it crosses for the first time */
+    long  *id;     /* [micro_batches x batch] of this step, or of the next */
+    char  *fresh;  /* [micro_batches x batch] 1: it crosses for the first time in this step; DDP__NAMED: it is of the next */
     char  *seen;   /* [count], before fresh */
-    float *change; /* [values of the longest array] */
     double bytes;  /* of what all edges keep */
 } ddp__samples;
 
@@ -115,7 +115,6 @@ static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
 /* The rank of a stage of this pipeline. */
 static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_of[p->number * p->stages + stage]; }
 
-static inline size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
 /* The slower of two rates, where 0 has no limit. */
@@ -135,12 +134,11 @@ DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
 DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
 
 /* edge_wire.c. list: the edge's outputs, or the gradients of those that have one, in the state of micro-batch m, into
- * p->piece. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
+ * p->piece. open: after the states. code: from the state into the message of micro-batch m (sends), or back. */
 DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
 DDP_LIB void       ddp__wires_close(ddp_pipe *p);
-DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
-DDP_LIB ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends);
 /* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of which memory
  * speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross: n values, which lie behind
  * `at` others, into the message or (sends 0) out of it, on to what lies behind them. */

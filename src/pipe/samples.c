@@ -82,10 +82,10 @@ ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends,
 {
     const size_t batch = (size_t)p->samples.batch, part = n / batch, bytes = part * sizeof *x;
     const int bits = (int)p->edge.ratio;
-    float *change = p->samples.change;
+    float *change = p->select.value;
 
     for (int i = 0; i < p->samples.batch; i++, x += part) {
-        float *last = l->last + (size_t)p->samples.now[m * p->samples.batch + i] * l->values + at / batch;
+        float *last = l->last + (size_t)p->samples.id[m * p->samples.batch + i] * l->values + at / batch;
         size_t bad;
         if (ddp__sample_is_whole(p, m, i)) {
             if (sends) memcpy(*message, x, bytes);
@@ -125,6 +125,7 @@ int ddp_pipe_samples(ddp_pipe *p, int m, const long *id)
             return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
                                   "of ddp_pipe_config", id[i], m, s->count - 1);
         s->id[m * s->batch + i] = id[i];
+        s->fresh[m * s->batch + i] = DDP__NAMED;
     }
     return 0;
 }
@@ -136,17 +137,15 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 
     if (!s->id) return DDP_OK;
     for (int i = 0; i < all; i++)
-        if (s->id[i] < 0)
+        if (s->fresh[i] != DDP__NAMED)
             return ddp__fail(&p->d->host.error, DDP_USAGE, "edge wire aq: the samples of micro-batch %d have no names: call "
                              "ddp_pipe_samples for each one before every step", i / s->batch);
     if (p->d->step > 0 && !p->lanes.steps && !p->lanes.warm)
         ddp__log(&p->d->host.log, DDP_LOG_INFO, "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
                  "once more", p->stage, p->d->step);
     for (int i = 0; i < all; i++) {
-        s->now[i] = s->id[i];
-        s->id[i] = -1;
-        s->fresh[i] = (char)!s->seen[s->now[i]];
-        s->seen[s->now[i]] = 1;
+        s->fresh[i] = (char)!s->seen[s->id[i]];
+        s->seen[s->id[i]] = 1;
     }
     return DDP_OK;
 }
@@ -197,13 +196,11 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
 
     DDP__TRY(ddp__samples_check(p, err));
     if (ddp__samples_take(p, (double)s->count)) {
-        s->id = (long *)ddp__calloc(2 * names, sizeof *s->id);
+        s->id = (long *)ddp__calloc(names, sizeof *s->id);
         s->seen = (char *)ddp__calloc((size_t)s->count + names, 1);
     }
     if (!s->id || !s->seen) return ddp__samples_memory(p, err);
-    s->now = s->id + names;
     s->fresh = s->seen + s->count;
-    for (size_t i = 0; i < names; i++) s->id[i] = -1;
     return DDP_OK;
 }
 
