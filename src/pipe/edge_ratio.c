@@ -18,7 +18,8 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
     }
 }
 
-/* As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike; 0: no limit.
+ * As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = p->d->world;
@@ -31,9 +32,11 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
     own[S] = l->own.rate;
     for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
     s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
-    for (int i = 0; s == DDP_OK && i < world; i++)
-        for (int to = 0; to < S; to++)
-            rate[i * S + to] = ddp__slower(told[p->rank_of[i] * (S + 1) + to], told[p->rank_of[i - i % S + to] * (S + 1) + S]);
+    for (int i = 0; i < world * S; i++) {
+        double *r = &rate[i % (S * S)];
+        *r = ddp__slower(*r, told[p->rank_of[i / S] * (S + 1) + i % S]);
+        *r = ddp__slower(*r, told[p->rank_of[i / S / S * S + i % S] * (S + 1) + S]);
+    }
     DDP_FREE(told);
     return s;
 }
@@ -44,58 +47,38 @@ static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
     const int S = p->stages, world = p->d->world;
     ddp_probe_result r;
 
-    for (int i = 0; i < world * S; i++) rate[i] = 1;
+    for (int at = 0; at < S * S && p->d->cfg.deterministic; at++) rate[at] = 1;
     if (p->d->cfg.deterministic) return DDP_OK;
     if (ddp_probe(p->d, &r)) return err->code;
-    for (int i = 0; i < world; i++)
-        for (int to = 0; to < S; to++)
-            if (to != i % S) rate[i * S + to] = r.pair[p->rank_of[i] * world + p->rank_of[i - i % S + to]].rate;
+    for (int i = 0; i < world * S; i++)
+        rate[i % (S * S)] = ddp__slower(rate[i % (S * S)],
+                                        r.pair[p->rank_of[i / S] * world + p->rank_of[i / S / S * S + i % S]].rate);
     ddp_probe_free(&r);
-    return DDP_OK;
-}
-
-/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike. */
-static ddp_status ddp__adapt(const ddp_pipe *p, const double *floats, const double *rate, double *time, size_t *count,
-                             ddp_link_compression *each, double *ratio, ddp_error *err)
-{
-    const int S = p->stages;
-    ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
-    int links = 0;
-
-    for (int at = 0; at < S * S; at++) {
-        double slowest = 0;
-        if (!(floats[at] > 0)) continue;
-        for (int r = 0; r < p->d->world / S; r++)
-            slowest = ddp__slower(slowest, rate[(r * S + at / S) * S + at % S]);
-        count[links] = (size_t)floats[at];
-        time[links++] = slowest > 0 ? 4 * floats[at] / slowest : 0;
-    }
-    if (!links) return DDP_OK;
-    DDP__TRY(ddp_adatopk(time, count, links, &o, each, err));
-    links = 0;
-    for (int at = 0; at < S * S; at++)
-        if (floats[at] > 0) ratio[at] = each[links++].ratio;
     return DDP_OK;
 }
 
 ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 {
-    const size_t S = (size_t)p->stages, n = S * S;
-    double *floats = (double *)ddp__calloc(2 * n, sizeof *floats);
-    double *rate = (double *)ddp__calloc((size_t)p->d->world * S, sizeof *rate);
-    size_t *count = (size_t *)ddp__calloc(n, sizeof *count);
-    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(n, sizeof *each);
+    const size_t links = (size_t)p->stages * (size_t)p->stages;
+    const ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
+    double *floats = (double *)ddp__calloc(2 * links, sizeof *floats), *time = floats ? floats + links : NULL;
+    size_t *count = (size_t *)ddp__calloc(links, sizeof *count);
+    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(links, sizeof *each);
     ddp_status s = DDP_OK;
 
-    if (!floats || !rate || !count || !each)
+    if (!floats || !count || !each)
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
-    if (s == DDP_OK)
-        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
-    if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
-    if (floats) DDP_FREE(floats);
-    if (rate) DDP_FREE(rate);
-    if (count) DDP_FREE(count);
-    if (each) DDP_FREE(each);
+    if (s == DDP_OK) /* rates, of which times follow */
+        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err) : ddp__rates_measured(p, time, err);
+    for (size_t at = 0; s == DDP_OK && at < links; at++) {
+        time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
+        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */
+    }
+    if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
+    for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;
+    DDP_FREE(floats);
+    DDP_FREE(count);
+    DDP_FREE(each);
     return s;
 }
