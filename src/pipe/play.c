@@ -28,6 +28,9 @@ typedef struct ddp__played {
     const ddp_pipeline_costs *c;
     ddp__played_stage *stage;
     ddp__played_way   *way; /* [2 x boundaries] forward, backward */
+    ddp_task          *task; /* what the stages and ways have of these */
+    ddp__played_send  *send;
+    double            *at;
     ddp_pipeline_times *out;
     double busy;
 } ddp__played;
@@ -211,40 +214,35 @@ static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
     const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
-    int good;
 
     x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
-    x->way = (ddp__played_way *)ddp__calloc(ways + 1, sizeof *x->way);
+    x->way = (ddp__played_way *)ddp__calloc(ways, sizeof *x->way);
+    x->task = (ddp_task *)ddp__calloc(3 * S * M, sizeof *x->task);
+    x->send = (ddp__played_send *)ddp__calloc(S * ways * M, sizeof *x->send);
+    x->at = (double *)ddp__calloc(2 * ways * M, sizeof *x->at);
     x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
     x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
-    good = x->stage && x->way && x->out->held && x->out->slot;
-    for (size_t s = 0; good && s < S; s++) {
-        ddp__played_stage *k = &x->stage[s];
-        k->task = (ddp_task *)ddp__calloc(3 * M, sizeof *k->task);
-        k->send = (ddp__played_send *)ddp__calloc(ways * M + 1, sizeof *k->send);
-        good = k->task && k->send;
-        if (!good) break;
-        k->tasks = ddp_pipeline_tasks(&c->shape, (int)s, k->task);
+    if (!x->stage || !x->way || !x->task || !x->send || !x->at || !x->out->held || !x->out->slot) return 0;
+    for (size_t s = 0; s < S; s++) {
+        x->stage[s].task = x->task + 3 * s * M;
+        x->stage[s].send = x->send + s * ways * M;
+        x->stage[s].tasks = ddp_pipeline_tasks(&c->shape, (int)s, x->stage[s].task);
         x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
-    for (size_t w = 0; good && w < ways; w++) {
-        x->way[w].first_byte = (double *)ddp__calloc(2 * M, sizeof(double));
-        good = x->way[w].first_byte != NULL;
-        x->way[w].arrives = good ? x->way[w].first_byte + M : NULL;
+    for (size_t w = 0; w < ways; w++) {
+        x->way[w].first_byte = x->at + 2 * w * M;
+        x->way[w].arrives = x->way[w].first_byte + M;
     }
-    return good;
+    return 1;
 }
 
 static void ddp__play_close(ddp__played *x)
 {
-    for (int s = 0; x->stage && s < x->c->shape.stages; s++) {
-        if (x->stage[s].task) DDP_FREE(x->stage[s].task);
-        if (x->stage[s].send) DDP_FREE(x->stage[s].send);
-    }
-    for (int w = 0; x->way && w < 2 * x->c->boundaries; w++)
-        if (x->way[w].first_byte) DDP_FREE(x->way[w].first_byte);
-    if (x->stage) DDP_FREE(x->stage);
-    if (x->way) DDP_FREE(x->way);
+    DDP_FREE(x->stage);
+    DDP_FREE(x->way);
+    DDP_FREE(x->task);
+    DDP_FREE(x->send);
+    DDP_FREE(x->at);
 }
 
 ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
