@@ -14,27 +14,18 @@ ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes
 
 /* ---- the norm: each stage goes on from the sum of the stage before it ---- */
 
-static ddp_status ddp__norm_before(void *user, double *squares, ddp_error *err)
+static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 {
     ddp_pipe *p = (ddp_pipe *)user;
 
-    (void)err; /* the context's own */
-    return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
-}
-
-static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
-{
-    ddp_pipe *p = (ddp_pipe *)user;
-
-    (void)err;
+    if (!after) return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
     if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
     return ddp__word_exchange(p, DDP_BROADCAST, p->stages - 1, squares, sizeof *squares);
 }
 
 void ddp__pipe_clips(ddp_pipe *p)
 {
-    p->d->norm.before = ddp__norm_before;
-    p->d->norm.after = ddp__norm_after;
+    p->d->norm.pass = ddp__norm_pass;
     p->d->norm.user = p;
 }
 

@@ -96,8 +96,7 @@ enum { DDP__NOTES = 64 };
 /* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
  * of all. */
 typedef struct ddp__norm_chain {
-    ddp_status (*before)(void *user, double *squares, ddp_error *err); /* NULL: they are all there is */
-    ddp_status (*after)(void *user, double *squares, ddp_error *err);
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context has the error */
     void *user;
 } ddp__norm_chain;
 

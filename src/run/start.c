@@ -249,7 +249,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
-    if (d->norm.before) checked.clip_norm = 0; /* which a pipeline knows */
+    if (d->norm.pass) checked.clip_norm = 0; /* which a pipeline knows */
     DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
     if (d->mixed) d->team = 0;
     d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;

@@ -146,11 +146,11 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     double squares = 0;
     float factor;
 
-    if (b && !d->norm.before) {
+    if (b && !d->norm.pass) {
         ddp__clip_there(d);
         return DDP_OK;
     }
-    if (d->norm.before) DDP__TRY(d->norm.before(d->norm.user, &squares, err));
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
@@ -159,7 +159,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
             else more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
-    if (d->norm.after) DDP__TRY(d->norm.after(d->norm.user, &squares, err));
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
     factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
