@@ -185,13 +185,6 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
                                              ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Where the host writes the first values of an array at offset in the layer's parameters, then buffers. */
-static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
-{
-    if (l->image) return l->image + offset;
-    return offset < l->count ? l->params + offset : l->buffers + (offset - l->count);
-}
-
 /* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled by several
  * threads: its node would do, but its place in its whole layer, buffers behind the parameters, survives an inserted
  * dropout or another loss elsewhere in the model. */
@@ -207,12 +200,11 @@ static void ddp__build_fill(void *user, long first, long last)
         if (n->here != (int)DDP__HERE_OWN) continue;
         for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params; /* the number of a buffer */
-            const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
-                                          : l->count + (size_t)(n->buffer[b] - l->buffers);
             const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
+            float *at = b < 0 ? n->param[k] : n->buffer[b];
+            if (l->image) at = l->image + (b < 0 ? at - l->params : at - l->buffers + (long)l->count);
             if (b == 0) place = n->buffer_place;
-            ddp__param_fill(p, ddp_rng_seed(seed, ((uint64_t)(unsigned)n->layer << 40) + place),
-                            ddp__build_first(l, position));
+            ddp__param_fill(p, ddp_rng_seed(seed, ((uint64_t)(unsigned)n->layer << 40) + place), at);
             place += (size_t)ddp_shape_count(&p->shape);
         }
     }
@@ -411,7 +403,7 @@ ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const char *name)
 
     if (!g) return NULL;
     g->builtin = builtin;
-    g->open_layer = g->open_segment = -1;
+    g->open_layer = g->open_segment = g->early = -1;
     g->owned.destroy = ddp__graph_destroy;
     g->host = (ddp__host *)(void *)d; /* a context begins with its host */
     g->element = sizeof(float);

@@ -59,33 +59,30 @@ static ddp_node *ddp__no_node(ddp_status failure)
 
 /* ---- layers ---- */
 
-static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
+static int ddp__layer_named(const ddp_graph *g, const char *name)
 {
-    for (int i = 0; i < g->layers; i++)
-        if (g->layer[i].name_hash == hash && strcmp(g->layer[i].name, name) == 0) return 1;
-    return 0;
+    int i = 0;
+
+    while (i < g->layers && strcmp(g->layer[i].name, name)) i++;
+    return i < g->layers;
 }
 
 static void ddp__layer_new(ddp_graph *g, const char *name)
 {
     ddp__graph_layer *l = &g->layer[g->layers];
     const uint64_t base = ddp__hash(DDP__HASH_START, name, strlen(name));
-    uint64_t hash;
     char text[256];
     int repeat = 0;
 
     for (int i = g->layers - 1; i >= 0 && repeat == 0; i--)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
-    for (;; repeat++) { /* the user may have named one "hidden.1" himself */
-        if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
-        else snprintf(text, sizeof text, "%.200s", name);
-        hash = ddp__hash(DDP__HASH_START, text, strlen(text));
-        if (!ddp__layer_named(g, text, hash)) break;
-    }
+    snprintf(text, sizeof text, "%.200s", name);
+    if (repeat) snprintf(text + strlen(text), sizeof text - strlen(text), ".%d", repeat);
+    while (ddp__layer_named(g, text)) /* the user may have named one "hidden.1" himself */
+        snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
     memset(l, 0, sizeof *l);
     l->name = ddp__strdup(text);
     l->base_hash = base;
-    l->name_hash = hash;
     l->repeat = repeat;
     l->first = l->last = -1;
     if (l->name) g->open_layer = g->layers++;
@@ -113,7 +110,6 @@ void ddp_layer_end(ddp_graph *g)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
     g->open_layer = -1;
-    g->early = -1;
 }
 
 /* ---- segments to recompute ---- */
@@ -172,15 +168,9 @@ static int ddp__shape_ok(const ddp_shape *s)
 /* Appends "(32, 64)". */
 static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
 {
-    size_t used = strlen(text);
-
-    snprintf(text + used, size - used, "(");
-    for (int i = 0; i < s->dims && i < 4; i++) {
-        used = strlen(text);
-        snprintf(text + used, size - used, i ? ", %ld" : "%ld", s->dim[i]);
-    }
-    used = strlen(text);
-    snprintf(text + used, size - used, ")");
+    for (int i = 0; i < s->dims && i < 4; i++)
+        snprintf(text + strlen(text), size - strlen(text), i ? ", %ld" : "(%ld", s->dim[i]);
+    snprintf(text + strlen(text), size - strlen(text), s->dims > 0 ? ")" : "()");
 }
 
 int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)

@@ -44,7 +44,6 @@ struct ddp_node {
  * after node first, whatever else used its parameters. */
 typedef struct ddp__graph_layer {
     char    *name;
-    uint64_t name_hash; /* of the final name */
     uint64_t base_hash; /* of the name the user gave */
     int      repeat;    /* how many earlier layers were given that name */
     int      unit;        /* its number in the context */
