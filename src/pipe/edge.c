@@ -15,7 +15,6 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
     if (at == p->hops[side]) {
         p->hops[side]++; /* also where memory is short: it is freed */
         e->stage = stage;
-        e->peer = ddp__pipe_rank(p, stage);
         e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
         for (int i = 0; i < 2; i++) {
             e->flow[i].ticket = (long *)ddp__calloc((size_t)p->micro_batches, sizeof *e->flow[i].ticket);
@@ -95,7 +94,7 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
                              : l->coding != DDP_EDGE_AQ   ? DDP_WIRE_TOPK
                              : p->piece[0].count < l->room ? DDP_WIRE_INT4 : DDP_WIRE_F32);
     }
-    return ddp__pipe_post(p, &x, e->peer, l->wire != NULL, &l->ticket[m]);
+    return ddp__pipe_post(p, &x, ddp__pipe_rank(p, e->stage), l->wire != NULL, &l->ticket[m]);
 }
 
 ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradients)

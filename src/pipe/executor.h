@@ -21,8 +21,7 @@ typedef struct ddp__flow {
 
 /* All outputs that hop between this stage and another one. */
 typedef struct ddp__hop {
-    int   peer;        /* rank */
-    int   stage;       /* of it */
+    int   stage;       /* the other */
     int  *node;        /* [nodes] rising */
     int   nodes;
     ddp__flow flow[2];   /* activations, gradients */

@@ -29,7 +29,6 @@ typedef struct ddp__shrink {
     int            replicas, was; /* whole pipelines, of the world before; -1: there was none */
     int            place;     /* in the next world, -1: not in it */
     int            first;     /* rank of the outer that comes first in the next */
-    int            worlds;    /* so far */
     ddp__hub      *hub;
     int            listen_fd;
     ddp_error      why, lost; /* that ended the last world, and the one before */
@@ -112,7 +111,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     c.world = s->replicas * s->run->stages;
     c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
-    if (s->worlds) {
+    if (s->was >= 0) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
         c.overwrite = 1;     /* this run's own checkpoints */
     }
@@ -169,7 +168,6 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         DDP__TRY(ddp__shrink_meet(s, &again, err));
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
-        s->worlds++;
         ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
                  s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
