@@ -5,38 +5,31 @@
 
 static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)
 {
-    int *operators;
-    ddp_status code = DDP_OK;
-
     if (g->error.code) return g->error.code;
     if (g->built || g->stages) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
         return ddp__fail(&g->error, DDP_ARG, "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own,
                          stages);
-    operators = (int *)ddp__calloc((size_t)stages, sizeof *operators);
-    if (!operators) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for a cut into %d stages", stages);
-    for (int i = 0; code == DDP_OK && i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        if (!n->op) continue;
-        if (stage_of[i] < 0 || stage_of[i] >= stages) {
-            code = ddp__fail(&g->error, DDP_ARG, "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
+        if (n->op && (stage_of[i] < 0 || stage_of[i] >= stages))
+            return ddp__fail(&g->error, DDP_ARG, "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
                              n->op->name, i, stage_of[i], stages - 1);
-            break;
-        }
-        operators[stage_of[i]]++;
         for (int k = 0; k < n->spec.inputs; k++) {
             const int p = n->input[k];
             if (g->node[p]->op && stage_of[p] > stage_of[i])
-                code = ddp__fail(&g->error, DDP_ARG, "the cut puts node %d into stage %d and its user, node %d, into the "
+                return ddp__fail(&g->error, DDP_ARG, "the cut puts node %d into stage %d and its user, node %d, into the "
                                  "earlier stage %d: data flow from stage to later stage", p, stage_of[p], i, stage_of[i]);
         }
     }
-    for (int s = 0; code == DDP_OK && s < stages; s++)
-        if (!operators[s])
-            code = ddp__fail(&g->error, DDP_ARG, "the cut leaves stage %d of %d without operators: use fewer stages", s,
+    for (int s = 0; s < stages; s++) {
+        int i = 0;
+        while (i < g->nodes && (!g->node[i]->op || stage_of[i] != s)) i++;
+        if (i == g->nodes)
+            return ddp__fail(&g->error, DDP_ARG, "the cut leaves stage %d of %d without operators: use fewer stages", s,
                              stages);
-    DDP_FREE(operators);
-    return code;
+    }
+    return DDP_OK;
 }
 
 int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
