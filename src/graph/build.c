@@ -99,40 +99,32 @@ static ddp_status ddp__build_plan(ddp_graph *g)
     return DDP_OK;
 }
 
-/* Memory for floats. 0: there is none. */
-static int ddp__build_floats(const ddp_graph *g, float **at, size_t count)
-{
-    *at = (float *)ddp__host_alloc(g->host, count * sizeof **at);
-    return *at || !count;
-}
-
-/* What operators read in place of parameters; NULL: no memory. */
-static const void *ddp__build_use(const ddp_graph *g, float *params, size_t count)
+/* Memory for floats and, where use is asked for, what operators read in place of them. 0: there is none. */
+static int ddp__build_floats(const ddp_graph *g, float **at, size_t count, const void **use)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
-    return b && count ? b->mirror(g->host->device, params, count) : params;
+    *at = (float *)ddp__host_alloc(g->host, count * sizeof **at);
+    if (use && *at) *use = b ? b->mirror(g->host->device, *at, count) : *at;
+    return !count || (*at && (!use || *use));
 }
 
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
-    for (int i = 0; i < g->layers; i++) {
+    int fits = 1;
+
+    for (int i = 0; fits && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-        if (!ddp__build_floats(g, &l->params, l->count) || !ddp__build_floats(g, &l->grads, l->count) ||
-            !ddp__build_floats(g, &l->buffers, l->buffer_count)) return ddp__build_too_large(g);
-        l->use = (const char *)ddp__build_use(g, l->params, l->count);
-        if (l->count && !l->use) return ddp__build_too_large(g);
+        fits = ddp__build_floats(g, &l->params, l->count, &l->use) && ddp__build_floats(g, &l->grads, l->count, NULL) &&
+               ddp__build_floats(g, &l->buffers, l->buffer_count, NULL);
     }
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; fits && i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         const size_t count = ddp__use_is_here(g, n) ? ddp__use_bytes(n) / sizeof(float) : 0;
-        if (!ddp__build_floats(g, &n->grad[0], count)) return ddp__build_too_large(g);
-        if (!ddp__use_is_guest(g, n)) continue;
-        if (!ddp__build_floats(g, &n->param[0], count)) return ddp__build_too_large(g);
-        n->use[0] = ddp__build_use(g, n->param[0], count);
-        if (!n->use[0]) return ddp__build_too_large(g);
+        fits = ddp__build_floats(g, &n->grad[0], count, NULL) &&
+               (!ddp__use_is_guest(g, n) || ddp__build_floats(g, &n->param[0], count, &n->use[0]));
     }
-    return DDP_OK;
+    return fits ? DDP_OK : ddp__build_too_large(g);
 }
 
 /* Points every node at its arrays. Arrays follow each other without gaps. */
@@ -149,7 +141,7 @@ static void ddp__build_pointers(ddp_graph *g)
         if (n->tied >= 0 && !ddp__use_is_guest(g, n))
             n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used, n->use[k] = (const char *)g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }

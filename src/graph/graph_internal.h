@@ -52,7 +52,7 @@ typedef struct ddp__graph_layer {
     size_t   buffer_count;
     double   flops;
     float   *params, *grads, *buffers;
-    const char *use; /* the block that operators read in place of params */
+    const void *use; /* the block that operators read in place of params */
     float      *image; /* while a device's layer is built: parameters, then buffers, on the host */
 } ddp__graph_layer;
 
