@@ -53,8 +53,7 @@ static int ddp__stages_index(const ddp__json *v, int most)
 static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l, ddp_error *err)
 {
     const ddp__json *assign = ddp__json_get(plan, "assign"), *row, *v;
-    int *used, at = 0;
-    ddp_status s = DDP_OK;
+    int *used, at = 0; /* used: devices, behind the list */
 
     if (!assign || assign->kind != DDP__JSON_ARRAY || !assign->first || assign->first->kind != DDP__JSON_ARRAY)
         return ddp__fail(err, DDP_FORMAT, "%s has no list \"assign\" of pipelines: a file of `plan place --json FILE` is "
@@ -65,23 +64,22 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
                          assign->count * assign->first->count, world);
     l->pipelines = (int)assign->count;
     l->stages = (int)assign->first->count;
-    l->rank_of = (int *)ddp__calloc((size_t)world, sizeof *l->rank_of);
-    used = (int *)ddp__calloc((size_t)world, sizeof *used);
-    if (!l->rank_of || !used) s = ddp__fail(err, DDP_MEMORY, "out of memory for a placement of %d devices", world);
-    for (row = assign->first; s == DDP_OK && row; row = row->next) {
+    l->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *l->rank_of);
+    if (!l->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for a placement of %d devices", world);
+    used = l->rank_of + world;
+    for (row = assign->first; row; row = row->next) {
         if (row->kind != DDP__JSON_ARRAY || row->count != l->stages)
-            s = ddp__fail(err, DDP_FORMAT, "%s: pipeline %d has another number of stages than pipeline 0, which has %d", path,
-                          at / l->stages, l->stages);
-        for (v = row->first; s == DDP_OK && v; v = v->next) {
+            return ddp__fail(err, DDP_FORMAT, "%s: pipeline %d has another number of stages than pipeline 0, which has %d",
+                             path, at / l->stages, l->stages);
+        for (v = row->first; v; v = v->next) {
             const int device = ddp__stages_index(v, world - 1);
             if (device < 0 || used[device]++)
-                s = ddp__fail(err, DDP_ARG, "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d stands "
-                              "once", path, at % l->stages, at / l->stages, world - 1);
-            else l->rank_of[at++] = device;
+                return ddp__fail(err, DDP_ARG, "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d "
+                                 "stands once", path, at % l->stages, at / l->stages, world - 1);
+            l->rank_of[at++] = device;
         }
     }
-    if (used) DDP_FREE(used);
-    return s;
+    return DDP_OK;
 }
 
 /* ---- cuts ---- */
