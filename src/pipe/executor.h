@@ -80,8 +80,7 @@ struct ddp_pipe {
     int          tasks;
     ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
     int          states;
-    char       **arena;     /* [held + 1]: of micro-batch m, from its forward to its backward, number m % held; the last is
-                               every pass's */
+    char        *arena;     /* of micro-batch m, from its forward to its backward, part m % held; then that of every pass */
     int          held;
     ddp__hop    *hop[2];    /* to later stages, which activations leave by; to earlier ones, by which gradients do */
     int          hops[2];

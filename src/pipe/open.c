@@ -68,22 +68,21 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
 {
     const int world = p->d->world;
-    int *at = (int *)ddp__calloc((size_t)world, sizeof *at);
-    ddp_status s = DDP_OK;
+    int *at; /* how often a rank stands, behind the list */
 
-    p->rank_of = (int *)ddp__calloc((size_t)world, sizeof *p->rank_of);
-    if (!at || !p->rank_of) s = ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
-    for (int i = 0; s == DDP_OK && i < world; i++) {
+    p->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *p->rank_of);
+    if (!p->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
+    at = p->rank_of + world;
+    for (int i = 0; i < world; i++) {
         const int r = rank_of ? rank_of[i] : i;
         if (r < 0 || r >= world || at[r]++)
-            s = ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands once",
-                          r, i % p->stages, i / p->stages, world);
-        else p->rank_of[i] = r;
+            return ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
+                             "once", r, i % p->stages, i / p->stages, world);
+        p->rank_of[i] = r;
         if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
     }
-    if (s == DDP_OK) ddp__pipe_names(p);
-    if (at) DDP_FREE(at);
-    return s;
+    ddp__pipe_names(p);
+    return DDP_OK;
 }
 
 /* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
@@ -126,18 +125,15 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     return 1;
 }
 
-/* The bytes of the arena number i. */
-static size_t ddp__pipe_arena(const ddp_pipe *p, int i)
+/* Of what the micro-batches hold, then what every pass needs. */
+static size_t ddp__pipe_arena(const ddp_pipe *p)
 {
-    return p->g->plain.bytes[i < p->held ? DDP__ARENA_HELD : DDP__ARENA_PASS];
+    return (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD] + p->g->plain.bytes[DDP__ARENA_PASS];
 }
 
 static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
 {
-    size_t bytes = (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN];
-
-    for (int i = 0; i <= p->held; i++) bytes += ddp__pipe_arena(p, i);
-    return bytes;
+    return (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN] + ddp__pipe_arena(p);
 }
 
 size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0; }
@@ -166,13 +162,8 @@ static int ddp__states_open(ddp_pipe *p)
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
-    p->arena = (char **)ddp__calloc((size_t)p->held + 1, sizeof(char *));
-    for (int i = 0; p->arena && i <= p->held; i++) {
-        p->arena[i] = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p, i));
-        if (!p->arena[i] && ddp__pipe_arena(p, i)) return 0;
-    }
-    for (int i = 0; p->arena && i < p->states; i++) p->state[i]->arena[DDP__ARENA_PASS] = p->arena[p->held];
-    return p->arena != NULL;
+    p->arena = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p));
+    return p->arena || !ddp__pipe_arena(p);
 }
 
 /* ---- opening and closing ---- */
@@ -277,9 +268,7 @@ void ddp_pipe_close(ddp_pipe *p)
     ddp__edges_close(p);
     ddp__wires_close(p);
     ddp__tied_close(p);
-    for (int i = 0; p->arena && i <= p->held; i++)
-        ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
-    if (p->arena) DDP_FREE((void *)p->arena);
+    ddp__host_release(&p->d->host, p->arena, ddp__pipe_arena(p));
     ddp__lanes_close(p);
     ddp__shares_close(p);
     if (p->state) DDP_FREE((void *)p->state);

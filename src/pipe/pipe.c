@@ -44,7 +44,8 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
     DDP__TRY(ddp__edges_hold(p, m, 0));
-    s->arena[DDP__ARENA_HELD] = p->arena[m % p->held];
+    s->arena[DDP__ARENA_HELD] = p->arena + (size_t)(m % p->held) * p->g->plain.bytes[DDP__ARENA_HELD];
+    s->arena[DDP__ARENA_PASS] = p->arena + (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD];
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
