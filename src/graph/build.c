@@ -329,26 +329,22 @@ static ddp_status ddp__build_register(ddp_graph *g)
                      "the context refused a layer of the graph");
 }
 
-static ddp_status ddp__graph_build(ddp_graph *g)
-{
-    if (g->error.code) return g->error.code;
-    if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
-    DDP__TRY(ddp__build_check(g));
-    if (!g->stages) ddp__node_places(g);
-    DDP__TRY(ddp__build_plan(g));
-    DDP__TRY(ddp__build_layers(g));
-    ddp__build_pointers(g);
-    DDP__TRY(ddp__build_operators(g));
-    DDP__TRY(ddp__build_values(g));
-    DDP__TRY(ddp__build_state(g));
-    DDP__TRY(ddp__build_register(g));
-    g->built = 1;
-    return DDP_OK;
-}
-
 int ddp_graph_build(ddp_graph *g)
 {
-    return g ? (int)ddp__graph_build(g) : (int)DDP_MEMORY; /* ddp_graph_new had none */
+    if (!g) return (int)DDP_MEMORY; /* ddp_graph_new had none */
+    if (g->error.code) return (int)g->error.code;
+    if (g->built) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
+    DDP__DO(ddp__build_check(g));
+    if (!g->stages) ddp__node_places(g);
+    DDP__DO(ddp__build_plan(g));
+    DDP__DO(ddp__build_layers(g));
+    ddp__build_pointers(g);
+    DDP__DO(ddp__build_operators(g));
+    DDP__DO(ddp__build_values(g));
+    DDP__DO(ddp__build_state(g));
+    DDP__DO(ddp__build_register(g));
+    g->built = 1;
+    return 0;
 }
 
 /* ---- the life of a graph ---- */

@@ -98,9 +98,10 @@ static void ddp__cut_layers(ddp_graph *g)
         if (g->node[i]->op && g->node[i]->here == (int)DDP__HERE_OWN) ddp__layer_add(g, g->node[i]);
 }
 
-static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
+int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 {
-    DDP__TRY(ddp__cut_check(g, stage_of, stages, own));
+    if (!g) return (int)DDP_MEMORY;
+    DDP__DO(ddp__cut_check(g, stage_of, stages, own));
     ddp__node_places(g);
     g->stages = stages;
     g->own_stage = own;
@@ -115,10 +116,5 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
             if (!g->node[n->input[k]]->op) g->node[n->input[k]]->here = DDP__HERE_OWN;
     }
     ddp__cut_layers(g);
-    return DDP_OK;
-}
-
-int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
-{
-    return g ? (int)ddp__graph_cut(g, stage_of, stages, own) : (int)DDP_MEMORY;
+    return 0;
 }

@@ -226,21 +226,20 @@ const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
     return g->builtin(name);
 }
 
-static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
+int ddp_register_op(ddp_graph *g, const ddp_op *op)
 {
-    if (!ddp__graph_open(g, "ddp_register_op")) return g->error.code;
+    if (!g) return (int)DDP_ARG;
+    if (!ddp__graph_open(g, "ddp_register_op")) return (int)g->error.code;
     if (!op || !op->name || !*op->name || !op->shape || !op->forward)
-        return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: operator \"%.80s\" needs a name, "
-                         "a shape rule and a forward function", op && op->name ? op->name : "");
+        return (int)ddp__fail(&g->error, DDP_ARG, "ddp_register_op: operator \"%.80s\" needs a name, a shape rule and a "
+                              "forward function", op && op->name ? op->name : "");
     if (ddp__op_find(g, op->name))
-        return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
-                         "already: choose another name", op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return g->error.code;
+        return (int)ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists already: choose another "
+                              "name", op->name);
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return (int)g->error.code;
     g->ops[g->op_count++] = op;
-    return DDP_OK;
+    return 0;
 }
-
-int ddp_register_op(ddp_graph *g, const ddp_op *op) { return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG; }
 
 /* "layer "x", operator linear" for error sentences, at most size bytes. */
 static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
