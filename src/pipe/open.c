@@ -138,22 +138,15 @@ static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
 
 size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0; }
 
-/* As ddp_graph_build refuses what is sure not to fit; owned.bytes are the parameters by now. */
-static int ddp__states_fit(const ddp_pipe *p, int states)
-{
-    const double total = ddp__memory_total();
-
-    if (p->d->host.backend || p->d->host.allocator.alloc || !(total > 0)) return 1;
-    return p->g->owned.bytes + (double)ddp__pipe_bytes(p, states) <= total;
-}
-
-/* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
+/* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build does, what is
+ * sure not to fit is refused; owned.bytes are the parameters by now. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
+    const double total = p->d->host.backend || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
 
-    if (!ddp__states_fit(p, most)) return 0;
+    if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
     if (!p->task || !p->state) return 0;

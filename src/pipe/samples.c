@@ -169,9 +169,10 @@ int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)
     return l->last != NULL;
 }
 
-static ddp_status ddp__samples_check(const ddp_pipe *p, ddp_error *err)
+ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
 {
-    const ddp__samples *s = &p->samples;
+    ddp__samples *s = &p->samples;
+    size_t names;
 
     if (p->d->keeper)
         return ddp__fail(err, DDP_UNSUPPORTED, "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
@@ -186,15 +187,7 @@ static ddp_status ddp__samples_check(const ddp_pipe *p, ddp_error *err)
                              "of the %d samples of a micro-batch: cut elsewhere, or choose int8", p->edge.ratio, n->op->name, i,
                              n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
     }
-    return DDP_OK;
-}
-
-ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
-{
-    ddp__samples *s = &p->samples;
-    const size_t names = (size_t)p->micro_batches * (size_t)(s->batch > 0 ? s->batch : 0);
-
-    DDP__TRY(ddp__samples_check(p, err));
+    names = (size_t)p->micro_batches * (size_t)s->batch;
     if (ddp__samples_take(p, (double)s->count)) {
         s->id = (long *)ddp__calloc(names, sizeof *s->id);
         s->seen = (char *)ddp__calloc((size_t)s->count + names, 1);

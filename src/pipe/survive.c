@@ -222,23 +222,12 @@ static int ddp__survive(ddp_ctx *outer, void *user)
 
 /* ---- the call ---- */
 
-/* Whether the training's settings are any, and a world of fewer can take over what a rank has. */
-static ddp_status ddp__survival_settings(const ddp__survival *run, ddp_error *err)
-{
-    ddp_config c;
-    ddp_strategy_ops ops;
-
-    DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
-    ddp__config_free(&c);
-    if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
-    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
-                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
-                     ops.name);
-}
-
+/* The training's settings are any, and a world of fewer can take over what a rank has. */
 static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 {
     const int micro_batches = run->cfg.micro_batches, replicas = run->cfg.world / (run->stages > 0 ? run->stages : 1);
+    ddp_config c;
+    ddp_strategy_ops ops;
 
     if (run->stages < 1 || run->cfg.world % run->stages)
         return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed", run->stages,
@@ -256,7 +245,12 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
         if (micro_batches * replicas % r)
             return ddp__fail(err, DDP_ARG, "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
                              "choose a multiple of %d", run->min_replicas, micro_batches, replicas, r, r);
-    return ddp__survival_settings(run, err);
+    DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
+    ddp__config_free(&c);
+    if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
+    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
+                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
+                     ops.name);
 }
 
 /* The elastic world has the training's ranks and ways to them, and no link to emulate. */
