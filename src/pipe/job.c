@@ -106,13 +106,12 @@ static ddp_status ddp__elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 static void ddp__elsewhere(const ddp_op_call *c) { (void)c; }
 
 /* The kernel by name; one that only others run may be missing. */
-static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *stands_in, ddp_error *err)
+static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, ddp_error *err)
 {
     const ddp_op *known = ddp__op_find(g, o->op);
 
     if (!known && !strcmp(o->op, ddp__variable.name)) known = &ddp__variable, ddp_register_op(g, known);
-    *stands_in = !known || known->shape == ddp__elsewhere_shape;
-    if (!*stands_in) return DDP_OK;
+    if (known && known->shape != ddp__elsewhere_shape) return DDP_OK;
     if ((j->node >= 0 && o->node == j->node) || o->shape.dims < 0 || o->params < 0)
         return ddp__fail(err, DDP_UNSUPPORTED, "operator %s is of kind %s, which this program does not know: register it "
                          "by that name with ddp_register_op (examples/compnode/compnode.c shows how)", o->name, o->op);
@@ -170,20 +169,22 @@ static ddp_status ddp__job_node(ddp_job *j, ddp_graph *g, int i, ddp_error *err)
 {
     ddp_job_op *o = &j->op[i];
     ddp_node *args[DDP_OP_INPUTS], *n;
-    int stands_in = 0;
 
     if (o->type == DDP_JOB_PLACEHOLDER) {
         n = ddp_input_shape(g, o->name, o->dtype, &o->shape);
     } else {
         DDP__TRY(ddp__job_layer(j, g, o, err));
-        DDP__TRY(ddp__job_kernel(j, g, o, &stands_in, err));
+        DDP__TRY(ddp__job_kernel(j, g, o, err));
         for (int k = 0; k < o->arg_count; k++) args[k] = g->node[o->args[k]];
         n = ddp_apply(g, o->op, o->arg_count, args, DDP_OP_ARGS, o->attribute, o->tied >= 0 ? g->node[o->tied] : NULL);
     }
     if (!n) return ddp__fail(err, g->error.code, "operator %.60s: %.400s", o->name, g->error.msg);
-    if (stands_in) ddp__job_stand_in(g, n, o);
-    else if (n->op) DDP__TRY(ddp__job_agree(g, n, o, err));
-    if (!stands_in) ddp__job_fill(o, n, i == j->loss);
+    if (n->op && n->op->shape == ddp__elsewhere_shape) {
+        ddp__job_stand_in(g, n, o);
+        return DDP_OK;
+    }
+    if (n->op) DDP__TRY(ddp__job_agree(g, n, o, err));
+    ddp__job_fill(o, n, i == j->loss);
     return DDP_OK;
 }
 

@@ -42,21 +42,21 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 }
 
 /* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
-static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
+static int ddp__hosts_end(void *user, int owner)
 {
+    ddp_pipe *p = (ddp_pipe *)user;
+
     for (int i = 0; i < p->hosts; i++) {
         ddp__guest *u = &p->host[i];
         ddp_node *n = p->g->node[u->node];
         const int comes = u->arrived && u->ticket[1] != -1;
         if (n->tied != owner) continue;
-        DDP__TRY(ddp__pipe_hold(p, &u->ticket[0], 0));
-        DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
+        DDP__DO(ddp__pipe_hold(p, &u->ticket[0], 0));
+        DDP__DO(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
         if (comes) ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
     }
-    return DDP_OK;
+    return 0;
 }
-
-static int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((ddp_pipe *)user, node); }
 
 ddp_status ddp__guests_end(ddp_pipe *p)
 {
@@ -90,7 +90,7 @@ int ddp__tied_open(ddp_pipe *p)
         p->host[i].arrived = (float *)ddp__calloc(ddp__guest_floats(p, &p->host[i]), sizeof(float));
         if (!p->host[i].arrived) return 0;
     }
-    p->g->fetch_uses = ddp__uses_fetch;
+    p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
     return 1;
 }

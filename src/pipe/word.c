@@ -127,18 +127,11 @@ static ddp_status ddp__export_pass(void *user, int stage, const float *data, siz
     return DDP_OK;
 }
 
-/* All of the pipeline that has rank 0; the last word says that the file is there. */
-static ddp_status ddp__pipe_export(ddp__export *x, const char *path, ddp_error *err)
-{
-    char done = 1;
-
-    DDP__TRY(ddp__weights_save(x->p->g, path, ddp__export_pass, x, x->p->stage == x->home, err));
-    return x->p->stages == 1 ? DDP_OK : ddp__word_exchange(x->p, DDP_BROADCAST, x->home, &done, 1);
-}
-
+/* All of the pipeline that has rank 0. */
 int ddp_pipe_export(ddp_pipe *p, const char *path)
 {
     ddp__export x = {p, -1, NULL};
+    char done = 1;
     ddp_status s;
 
     if (!p) return (int)DDP_ARG;
@@ -148,8 +141,9 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
         if (ddp__pipe_rank(p, i) == 0) x.home = i;
     if (x.home < 0) return 0;
     x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
-    s = x.part ? ddp__pipe_export(&x, path, &p->d->host.error)
+    s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, &p->d->host.error)
                : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
-    if (x.part) DDP_FREE(x.part);
+    DDP_FREE(x.part);
+    if (s == DDP_OK && p->stages > 1) s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
