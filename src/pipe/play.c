@@ -90,15 +90,9 @@ static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch, double begin,
                           double end)
 {
-    ddp_pipeline_slot *s = &x->out->slot[x->out->slots++];
+    const ddp_pipeline_slot s = {stage, way < 0 ? -1 : way / 2, {kind, micro_batch}, way >= 0 && way % 2, begin, end};
 
-    s->stage = stage;
-    s->boundary = way < 0 ? -1 : way / 2;
-    s->gradient = way >= 0 && way % 2;
-    s->task.kind = kind;
-    s->task.micro_batch = micro_batch;
-    s->begin_s = begin;
-    s->end_s = end;
+    x->out->slot[x->out->slots++] = s;
 }
 
 static void ddp__play_compute(ddp__played *x, int s, double begin)
@@ -117,10 +111,9 @@ static void ddp__play_compute(ddp__played *x, int s, double begin)
     if (end > x->out->step_s) x->out->step_s = end;
     for (int w = 0; w < 2 * x->c->boundaries && t->kind != DDP_TASK_WEIGHT_GRADIENT; w++) {
         const ddp_boundary *b = ddp__played_boundary(x, w);
+        const ddp__played_send m = {w, t->micro_batch, end};
         if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, !(w % 2)) != s || (w % 2 && b->one_way)) continue;
-        k->send[k->sends].way = w;
-        k->send[k->sends].micro_batch = t->micro_batch;
-        k->send[k->sends++].ready = end;
+        k->send[k->sends++] = m;
     }
 }
 

@@ -2,24 +2,17 @@
 #include "base/core.h"
 #include "pipe/schedule.h"
 
-static const char *ddp__pipeline_text(int i)
-{
-    static const char *const name[] = {"1f1b", "gpipe", "1f1b", "zb"};
-
-    return i >= 0 && i < 4 ? name[i] : NULL;
-}
+static const char *const ddp__pipelines[] = {"1f1b", "gpipe", "1f1b", "zb"};
 
 const char *ddp_pipeline_name(ddp_pipeline p)
 {
-    const char *name = ddp__pipeline_text((int)p);
-
-    return name ? name : "unknown";
+    return (int)p >= 0 && (int)p <= (int)DDP_PIPELINE_ZB ? ddp__pipelines[p] : "unknown";
 }
 
 ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err)
 {
-    for (int i = 1; name && ddp__pipeline_text(i); i++) {
-        if (strcmp(ddp__pipeline_text(i), name)) continue;
+    for (int i = 1; name && i <= (int)DDP_PIPELINE_ZB; i++) {
+        if (strcmp(ddp__pipelines[i], name)) continue;
         *out = (ddp_pipeline)i;
         return DDP_OK;
     }
@@ -101,8 +94,8 @@ static int ddp__turns(int first, int micro_batches, ddp_task *out)
 
 int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage)
 {
-    if (!ddp__pipeline_text((int)p->schedule) || p->stages < 1 || p->stages > (int)DDP__STAGES_MOST || stage < 0 ||
-        stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
+    if ((int)p->schedule < 0 || (int)p->schedule > (int)DDP_PIPELINE_ZB || p->stages < 1 ||
+        p->stages > (int)DDP__STAGES_MOST || stage < 0 || stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
     if (p->schedule == DDP_PIPELINE_GPIPE) return p->micro_batches;
     return ddp__least(p->stages - (p->schedule == DDP_PIPELINE_ZB ? 0 : stage) + ddp__least(p->ahead, p->micro_batches),
                       p->micro_batches);

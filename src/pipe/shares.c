@@ -5,17 +5,10 @@
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
+    const ddp__cut_span next = {unit, buffers, from, at, n};
 
-    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) {
-        s->count += n;
-        return;
-    }
-    s = &c->span[c->spans++];
-    s->unit = unit;
-    s->buffers = buffers;
-    s->from = from;
-    s->at = at;
-    s->count = n;
+    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) s->count += n;
+    else c->span[c->spans++] = next;
 }
 
 static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
