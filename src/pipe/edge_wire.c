@@ -165,7 +165,7 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     DDP_FREE(ratio);
     if (s) return s;
     w->scratch = ddp__calloc(w->scratch_bytes, 1);
-    w->index = (uint64_t *)ddp__calloc(w->scratch_bytes ? w->keeps : 0, sizeof *w->index);
+    w->index = (uint64_t *)ddp__calloc(p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
     w->value = (float *)ddp__calloc(w->keeps, sizeof *w->value);
     if (w->values && p->d->host.backend) w->here = (float *)ddp__calloc(w->values, sizeof *w->here);
     if (p->cut.residuals) p->cut.residual = (float *)ddp__calloc(p->cut.residuals, sizeof *p->cut.residual);

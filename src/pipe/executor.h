@@ -51,7 +51,7 @@ typedef struct ddp__lanes {
 typedef struct ddp__select {
     void     *scratch;
     size_t    scratch_bytes, values, keeps; /* values: of the longest array; keeps: the most that is sent of one */
-    uint64_t *index;                        /* [keeps] */
+    uint64_t *index;                        /* [keeps], not of aq */
     float    *value, *here;                 /* [keeps], [values] */
 } ddp__select;
 
