@@ -1,6 +1,5 @@
 /* The report as one HTML page. */
 #include "report/page.h"
-#include "run/config.h"
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
@@ -240,22 +239,6 @@ static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
 
 /* ---- charts ---- */
 
-typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
-
-/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
- * there are more: 8 times the round, and the colour. */
-static int ddp__html_style(const ddp_report_data *d, int run)
-{
-    const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
-    int style = 0, is_first = 0;
-
-    for (int i = 0; i <= run; i++) {
-        is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
-        style += !is_first;
-    }
-    return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
-}
-
 /* Over how many steps losses are averaged: what the eye should follow. */
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
@@ -266,51 +249,10 @@ static int ddp__html_smooth_over(const ddp_report_data *d)
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
 }
 
-static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
-{
-    const int diverges = what == DDP__CURVE_DIVERGENCE;
-    ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count, sizeof *series);
-    double *room, *x;
-    size_t total = 0;
-    ddp__chart chart;
-
-    memset(&chart, 0, sizeof chart);
-    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 2;
-    room = x = (double *)ddp__calloc(total, sizeof *room);
-    if (!series || !room) t->failed = 1;
-    for (int i = 0; i < d->run_count && !t->failed; i++) {
-        const ddp_report_run *r = &d->runs[i];
-        ddp__series *s = &series[i];
-        double *y = x + r->step_count;
-        for (int j = 0; j < r->step_count; j++) {
-            const ddp_report_step *step = &r->steps[j];
-            x[j] = what == DDP__CURVE_TIME ? step->time_s : diverges ? j + 1 : (double)step->bytes / 1e6;
-            y[j] = diverges ? step->divergence : step->loss;
-        }
-        s->name = r->strategy;
-        s->style = ddp__html_style(d, i);
-        s->x = x;
-        s->y = y;
-        s->count = r->step_count;
-        s->notes = r->notes;
-        s->note_count = what == DDP__CURVE_BYTES ? 0 : r->note_count;
-        x = y + r->step_count;
-    }
-    chart.x_label = what == DDP__CURVE_TIME ? "seconds" : diverges ? "step" : "MB sent by a worker";
-    chart.y_label = diverges ? "divergence (log scale)" : "loss";
-    chart.over = diverges ? 1 : ddp__html_smooth_over(d);
-    chart.note_steps = chart.log_y = diverges;
-    chart.series = series;
-    chart.count = d->run_count;
-    ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
-    if (!t->failed) ddp__svg_chart(t, &chart);
-    ddp__text_addf(t, "</div>\n");
-    DDP_FREE(room);
-    DDP_FREE(series);
-}
-
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
+    static const char *const heading[] = {"Loss against time", "Loss against bytes sent",
+                                          "Model divergence &#915; where workers are averaged"};
     int loss = 0, divergence = 0, marks = 0, over = ddp__html_smooth_over(d);
 
     for (int i = 0; i < d->run_count; i++) {
@@ -329,11 +271,12 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
                           "the plan was made again.</p>\n");
     ddp__text_addf(t, "<div class=\"charts\">\n");
-    if (loss) {
-        ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);
-        ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
+    for (int k = DDP__CURVE_TIME; k <= DDP__CURVE_DIVERGENCE; k++) {
+        if (!(k == DDP__CURVE_DIVERGENCE ? divergence : loss)) continue;
+        ddp__text_addf(t, "<div><h3>%s</h3>\n", heading[k]);
+        ddp__svg_chart(t, d, (ddp__curve)k, k == DDP__CURVE_DIVERGENCE ? 1 : over);
+        ddp__text_addf(t, "</div>\n");
     }
-    if (divergence) ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 

@@ -1,6 +1,7 @@
 /* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
 #include "io/json.h"
 #include "report/page.h"
+#include "run/config.h"
 
 /* Of a chart, and its edges inside. */
 #define DDP__CHART_W      540
@@ -118,63 +119,66 @@ double ddp__tick_step(double range, int most, int *decimals)
     return unit * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
 }
 
-typedef struct ddp__axes {
-    double x1, y0, y1; /* x runs from 0; y in decades if log_y */
-    int    log_y;
-} ddp__axes;
+typedef struct ddp__chart {
+    const ddp_report_data *d;
+    ddp__curve what;
+    int        log_y;      /* of the divergence: y0 and y1 in decades, values <= 0 are stepped over */
+    double     x1, y0, y1; /* bounds; x runs from 0 */
+} ddp__chart;
 
-static double ddp__axes_x(const ddp__axes *a, double x)
+static double ddp__chart_x(const ddp__chart *c, double x)
 {
-    return DDP__CHART_LEFT + x / a->x1 * (DDP__CHART_RIGHT - DDP__CHART_LEFT);
+    return DDP__CHART_LEFT + x / c->x1 * (DDP__CHART_RIGHT - DDP__CHART_LEFT);
 }
 
-static double ddp__axes_y(const ddp__axes *a, double y)
+static double ddp__chart_y(const ddp__chart *c, double y)
 {
-    double v = a->log_y ? log10(y) : y;
+    double v = c->log_y ? log10(y) : y;
 
-    return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
+    return DDP__CHART_TOP + (c->y1 - v) / (c->y1 - c->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-static int ddp__series_has(const ddp__series *s, int i, int log_y)
+/* The point of a run's step; 0: there is none to draw. */
+static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i, double *x, double *y)
 {
-    return fabs(s->x[i]) <= DBL_MAX && fabs(s->y[i]) <= DBL_MAX && (!log_y || s->y[i] > 0);
+    const ddp_report_step *s = &r->steps[i];
+
+    *x = c->what == DDP__CURVE_TIME ? s->time_s : c->log_y ? i + 1 : (double)s->bytes / 1e6;
+    *y = c->log_y ? s->divergence : s->loss;
+    return fabs(*x) <= DBL_MAX && fabs(*y) <= DBL_MAX && (!c->log_y || *y > 0);
 }
 
 /* Bounds over all points; 0 if there is none. */
-static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
+static int ddp__chart_fit(ddp__chart *c)
 {
     int any = 0;
-    double pad;
+    double pad, x, y;
 
-    memset(a, 0, sizeof *a);
-    a->log_y = c->log_y;
-    for (int k = 0; k < c->count; k++) {
-        for (int i = 0; i < c->series[k].count; i++) {
-            double y = c->series[k].y[i], x = c->series[k].x[i];
-            if (!ddp__series_has(&c->series[k], i, c->log_y)) continue;
+    for (const ddp_report_run *r = c->d->runs; r < c->d->runs + c->d->run_count; r++)
+        for (int i = 0; i < r->step_count; i++) {
+            if (!ddp__chart_point(c, r, i, &x, &y)) continue;
             if (c->log_y) y = log10(y);
-            if (x > a->x1) a->x1 = x;
-            if (!any || y < a->y0) a->y0 = y;
-            if (!any || y > a->y1) a->y1 = y;
+            if (x > c->x1) c->x1 = x;
+            if (!any || y < c->y0) c->y0 = y;
+            if (!any || y > c->y1) c->y1 = y;
             any = 1;
         }
-    }
-    if (!(a->x1 > 0)) a->x1 = 1;
-    pad = 0.05 * (a->y1 - a->y0);
-    if (!(pad > 0)) pad = fabs(a->y1) > 0 ? 0.1 * fabs(a->y1) : 1;
-    a->y0 -= pad;
-    a->y1 += pad;
+    if (!(c->x1 > 0)) c->x1 = 1;
+    pad = 0.05 * (c->y1 - c->y0);
+    if (!(pad > 0)) pad = fabs(c->y1) > 0 ? 0.1 * fabs(c->y1) : 1;
+    c->y0 -= pad;
+    c->y1 += pad;
     return any;
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent, int decimals)
 {
-    double at = ddp__axes_y(a, y);
+    double at = ddp__chart_y(c, y);
 
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
-    if (a->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
+    if (c->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
     else ddp__add_page(t, "@*</text>", decimals, y);
 }
 
@@ -192,69 +196,88 @@ static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most
     }
 }
 
-static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+static void ddp__svg_axes(ddp__text *t, const ddp__chart *c)
 {
     static const int part[3] = {1, 2, 5};
-    const double high = a->y1 - a->y0;
+    const double high = c->y1 - c->y0;
     int decimals;
     const double step = ddp__tick_step(high, 6, &decimals);
 
-    for (double v = ceil(a->y0 / step); !a->log_y && v * step <= a->y1; v += 1)
-        ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
-    for (double k = floor(a->y0); a->log_y && k <= ceil(a->y1); k += floor(high / 8) + 1)
+    for (double v = ceil(c->y0 / step); !c->log_y && v * step <= c->y1; v += 1)
+        ddp__svg_y_tick(t, c, v * step, 0, 0, decimals);
+    for (double k = floor(c->y0); c->log_y && k <= ceil(c->y1); k += floor(high / 8) + 1)
         for (int i = 0; i < (high <= 2 ? 3 : 1); i++) {
             const double y = part[i] * pow(10, k);
-            if (log10(y) >= a->y0 && log10(y) <= a->y1) ddp__svg_y_tick(t, a, y, part[i], (int)k, 3);
+            if (log10(y) >= c->y0 && log10(y) <= c->y1) ddp__svg_y_tick(t, c, y, part[i], (int)k, 3);
         }
-    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / a->x1, a->x1, 6, DDP__CHART_TOP,
+    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / c->x1, c->x1, 6, DDP__CHART_TOP,
                      DDP__CHART_BOTTOM, 16, "");
     ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
                      "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
                   DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
-                  c->x_label, c->y_label);
+                  c->log_y ? "step" : c->what == DDP__CURVE_TIME ? "seconds" : "MB sent by a worker",
+                  c->log_y ? "divergence (log scale)" : "loss");
 }
 
-static double ddp__series_mean(const ddp__series *s, int last, int over)
+/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
+ * there are more: 8 times the round, and the colour. */
+static int ddp__run_style(const ddp_report_data *d, int run)
+{
+    const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
+    int style = 0, is_first = 0;
+
+    for (int i = 0; i <= run; i++) {
+        is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
+        style += !is_first;
+    }
+    return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
+}
+
+/* Of the losses of so many steps, up to one. */
+static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
 {
     double sum = 0;
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (fabs(s->y[i]) <= DBL_MAX) sum += s->y[i], n++;
+        if (fabs(r->steps[i].loss) <= DBL_MAX) sum += r->steps[i].loss, n++;
     return sum / n;
 }
 
 /* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is thinned to
  * about a thousand points. */
-static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, int over, double *end_y)
+static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, double *end_y)
 {
-    int points = 0, stride = s->count / 1000 + 1;
+    const ddp_report_run *r = &c->d->runs[run];
+    const int stride = r->step_count / 1000 + 1, style = ddp__run_style(c->d, run);
+    int points = 0;
+    double x, y;
 
-    for (int i = 0; i < s->count; i++) {
-        if (!ddp__series_has(s, i, a->log_y)) continue;
-        if (points++ % stride && i != s->count - 1) continue;
+    for (int i = 0; i < r->step_count; i++) {
+        if (!ddp__chart_point(c, r, i, &x, &y)) continue;
+        if (points++ % stride && i != r->step_count - 1) continue;
         if (points == 1)
-            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", s->style % 8, s->style / 8);
-        *end_y = ddp__axes_y(a, ddp__series_mean(s, i, over ? over : 1));
-        ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
+            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", style % 8, style / 8);
+        *end_y = ddp__chart_y(c, over > 1 ? ddp__loss_mean(r, i, over) : y);
+        ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__chart_x(c, x), *end_y);
     }
-    if (points) ddp__add_page(t, s->name && over ? "\"><title>$</title></path>" : "\"></path>", s->name);
+    if (points) ddp__add_page(t, r->strategy && over ? "\"><title>$</title></path>" : "\"></path>", r->strategy);
     return points;
 }
 
 /* Names in the order of the ends of their lines, pushed apart so that none covers another. */
-static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_y, int *order)
+static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
     int j, n = 0;
 
-    for (int i = 0; i < c->count; i++) {
-        if (!c->series[i].name || end_y[i] < 0) continue;
+    for (int i = 0; i < d->run_count; i++) {
+        if (!d->runs[i].strategy || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
         order[j] = i;
     }
     for (int i = 0; i < n; i++) {
-        const ddp__series *s = &c->series[order[i]];
+        const int style = ddp__run_style(d, order[i]);
         double y = end_y[order[i]];
         limit = DDP__CHART_BOTTOM - (double)(n - 1 - i) * DDP__CHART_NAME_H;
         if (y > limit) y = limit;
@@ -262,8 +285,8 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         floor_y = y;
         ddp__add_page(t, "<path class=\"line s%d r%d\" d=\"M%d @1h18\"/>"
                          "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
-                      s->style % 8, s->style / 8, DDP__CHART_RIGHT + 8, y, s->style % 8, DDP__CHART_RIGHT + 31, y + 4,
-                      s->name);
+                      style % 8, style / 8, DDP__CHART_RIGHT + 8, y, style % 8, DDP__CHART_RIGHT + 31, y + 4,
+                      d->runs[order[i]].strategy);
     }
 }
 
@@ -272,34 +295,34 @@ int ddp__note_marks(const ddp_report_note *note)
     return !note->kind || (strcmp(note->kind, "slow") && strcmp(note->kind, "even"));
 }
 
-static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+static void ddp__svg_marks(ddp__text *t, const ddp__chart *c)
 {
-    for (int i = 0; i < c->count; i++)
-        for (int k = 0; k < c->series[i].note_count; k++) {
-            const ddp_report_note *note = &c->series[i].notes[k];
-            const double x = c->note_steps ? (double)note->step : note->time_s;
-            if (ddp__note_marks(note) && x >= 0 && x <= a->x1)
-                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, x),
+    for (const ddp_report_run *r = c->d->runs; r < c->d->runs + c->d->run_count; r++)
+        for (int k = 0; k < r->note_count && c->what != DDP__CURVE_BYTES; k++) {
+            const ddp_report_note *note = &r->notes[k];
+            const double x = c->log_y ? (double)note->step : note->time_s;
+            if (ddp__note_marks(note) && x >= 0 && x <= c->x1)
+                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__chart_x(c, x),
                               DDP__CHART_TOP, DDP__CHART_BOTTOM, note->text);
         }
 }
 
-void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
+void ddp__svg_chart(ddp__text *t, const ddp_report_data *d, ddp__curve what, int over)
 {
-    double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
-    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order);
-    ddp__axes a;
+    double *end_y = (double *)ddp__calloc((size_t)d->run_count, sizeof *end_y);
+    int *order = (int *)ddp__calloc((size_t)d->run_count, sizeof *order);
+    ddp__chart c = {d, what, what == DDP__CURVE_DIVERGENCE, 0, 0, 0};
 
     if (!end_y || !order) {
         t->failed = 1;
-    } else if (ddp__axes_fit(&a, c)) {
+    } else if (ddp__chart_fit(&c)) {
         ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
-        ddp__svg_axes(t, &a, c);
-        ddp__svg_marks(t, &a, c);
-        for (int i = 0; i < c->count && c->over > 1; i++) ddp__svg_line(t, &a, &c->series[i], 0, &end_y[i]);
-        for (int i = 0; i < c->count; i++)
-            if (!ddp__svg_line(t, &a, &c->series[i], c->over, &end_y[i])) end_y[i] = -1;
-        ddp__svg_names(t, c, end_y, order);
+        ddp__svg_axes(t, &c);
+        ddp__svg_marks(t, &c);
+        for (int i = 0; i < d->run_count && over > 1; i++) ddp__svg_line(t, &c, i, 0, &end_y[i]);
+        for (int i = 0; i < d->run_count; i++)
+            if (!ddp__svg_line(t, &c, i, over, &end_y[i])) end_y[i] = -1;
+        ddp__svg_names(t, d, end_y, order);
         ddp__text_addf(t, "</svg>\n");
     } else {
         ddp__text_addf(t, "<p class=\"note\">Nothing was measured.</p>\n");

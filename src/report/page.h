@@ -25,32 +25,18 @@ DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, dd
 
 /* ---- charts ---- */
 
-/* One line of a chart. Points whose x or y is not finite are stepped over. */
-typedef struct ddp__series {
-    const char   *name;  /* written at the end of the line; NULL = none */
-    int           style; /* classes "s<style % 8> r<style / 8>" */
-    const double *x, *y; /* [count] */
-    int           count;
-    const ddp_report_note *notes; /* [note_count], dashed lines across the chart that say their texts; but those on slow */
-    int           note_count;     /* ranks, which can be many */
-} ddp__series;
-
-typedef struct ddp__chart {
-    const char        *x_label, *y_label;
-    int                over;       /* lines are means over so many points, which stand behind them, pale; 1 = no means */
-    int                note_steps; /* notes stand at their steps, not at their times */
-    int                log_y;      /* decades; values <= 0 are stepped over */
-    const ddp__series *series;
-    int                count;
-} ddp__chart;
+typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
 DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1: charts show it */
 
 /* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
 DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
 
-/* An <svg> of 540 x 300 with axes, grid and one path per series; x starts at 0. */
-DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp__chart *c);
+/* An <svg> of 540 x 300 with axes, grid, a path for each run and the name of its strategy at the end, and dashed lines
+ * across for the notes: the loss against time or bytes, or the divergence, in decades, against steps. x starts at 0;
+ * points that are not finite are stepped over. over: lines are means over so many steps, which stand behind them, pale;
+ * 1 = no means. */
+DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp_report_data *d, ddp__curve what, int over);
 
 /* ---- lanes: spans sorted into rows, so that nothing in a row overlaps ---- */
 
