@@ -85,31 +85,27 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
 {
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "predicted", "vs ",
                                                               "s to loss", "MB sent", "hidden %", "final loss"};
-    double ratio;
+    static const int decimals[DDP__SUMMARY_COLUMNS] = {0, -1, -1, 2, 1, -1, 1, 4}; /* -1: 2 below 10, else 1 */
+    double value[DDP__SUMMARY_COLUMNS], v;
 
     if (!r) {
         ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
         return;
     }
-    switch (column) {
-    case 0: ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-"); break;
-    case 1: ddp__add_fixed(t, r->step_ms, r->step_ms < 10 ? 2 : 1); break;
-    case 2:
-        ratio = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
-        ddp__add_fixed(t, ratio, ratio < 10 ? 2 : 1);
-        break;
-    case 3:
-        ratio = ddp__summary_ratio(d, r);
-        ddp__add_page(t, ratio > 0 ? "^2x" : "^2", ratio);
-        break;
-    case 4: ddp__add_fixed(t, r->time_to_loss_s, 1); break;
-    case 5:
-        ratio = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
-        ddp__add_fixed(t, ratio, r->bytes_sent < 10000000 ? 2 : 1);
-        break;
-    case 6: ddp__add_fixed(t, r->hidden_pct, 1); break;
-    default: ddp__add_fixed(t, r->final_loss, 4); break;
+    if (column == 0) {
+        ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
+        return;
     }
+    value[1] = r->step_ms;
+    value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
+    value[3] = ddp__summary_ratio(d, r);
+    value[4] = r->time_to_loss_s;
+    value[5] = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
+    value[6] = r->hidden_pct;
+    value[7] = r->final_loss;
+    v = value[column];
+    ddp__add_fixed(t, v, decimals[column] >= 0 ? decimals[column] : v < 10 ? 2 : 1);
+    if (column == 3 && v > 0) ddp__text_addf(t, "x");
 }
 
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
