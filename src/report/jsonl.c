@@ -11,7 +11,6 @@ struct ddp_jsonl {
     ddp_error error;  /* the first one */
     int       depth;  /* open values; 0 = between two lines */
     char      closer[DDP__JSONL_DEPTH + 1];
-    int       any[DDP__JSONL_DEPTH + 1]; /* that value has a member already */
 };
 
 static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
@@ -71,8 +70,7 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 {
     if (!j || j->error.code || j->depth < 1) return 0;
-    if (j->any[j->depth]) ddp__text_add(&j->line, ",", 1);
-    j->any[j->depth] = 1;
+    if (j->line.size && !strchr("{[", j->line.data[j->line.size - 1])) ddp__text_add(&j->line, ",", 1);
     if (j->closer[j->depth] == '}') {
         ddp__json_string(&j->line, key ? key : "");
         ddp__text_add(&j->line, ":", 1);
@@ -90,7 +88,6 @@ static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
     ddp__text_add(&j->line, &opener, 1);
     j->depth++;
     j->closer[j->depth] = closer;
-    j->any[j->depth] = 0;
 }
 
 void ddp_jsonl_event(ddp_jsonl *j, const char *name)
