@@ -14,8 +14,7 @@ struct ddp_tokens {
     int       width;            /* bytes per token: 1, 2 or 4, little endian */
     long      count;
     long      vocabulary;
-    int       from_bytes;       /* 1: byte_of is meant */
-    int       byte_of[256];
+    int       byte_of[256];     /* of width 1 */
 };
 
 /* ---- recognising and checking a file ---- */
@@ -95,8 +94,7 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     if (t->count < 2)
         return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
                          t->count);
-    t->from_bytes = t->width == 1;
-    if (t->from_bytes) {
+    if (t->width == 1) {
         ddp__tokens_compact(t);
         return DDP_OK;
     }
@@ -151,7 +149,7 @@ long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
 
 int ddp_tokens_byte(const ddp_tokens *t, long token)
 {
-    return t->from_bytes && token >= 0 && token < t->vocabulary ? t->byte_of[token] : -1;
+    return t->width == 1 && token >= 0 && token < t->vocabulary ? t->byte_of[token] : -1;
 }
 
 int32_t ddp_tokens_at(const ddp_tokens *t, long i)
