@@ -62,7 +62,7 @@ DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int co
  * into f. */
 typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
                                         ddp_error *err);
-/* As ddp_weights_save; writes: 1 of the process that writes the file. */
+/* As ddp_weights_save, where no pass is an error if others have a part; writes: 1 of the process that does. */
 DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
                                      int writes, ddp_error *err);
 #endif

@@ -388,6 +388,9 @@ static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, dd
         code = ddp__weight_show(s, i, &data, err);
         if (code != DDP_OK) continue;
         if (data && writes) ddp__file_put(&f, data, n * sizeof *data);
+        else if (!pass)
+            code = ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use "
+                             "ddp_pipe_export", s->list[i].stage);
         else if (data || writes) code = pass(user, s->list[i].stage, data, n, writes ? &f : NULL, err);
     }
     if (!writes) return code;
@@ -407,15 +410,7 @@ ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_
     return code;
 }
 
-static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f,
-                                         ddp_error *err)
-{
-    (void)user, (void)data, (void)n, (void)f;
-    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export",
-                     stage);
-}
-
 ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
 {
-    return ddp__weights_save(g, path, ddp__weights_elsewhere, NULL, 1, err);
+    return ddp__weights_save(g, path, NULL, NULL, 1, err);
 }
