@@ -139,18 +139,14 @@ static int ddp__json_digits(ddp__json_reader *r)
  * program's locale, so that is what it gets. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
-    const char *start = r->at;
+    const char *start = r->at, *whole;
     size_t n;
     char text[400], *point;
     int ok;
 
     if (*r->at == '-') r->at++;
-    if (r->at < r->end && *r->at == '0') {
-        r->at++;
-        ok = !(r->at < r->end && *r->at >= '0' && *r->at <= '9');
-    } else {
-        ok = ddp__json_digits(r);
-    }
+    whole = r->at;
+    ok = ddp__json_digits(r) && (*whole != '0' || r->at == whole + 1);
     if (ok && r->at < r->end && *r->at == '.') {
         r->at++;
         ok = ddp__json_digits(r);
