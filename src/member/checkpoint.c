@@ -278,8 +278,9 @@ typedef struct ddp__saving {
     char        path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* The run and the generation of a step's manifest; generation -1: it cannot be read, -2: there is none. */
-static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, int *generation, ddp_error *err)
+/* Of a step's manifest: the generation, -1: it cannot be read, -2: there is none; and 1 if it is of another run, or cannot
+ * be read. */
+static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
     ddp_error unread;
@@ -287,33 +288,20 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, i
 
     ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
     code = ddp__manifest_read(v->path, &m, &unread);
-    *run = m.run;
     *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
+    *foreign = code == DDP_OK ? m.run != v->s->run : *generation == -1;
     ddp__manifest_free(&m);
     return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
-}
-
-/* 1 if the folder holds this step of another run, or of one that cannot be read. */
-static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_error *err)
-{
-    uint64_t run;
-    int generation;
-
-    *foreign = 0;
-    if (step < 0) return DDP_OK;
-    DDP__TRY(ddp__manifest_peek(v, step, &run, &generation, err));
-    *foreign = generation == -1 || (generation >= 0 && run != v->s->run);
-    return DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 {
     long step[2] = {v->s->step, 0};
-    int foreign;
+    int foreign = 0, generation;
 
     DDP__TRY(ddp__checkpoint_newest(v->folder, LONG_MAX, 1, &step[1], err));
     for (int i = 0; i < 2; i++) {
-        DDP__TRY(ddp__is_foreign(v, step[i], &foreign, err));
+        if (step[i] >= 0) DDP__TRY(ddp__manifest_peek(v, step[i], &generation, &foreign, err));
         if (foreign)
             return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
                              "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
@@ -325,12 +313,12 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 {
     long step = LONG_MAX;
-    int foreign;
+    int foreign, generation;
 
     for (;;) {
         DDP__TRY(ddp__checkpoint_newest(v->folder, step, 1, &step, err));
         if (step < 0) return DDP_OK;
-        DDP__TRY(ddp__is_foreign(v, step, &foreign, err));
+        DDP__TRY(ddp__manifest_peek(v, step, &generation, &foreign, err));
         if (foreign) ddp__checkpoint_sweep(v->folder, step, 0, 0);
     }
 }
@@ -341,11 +329,11 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->said, named;
-    int r = 0;
+    uint64_t *said = v->said;
+    int r = 0, foreign;
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__manifest_peek(v, s->step, &named, &v->generation, err));
+    DDP__TRY(ddp__manifest_peek(v, s->step, &v->generation, &foreign, err));
     v->generation = v->generation == 0; /* the one that the manifest does not name */
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__fresh_number();
