@@ -35,16 +35,6 @@ static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, do
     ddp__json_string(&p->text, name);
 }
 
-static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
-{
-    const char *kind = ddp_span_kind_name(s->kind);
-    const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
-
-    ddp__perfetto_event(p, tid, kind, s->begin_s, s->end_s, layer ? layer : kind);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
-                   s->step, s->layer, s->bytes);
-}
-
 /* One lane of a worker, as many threads as it has rows. */
 static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
 {
@@ -56,7 +46,14 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
         ddp__perfetto_name(p, "thread", p->next_tid + row, numbered, p->next_tid + row);
     }
-    for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (int i = 0; i < lane.count; i++) {
+        const ddp_span *s = &lane.items[i].span;
+        const char *kind = ddp_span_kind_name(s->kind);
+        const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
+        ddp__perfetto_event(p, p->next_tid + lane.items[i].row, kind, s->begin_s, s->end_s, layer ? layer : kind);
+        ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
+                       s->step, s->layer, s->bytes);
+    }
     p->next_tid += lane.rows;
     DDP_FREE(lane.items);
 }

@@ -2,8 +2,7 @@
 #include "report/page.h"
 
 static const double ddp__stages_left = 96, ddp__stages_width = 1080, ddp__stages_lane = 18, ddp__stages_thin = 5;
-
-static double ddp__stages_row(void) { return ddp__stages_lane + 2 * ddp__stages_thin + 6; }
+static const double ddp__stages_row = 34; /* three lanes, and room */
 
 static const char *ddp__stages_colour(const ddp_pipeline_slot *s)
 {
@@ -31,7 +30,7 @@ static void ddp__stages_time(ddp__text *t, double seconds)
 static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const ddp_pipeline_slot *s, double scale, double top)
 {
     const double begin = s->begin_s - p->begin_s, x = ddp__stages_left + begin * scale, w = (s->end_s - s->begin_s) * scale;
-    const double y = top + s->stage * ddp__stages_row() +
+    const double y = top + s->stage * ddp__stages_row +
                      (s->boundary < 0 ? ddp__stages_thin : s->task.kind == DDP_TASK_SEND ? ddp__stages_thin + ddp__stages_lane : 0);
 
     if (!(w > 0) || s->stage < 0 || s->stage >= p->stages) return;
@@ -46,22 +45,15 @@ static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const d
         ddp__add_page(t, "<text x=\"^1\" y=\"^1\" class=\"in\">%d</text>\n", x + w / 2, y + 13, s->task.micro_batch);
 }
 
-static void ddp__stages_draw(ddp__text *t, const ddp_report_pipeline *p, double scale, double top)
-{
-    for (int i = 0; i < p->stages; i++)
-        ddp__add_page(t, "<text x=\"^0\" y=\"^1\" class=\"end small\">stage %d</text>\n", ddp__stages_left - 8,
-                      top + i * ddp__stages_row() + ddp__stages_thin + 13, i);
-    for (int i = 0; i < p->slots; i++) ddp__stages_slot(t, p, &p->slot[i], scale, top);
-}
-
 void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count)
 {
-    double longest = 0, height = 30, top = 24;
+    double longest = 0, height = 30, top = 24, scale;
 
     for (int i = 0; i < count; i++) {
         longest = fmax(longest, p[i].step_s);
-        height += p[i].stages * ddp__stages_row() + 34;
+        height += p[i].stages * ddp__stages_row + 34;
     }
+    scale = (ddp__stages_width - ddp__stages_left - 20) / (longest > 0 ? longest : 1);
     ddp__add_page(t, "<svg%s class=\"stages\" role=\"img\" width=\"^0\" height=\"^0\" "
                      "viewBox=\"0 0 ^0 ^0\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
                      "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages .end{text-anchor:end}"
@@ -74,8 +66,12 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
         ddp__add_page(t, "<text x=\"12\" y=\"^1\"><tspan font-weight=\"bold\">$</tspan>: ", top + 14, p[i].name);
         ddp__stages_time(t, p[i].step_s);
         ddp__add_page(t, ", bubble ^1 %%</text>\n", p[i].bubble_pct);
-        ddp__stages_draw(t, &p[i], (ddp__stages_width - ddp__stages_left - 20) / (longest > 0 ? longest : 1), top + 22);
-        top += p[i].stages * ddp__stages_row() + 34;
+        top += 22;
+        for (int k = 0; k < p[i].stages; k++)
+            ddp__add_page(t, "<text x=\"^0\" y=\"^1\" class=\"end small\">stage %d</text>\n", ddp__stages_left - 8,
+                          top + k * ddp__stages_row + ddp__stages_thin + 13, k);
+        for (int k = 0; k < p[i].slots; k++) ddp__stages_slot(t, &p[i], &p[i].slot[k], scale, top);
+        top += p[i].stages * ddp__stages_row + 12;
     }
     ddp__add_page(t, "</svg>\n");
 }
