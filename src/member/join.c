@@ -261,7 +261,6 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
         return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
     }
     j->c = *c;
-    j->wire = wire;
     j->id = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;

@@ -66,7 +66,6 @@ typedef struct ddp__join_config {
 
 typedef struct ddp__join {
     ddp__join_config c;
-    ddp__wire *wire;
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
