@@ -19,7 +19,7 @@ typedef struct ddp__pm_rank {
     int present;
     ddp__pm_op *op;  /* [ops] */
     int ops; /* room is for the next power of two */
-    long begun, oldest; /* collectives submitted; the first that is not forgotten */
+    long begun;      /* collectives submitted */
     long told;       /* what others heard of one without a dump: begun; -1 = nothing */
     char error[DDP_ERROR_TEXT];
 } ddp__pm_rank;
@@ -69,7 +69,6 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     *rank = &pm->rank[(int)number];
     if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
-    (*rank)->oldest = -1;
     v = ddp__json_get(v, "error");
     snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
@@ -103,9 +102,7 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     else
         snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
                  layer ? layer : values);
-    if (o->peer >= 0) return DDP_OK;
-    if (o->sequence >= r->begun) r->begun = o->sequence + 1;
-    if (r->oldest < 0 || o->sequence < r->oldest) r->oldest = o->sequence;
+    if (o->peer < 0 && o->sequence >= r->begun) r->begun = o->sequence + 1;
     return DDP_OK;
 }
 
@@ -234,8 +231,6 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
     char who[160], others[160];
 
     if (!o) return 0;
-    memset(flag, 0, (size_t)pm->world);
-    memset(waits, 0, (size_t)pm->world);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_rank *x = &pm->rank[r];
         const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
