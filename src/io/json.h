@@ -67,7 +67,4 @@ DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__
                                      int writes, ddp_error *err);
 #endif
 
-/* "[3, 4]" into text, for error sentences. */
-DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);
-
 #endif /* DDP_IO_JSON_H */

@@ -48,17 +48,6 @@ uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
     return n;
 }
 
-const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
-{
-    size_t at = 0;
-
-    snprintf(text, room, "[]");
-    for (int i = 0; i < t->dims && at < room; i++)
-        at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
-                               i == t->dims - 1 ? "]" : "");
-    return text;
-}
-
 /* Fills t->bytes; 0 if the shape is impossible or its bytes are more than 2^53. */
 static int ddp__st_measure(ddp_safetensor *t)
 {

@@ -242,6 +242,18 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     return ddp__weight_named(s, beside) != NULL;
 }
 
+/* "[3, 4]" into text. */
+static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t room)
+{
+    size_t at = 0;
+
+    snprintf(text, room, "[]");
+    for (int i = 0; i < t->dims && at < room; i++)
+        at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
+                               i == t->dims - 1 ? "]" : "");
+    return text;
+}
+
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
@@ -251,8 +263,8 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_
                          path, w->from->name, t->name);
     if (t->dims != w->as.dims || memcmp(t->dim, w->as.dim, (size_t)t->dims * sizeof *t->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
-                         "%s", path, t->name, ddp__safetensors_shape(t, theirs, sizeof theirs),
-                         ddp__safetensors_shape(&w->as, ours, sizeof ours));
+                         "%s", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
+                         ddp__weight_shape(&w->as, ours, sizeof ours));
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
                          "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
