@@ -189,17 +189,13 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* One of them; *out's slots are what is returned and DDP_FREE frees; NULL: out of memory. */
-static ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
+/* One of them; its slots go to slot. */
+static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot, ddp_report_pipeline *out)
 {
-    size_t room = 1;
-    ddp_pipeline_slot *slot;
     double busy = 0, end = 0;
 
     memset(out, 0, sizeof *out);
-    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
-    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
-    for (int w = 0; slot && w < r->worker_count; w++)
+    for (int w = 0; w < r->worker_count; w++)
         for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++)
             slot[out->slots++] = r->workers[w].slot[i];
     out->slot = slot;
@@ -213,49 +209,41 @@ static ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number,
     }
     out->step_s = end - out->begin_s;
     if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
-    return slot;
 }
 
 static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
 {
     const int all = ddp__run_pipelines(r), shown = all < DDP__PIPELINES_SHOWN ? all : DDP__PIPELINES_SHOWN;
     ddp_report_pipeline p[DDP__PIPELINES_SHOWN];
-    ddp_pipeline_slot *slot[DDP__PIPELINES_SHOWN];
+    ddp_pipeline_slot *slot, *at;
     char name[DDP__PIPELINES_SHOWN][80];
+    size_t room = 0;
 
     if (!all) return;
-    memset(p, 0, sizeof p);
+    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
+    slot = at = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
+    if (!slot) t->failed = 1;
     ddp__text_addf(t, "<h2>A step of the pipeline</h2>\n");
-    for (int i = 0; i < shown; i++) {
-        slot[i] = ddp__run_pipeline(r, i, &p[i]);
-        if (!slot[i]) t->failed = 1;
+    for (int i = 0; i < shown && slot; i++) {
+        ddp__run_pipeline(r, i, at, &p[i]);
+        at += p[i].slots;
         snprintf(name[i], sizeof name[i], "%.20s, %d stages, pipeline %d of %d", r->schedule, r->stages, i, all);
         p[i].name = name[i];
     }
-    ddp__svg_stages(t, "", p, shown);
-    for (int i = 0; i < shown; i++)
-        if (slot[i]) DDP_FREE(slot[i]);
+    if (slot) ddp__svg_stages(t, "", p, shown);
+    DDP_FREE(slot);
 }
 
 /* ---- charts ---- */
-
-/* Over how many steps losses are averaged: what the eye should follow. */
-static int ddp__html_smooth_over(const ddp_report_data *d)
-{
-    int most = 0;
-
-    for (int i = 0; i < d->run_count; i++)
-        if (d->runs[i].step_count > most) most = d->runs[i].step_count;
-    return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
-}
 
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     static const char *const heading[] = {"Loss against time", "Loss against bytes sent",
                                           "Model divergence &#915; where workers are averaged"};
-    int loss = 0, divergence = 0, marks = 0, over = ddp__html_smooth_over(d);
+    int loss = 0, divergence = 0, marks = 0, most = 0, over;
 
     for (int i = 0; i < d->run_count; i++) {
+        if (d->runs[i].step_count > most) most = d->runs[i].step_count;
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
             divergence |= d->runs[i].steps[j].divergence > 0;
@@ -263,6 +251,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
     }
     if (!loss && !divergence) return;
+    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* steps of a mean: what the eye should follow */
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
         ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "

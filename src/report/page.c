@@ -404,17 +404,6 @@ typedef struct ddp__swim {
 
 static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
 
-static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
-{
-    ddp__add_page(t, "<title>%s", ddp_span_kind_name(s->kind));
-    if (s->layer >= 0 && s->layer < d->layer_count && d->layers[s->layer].name)
-        ddp__add_page(t, " $", d->layers[s->layer].name);
-    else if (s->layer >= 0) ddp__add_page(t, " layer %d", s->layer);
-    ddp__add_page(t, ", step %ld: @3 ms", s->step, (s->end_s - s->begin_s) * 1e3);
-    if (s->bytes > 0) ddp__add_page(t, ", @3 MB", (double)s->bytes / 1e6);
-    ddp__add_page(t, "</title>");
-}
-
 static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m,
                            const ddp__lane *lane, double top, double height)
 {
@@ -425,8 +414,13 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
         ddp__add_page(t, "<rect class=\"k%d\" x=\"@2\" y=\"@1\" width=\"@2\" height=\"@1\">",
                       (int)s->kind, x, top + row_h * lane->items[i].row, w > 0.3 ? w : 0.3, row_h);
-        ddp__swim_title(t, d, s);
-        ddp__add_page(t, "</rect>");
+        ddp__add_page(t, "<title>%s", ddp_span_kind_name(s->kind));
+        if (s->layer >= 0 && s->layer < d->layer_count && d->layers[s->layer].name)
+            ddp__add_page(t, " $", d->layers[s->layer].name);
+        else if (s->layer >= 0) ddp__add_page(t, " layer %d", s->layer);
+        ddp__add_page(t, ", step %ld: @3 ms", s->step, (s->end_s - s->begin_s) * 1e3);
+        if (s->bytes > 0) ddp__add_page(t, ", @3 MB", (double)s->bytes / 1e6);
+        ddp__add_page(t, "</title></rect>");
     }
     ddp__add_page(t, "\n");
 }
