@@ -277,12 +277,10 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     case '"':
         v->kind = DDP__JSON_STRING;
         return ddp__json_text(r, &v->string);
-    case '-': case '0': case '1': case '2': case '3': case '4':
-    case '5': case '6': case '7': case '8': case '9':
+    default:
+        if (*r->at != '-' && (*r->at < '0' || *r->at > '9')) return ddp__json_word(r, v);
         v->kind = DDP__JSON_NUMBER;
         return ddp__json_digits_to_number(r, &v->number);
-    default:
-        return ddp__json_word(r, v);
     }
 }
 
