@@ -97,24 +97,9 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
     return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
-/* Where a state is written: a file, or memory that has room for it. */
-typedef struct ddp__state_out {
-    ddp__file     *file;
-    unsigned char *at;
-} ddp__state_out;
-
-static void ddp__state_put(ddp__state_out *k, const void *data, size_t n)
-{
-    if (k->file) {
-        ddp__file_put(k->file, data, n);
-    } else if (n) {
-        memcpy(k->at, data, n);
-        k->at += n;
-    }
-}
-
-/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type; hash may be NULL. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__state_out *k, double *part,
+/* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of part,
+ * [DDP__WORKER_PART] of the widest type; hash may be NULL. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text, double *part,
                                   ddp__worker_hash *hash, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
@@ -129,19 +114,20 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
         }
         if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
         if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
-        ddp__state_put(k, data, n * width);
+        if (f) ddp__file_put(f, data, n * width);
+        else ddp__text_add(text, (const char *)data, n * width);
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__state_out *k,
-                                  ddp__worker_hash *hash, ddp_error *err)
+static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text *text, ddp__worker_hash *hash,
+                                  ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
-    ddp__state_put(k, head->data, head->size);
-    for (int i = 0; code == DDP_OK && i < s->tensors; i++) code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        code = ddp__tensor_put(s, &s->tensor[i], f, text, part, hash, err);
     if (part) DDP_FREE(part);
     return code;
 }
@@ -150,14 +136,14 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 {
     ddp__text head = {NULL, 0, 0, 0};
     ddp__file f;
-    ddp__state_out k = {&f, NULL};
     ddp_status code;
 
     memset(hash, 0, sizeof *hash);
     code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
-        code = ddp__worker_put(s, &head, &k, hash, err);
+        ddp__file_put(&f, head.data, head.size);
+        code = ddp__worker_put(s, &f, NULL, hash, err);
         if (code == DDP_OK) code = ddp__file_end(&f, err);
         else ddp__file_drop(&f);
     }
@@ -167,21 +153,18 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0};
-    ddp__state_out k = {NULL, NULL};
-    ddp_status code;
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
+    char *grown = NULL;
 
-    *out = NULL;
-    code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
-    *bytes = head.size;
+    *bytes = t.size;
     for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
-    if (code == DDP_OK) k.at = *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
-    if (code == DDP_OK && !*out) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (code == DDP_OK) code = ddp__worker_put(s, &head, &k, NULL, err);
-    ddp__text_free(&head);
-    if (code == DDP_OK || !*out) return code;
-    DDP_FREE(*out);
-    *out = NULL;
+    if (code == DDP_OK) grown = (char *)DDP_REALLOC(t.data, *bytes + 1);
+    if (code == DDP_OK && !grown) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
+    if (grown) t.data = grown, t.room = *bytes + 1;
+    if (code == DDP_OK) code = ddp__worker_put(s, NULL, &t, NULL, err);
+    if (code != DDP_OK) ddp__text_free(&t);
+    *out = (unsigned char *)t.data;
     return code;
 }
 
