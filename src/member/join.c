@@ -33,7 +33,7 @@ static int ddp__place_choose(ddp__visit *v, uint64_t live)
     int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
 
     if (ddp__lowest(live) != v->j->c.rank) return DDP__JOIN_ELSEWHERE;
-    if (v->j->id >= 0 || !v->j->layout.layers) return DDP__JOIN_LATER;
+    if (v->j->id >= 0 || !v->j->layout.says.layers) return DDP__JOIN_LATER;
     if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
     if (only >= 0) wanted = only;
     for (r = 0; r < world; r++)
@@ -74,43 +74,38 @@ static int ddp__place_answer(ddp__visit *v)
     return code;
 }
 
-/* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
-static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
+/* Compares what the newcomer says with this run's: OK, or NEVER and why. */
+static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, char *why)
 {
-    uint64_t hash = ddp__hello_get(b, 8), bits;
-    int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
-    char how[DDP__JOIN_HOW];
-    double theirs;
+    const ddp__join_says *own = &l->says;
 
-    memcpy(how, b + DDP__JOIN_SAYS, sizeof how);
-    how[sizeof how - 1] = 0;
-    for (i = 0; how[i]; i++)
-        if (how[i] < ' ' || how[i] > '~') how[i] = '?';
-    if (layers != l->layers || hash != l->hash)
+    in->how[sizeof in->how - 1] = 0;
+    for (char *c = in->how; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    if (in->layers != own->layers || in->hash != own->hash)
         snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
-                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers, hash, l->layers,
-                 l->hash);
-    else if (strcmp(how, l->how) || settings != l->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", how, l->how);
-    for (i = 0; i < l->settings && !why[0]; i++) {
-        bits = ddp__hello_get(b + 16 + 8 * i, 8);
-        memcpy(&theirs, &bits, sizeof theirs);
-        if (theirs != l->setting[i].value)
-            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same",
-                     l->setting[i].name, theirs, l->setting[i].value);
-    }
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
+                 own->layers, own->hash);
+    else if (strcmp(in->how, own->how) || in->settings != own->settings)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", in->how,
+                 own->how);
+    for (int i = 0; i < own->settings && !why[0]; i++)
+        if (in->value[i] != own->value[i])
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+                     in->value[i], own->value[i]);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
 static int ddp__layout_answer(ddp__visit *v)
 {
-    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT] = {0};
+    unsigned char b[DDP__JOIN_VERDICT] = {0};
+    ddp__join_says in;
     char why[DDP__JOIN_TEXT] = "";
     ddp__epoch_info info;
     int code, donor = 63;
 
-    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
-    code = ddp__layout_compare(&v->j->layout, in, why);
+    if (ddp__visit_recv(v, &in, sizeof in) < 0) return -1;
+    code = ddp__layout_compare(&v->j->layout, &in, why);
     ddp__engine_epoch(v->j->engine, &info);
     while (donor > 0 && !(info.live >> donor & 1)) donor--;
     ddp__hello_put(b, (uint64_t)code, 4);
@@ -205,12 +200,10 @@ static void *ddp__visit_main(void *arg)
     ddp__visit *v = (ddp__visit *)arg;
     ddp__join *j = v->j;
 
-    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0)
-        switch ((int)ddp__hello_get(v->request, 4)) {
-        case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
-        case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
-        default: break;
-        }
+    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0) {
+        if (ddp__hello_get(v->request, 4) == DDP__JOIN_ENTER) ddp__serve_enter(v);
+        else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE) ddp__serve_clone(v);
+    }
     ddp__stream_close(v->tls, v->fd);
     ddp__tls_free(v->tls);
     DDP_FREE(v);

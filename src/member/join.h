@@ -20,9 +20,7 @@ enum {
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 24,
-    DDP__JOIN_SAYS = 16 + 8 * DDP__JOIN_SETTINGS,       /* of a layout: where its text begins */
-    DDP__JOIN_LAYOUT = DDP__JOIN_SAYS + DDP__JOIN_HOW   /* newcomer: layers and what must be the same for all */
+    DDP__JOIN_SETTINGS = 24
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -41,13 +39,17 @@ typedef struct ddp__setting {
     double      value;
 } ddp__setting;
 
-/* What must be the same for all workers. */
+/* What must be the same for all workers: a newcomer sends it as it lies in memory. */
+typedef struct ddp__join_says {
+    uint64_t hash;                       /* of layers, operators and optimizer */
+    int32_t  layers, settings;           /* 0 layers: training has not begun */
+    double   value[DDP__JOIN_SETTINGS];
+    char     how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
+} ddp__join_says;
+
 typedef struct ddp__join_layout {
-    uint64_t    hash;                    /* of layers, operators and optimizer */
-    int         layers;                  /* 0: training has not begun */
-    char        how[DDP__JOIN_HOW];      /* "localsgd with period 4, ..." */
-    int         settings;
-    ddp__setting setting[DDP__JOIN_SETTINGS];
+    ddp__join_says says;
+    const char    *name[DDP__JOIN_SETTINGS]; /* of says.value */
 } ddp__join_layout;
 
 /* Both sides; texts and tls are borrowed. */

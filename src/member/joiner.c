@@ -212,18 +212,9 @@ void ddp__joiner_close(ddp__joiner *j)
 /* Sends the layout, gets a donor and who lives. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
-    unsigned char out[DDP__JOIN_LAYOUT] = {0}, b[DDP__JOIN_VERDICT];
-    uint64_t bits;
+    unsigned char b[DDP__JOIN_VERDICT];
 
-    ddp__hello_put(out, l->hash, 8);
-    ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
-    ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
-    for (int i = 0; i < l->settings; i++) {
-        memcpy(&bits, &l->setting[i].value, sizeof bits);
-        ddp__hello_put(out + 16 + 8 * i, bits, 8);
-    }
-    snprintf((char *)out + DDP__JOIN_SAYS, DDP__JOIN_HOW, "%s", l->how);
-    if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
+    if (ddp__stream_send_all(j->tls, j->fd, &l->says, sizeof l->says, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
     b[64 + DDP__JOIN_TEXT - 1] = 0;

@@ -22,17 +22,20 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
     uint64_t model = ddp__model_hash(d);
+    ddp__join_says *s = &l->says;
+    ddp__setting setting[DDP__JOIN_SETTINGS];
 
     memset(l, 0, sizeof *l);
-    l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
-    l->layers = d->layers;
-    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
+    s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
+    s->layers = d->layers;
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     for (int i = 0; i < d->sames; i++) {
-        const size_t n = strlen(l->how);
-        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
+        const size_t n = strlen(s->how);
+        snprintf(s->how + n, sizeof s->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    l->settings = ddp__settings(d, 1, l->setting);
+    s->settings = ddp__settings(d, 1, setting);
+    for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
 }
 
 /* ---- members ---- */
