@@ -88,14 +88,9 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const int decimals[DDP__SUMMARY_COLUMNS] = {0, -1, -1, 2, 1, -1, 1, 4}; /* -1: 2 below 10, else 1 */
     double value[DDP__SUMMARY_COLUMNS], v;
 
-    if (!r) {
-        ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
-        return;
-    }
-    if (column == 0) {
-        ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
-        return;
-    }
+    if (!r) ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
+    else if (column == 0) ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
+    if (!r || column == 0) return;
     value[1] = r->step_ms;
     value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
     value[3] = ddp__summary_ratio(d, r);
