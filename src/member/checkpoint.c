@@ -8,12 +8,6 @@
 
 #define DDP__MANIFEST "dreamddp checkpoint 4"
 
-/* What a rank says of its file; hash 0: it was lost. */
-typedef struct ddp__said {
-    uint64_t hash, common; /* ddp__worker_hash */
-    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
-} ddp__said;
-
 enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
 
 typedef struct ddp__manifest {
@@ -380,8 +374,6 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     const int is_new = s->run == 0;
-    ddp__said own = {0, 0, s->cut, (uint64_t)s->copy};
-    ddp__worker_hash hash;
     int r = 0;
 
     v->file = (ddp__said *)ddp__calloc((size_t)s->world, sizeof *v->file);
@@ -393,9 +385,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     DDP__TRY(ddp__checkpoint_folder(v->path, err));
     DDP__TRY(ddp__save_meet(v, err));
     ddp__shard_path(v->path, v->folder, s->step, s->rank, v->generation);
-    DDP__TRY(ddp__worker_write(s, v->path, &hash, err));
-    own.hash = hash.all, own.common = hash.common;
-    v->file[s->rank] = own;
+    DDP__TRY(ddp__worker_write(s, v->path, &v->file[s->rank], err));
     DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
     while (!v->file[r].hash) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);

@@ -98,9 +98,9 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
 }
 
 /* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of part,
- * [DDP__WORKER_PART] of the widest type; hash may be NULL. */
+ * [DDP__WORKER_PART] of the widest type; said may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text, double *part,
-                                  ddp__worker_hash *hash, ddp_error *err)
+                                  ddp__said *said, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
     size_t at, n;
@@ -112,38 +112,39 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
-        if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
+        if (said) said->hash = ddp__part_hash(said->hash, t->type, data, n);
+        if (said && !(t->flags & DDP__WORKER_OWN)) said->common = ddp__part_hash(said->common, t->type, data, n);
         if (f) ddp__file_put(f, data, n * width);
         else ddp__text_add(text, (const char *)data, n * width);
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text *text, ddp__worker_hash *hash,
+static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text *text, ddp__said *said,
                                   ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
     for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-        code = ddp__tensor_put(s, &s->tensor[i], f, text, part, hash, err);
+        code = ddp__tensor_put(s, &s->tensor[i], f, text, part, said, err);
     if (part) DDP_FREE(part);
     return code;
 }
 
-ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
+ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
     ddp__text head = {NULL, 0, 0, 0};
     ddp__file f;
     ddp_status code;
 
-    memset(hash, 0, sizeof *hash);
+    said->hash = said->common = 0;
+    said->cut = s->cut, said->copy = (uint64_t)s->copy;
     code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
         ddp__file_put(&f, head.data, head.size);
-        code = ddp__worker_put(s, &f, NULL, hash, err);
+        code = ddp__worker_put(s, &f, NULL, said, err);
         if (code == DDP_OK) code = ddp__file_end(&f, err);
         else ddp__file_drop(&f);
     }

@@ -71,13 +71,14 @@ DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safet
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* Hashes of a state: of all of it, and of what is the same on all workers if they are synchronised. */
-typedef struct ddp__worker_hash {
-    uint64_t all, common;
-} ddp__worker_hash;
+/* What a rank says of its file. */
+typedef struct ddp__said {
+    uint64_t hash, common; /* of its state; 0: the rank was lost; of what is the same on all if they are synchronised */
+    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
+} ddp__said;
 
 /* As a safetensors file. */
-DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err);
 /* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
