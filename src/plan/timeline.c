@@ -173,88 +173,58 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the service that every such
- * operation has received in common reaches `target`. */
+/* An operation in flight; note NULL: none. It needs no bandwidth before `starts`; from then on it ends when the service
+ * that every such operation has received in common reaches `target`. */
 typedef struct ddp__bl_flight {
-    int    group, busy, served;
-    double starts, target;
     ddp_interval *note;
+    int           served;
+    double        starts, target; /* target: as long as it is not served, its work */
 } ddp__bl_flight;
 
-typedef struct ddp__bl_share {
-    ddp__bl_flight *lane;
-    int             lanes, flying, serving;
-    double          now, service;
-} ddp__bl_share;
-
-/* The lane of the next change among the operations in flight (the end of a startup or of an operation) and its time; -1
- * and infinity where none flies. */
-static int ddp__bl_next(const ddp__bl_share *s, double *when)
+static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
 {
-    int k, at = -1;
-    *when = INFINITY;
-    for (k = 0; k < s->lanes; k++) {
-        const ddp__bl_flight *x = &s->lane[k];
-        double t;
-        if (!x->busy) continue;
-        t = x->served ? s->now + (x->target - s->service) * s->serving : x->starts;
-        if (t < *when) *when = t, at = k;
-    }
-    return at;
-}
+    const long most = m->o->operations ? m->o->operations : 4;
+    const int lanes = most < m->groups ? (int)most : m->groups;
+    const double startup = m->alpha - m->p->gap_s; /* a gap is bandwidth lost */
+    ddp__bl_flight *lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)lanes, sizeof *lane), *x;
+    double now = 0, service = 0, when, t;
+    int i = 0, serving = 0, next, idle, launch;
 
-static void ddp__bl_launch(ddp__bl_share *s, ddp__bl_model *m, int group)
-{
-    ddp__bl_flight *x = s->lane;
-    double ready = m->group[group].ready;
-    if (ready > s->now) {
-        if (s->serving) s->service += (ready - s->now) / s->serving;
-        s->now = ready;
+    if (!lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", lanes);
+    for (;;) {
+        when = INFINITY; /* of the next change: the end of a startup or of an operation */
+        next = idle = -1;
+        for (int k = lanes - 1; k >= 0; k--) {
+            x = &lane[k];
+            t = x->served ? now + (x->target - service) * serving : x->starts;
+            if (!x->note) idle = k;
+            else if (t <= when) when = t, next = k;
+        }
+        launch = i < m->groups && idle >= 0 && m->group[i].ready <= when;
+        if (!launch && next < 0) break;
+        x = &lane[launch ? idle : next];
+        if (launch) when = fmax(m->group[i].ready, now);
+        /* exactly the target at its end, so that rounding leaves no operation with a remainder */
+        if (!launch && x->served) service = x->target;
+        else if (serving) service += (when - now) / serving;
+        now = when;
+        if (launch) {
+            x->served = 0;
+            x->starts = now + startup;
+            x->target = m->group[i].c - startup;
+            x->note = ddp__bl_note(m, i++, 0, 1, now, now);
+            x->note->lane = idle;
+        } else if (!x->served) {
+            x->served = 1;
+            x->target += service;
+            serving++;
+        } else {
+            x->note->end_s = now;
+            x->note = NULL;
+            serving--;
+        }
     }
-    while (x->busy) x++;
-    x->group = group;
-    x->busy = 1;
-    x->served = 0;
-    x->starts = s->now + (m->alpha - m->p->gap_s); /* a gap is bandwidth lost */
-    x->note = ddp__bl_note(m, group, 0, 1, s->now, s->now);
-    x->note->lane = (int)(x - s->lane);
-    s->flying++;
-}
-
-static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, double when)
-{
-    ddp__bl_flight *x = &s->lane[k];
-    /* exactly the target at its end, so that rounding leaves no operation with a remainder */
-    if (x->served) s->service = x->target;
-    else if (s->serving) s->service += (when - s->now) / s->serving;
-    s->now = when;
-    if (!x->served) {
-        x->served = 1;
-        x->target = s->service + (m->group[x->group].c - (m->alpha - m->p->gap_s));
-        s->serving++;
-    } else {
-        x->note->end_s = when;
-        x->busy = 0;
-        s->serving--;
-        s->flying--;
-    }
-}
-
-static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp_error *err)
-{
-    ddp__bl_share s;
-    double when;
-    int i = 0, k;
-    memset(&s, 0, sizeof s);
-    s.lanes = most < m->groups ? (int)most : m->groups;
-    s.lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)s.lanes, sizeof *s.lane);
-    if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
-    while (i < m->groups || s.flying) {
-        k = ddp__bl_next(&s, &when);
-        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when) ddp__bl_launch(&s, m, i++);
-        else ddp__bl_change(&s, m, k, when);
-    }
-    m->arrive[0] = s.now;
+    m->arrive[0] = now;
     return DDP_OK;
 }
 
@@ -460,18 +430,9 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
     return ddp__bl_cut(m, err);
 }
 
-static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp_error *err)
-{
-    ddp_scheme s = m->o->scheme;
-    if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, err);
-    if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, err);
-    if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, err);
-    ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
-    return DDP_OK;
-}
-
 static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 {
+    const ddp_scheme s = m->o->scheme;
     size_t n = (size_t)m->rows, room = 2 * n;
     double end = 0;
 
@@ -489,14 +450,17 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     }
     m->log = t->interval;
     m->logged = 2 * m->rows;
-    DDP__TRY(ddp__bl_send_all(m, err));
+    if (s == DDP_SCHEME_ASCWFBP) DDP__TRY(ddp__bl_shared(m, err));
+    else if (s == DDP_SCHEME_BYTESCHEDULER) DDP__TRY(ddp__bl_bytescheduler(m, err));
+    else if (s == DDP_SCHEME_USBYTE) DDP__TRY(ddp__bl_usbyte(m, err));
+    else ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
     t->iteration_s = ddp__bl_forward(m, t->interval + n);
     for (int i = 0; i < m->groups; i++)
         for (int l = m->group[i].first; l <= m->group[i].last; l++) {
             t->parts[l] = m->p->comm_s[l] > 0 ? m->parts[i] : 0;
             t->priority[l] = m->priority[i];
         }
-    t->scheme = m->o->scheme;
+    t->scheme = s;
     t->buckets = m->rows;
     t->intervals = m->logged;
     t->lower_bound_s = fmax(m->forward + m->backward, m->bound);
