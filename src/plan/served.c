@@ -22,8 +22,7 @@ typedef struct ddp__served_run {
     ddp__due *heap;       /* [events] of a worker: its computing is over; or of workers + a line, one each at most */
     int     events;
     int    *computes;       /* [workers] 1: it does */
-    double *mark;           /* [workers] its step DDP__SERVED_SKIP was over then */
-    double *end;            /* [workers] its last one */
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP was over; in the end, how long the rest took */
     ddp__served_line *line; /* [2][servers][workers] */
     int    *step;           /* [workers] */
     int    *turn;           /* [servers] */
@@ -33,7 +32,7 @@ size_t ddp_served_room(int workers, int servers)
 {
     const size_t w = (size_t)workers, k = (size_t)servers;
 
-    return (4 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
+    return (3 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
            (w + 2 * w * k) * sizeof(ddp__due) + (2 * w + k) * sizeof(int);
 }
 
@@ -47,8 +46,7 @@ static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
     r->up = (double *)work;
     r->down = r->up + w + k;
     r->mark = r->down + w + k;
-    r->end = r->mark + w;
-    r->line = (ddp__served_line *)(void *)(r->end + w);
+    r->line = (ddp__served_line *)(void *)(r->mark + w);
     r->heap = (ddp__due *)(void *)(r->line + 2 * w * k);
     r->step = (int *)(void *)(r->heap + w + 2 * w * k);
     r->computes = r->step + w;
@@ -60,20 +58,15 @@ static ddp__served_line *ddp__served_of(const ddp__served_run *r, int late, int 
     return &r->line[((size_t)late * (size_t)r->s->servers + (size_t)k) * (size_t)r->s->workers + (size_t)w];
 }
 
-static double ddp__served_bytes(const ddp_served *s, int late, int k)
-{
-    const double put_off = s->late ? s->late[k] : 0;
-
-    return late ? put_off : s->bytes[k] - put_off;
-}
-
 /* ---- messages ---- */
 
 static int ddp__served_rank(const ddp_served *s, int k) { return s->colocated ? k : s->workers + k; }
 
 static double ddp__served_takes(const ddp_served *s, int late, int k)
 {
-    return ddp__served_bytes(s, late, k) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
+    const double put_off = s->late ? s->late[k] : 0;
+
+    return (late ? put_off : s->bytes[k] - put_off) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
 }
 
 /* A message of line (late, k, w) begins: to its server, or back. It takes the sender's link whole. */
@@ -124,7 +117,7 @@ static int ddp__served_open(const ddp__served_run *r, int late, int w)
 static void ddp__served_push(ddp__served_run *r, int late, int w, double now)
 {
     for (int k = 0; k < r->s->servers; k++)
-        if (!late || ddp__served_bytes(r->s, 1, k) > 0) ddp__served_send(r, late, k, w, 0, now);
+        if (!late || (r->s->late && r->s->late[k] > 0)) ddp__served_send(r, late, k, w, 0, now);
 }
 
 /* Something is new at server k: whom it answers. */
@@ -150,17 +143,11 @@ static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
     }
 }
 
-/* What a worker does when its computing, or all of its answers, are there. */
-static void ddp__served_goes_on(ddp__served_run *r, int w, double now)
-{
-    if (ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, now);
-}
-
+/* A worker has all of its answers. */
 static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 {
     r->step[w]++;
-    if (r->step[w] == (int)DDP__SERVED_SKIP) r->mark[w] = now;
-    if (r->step[w] == (int)DDP__SERVED_STEPS) r->end[w] = now;
+    if (r->step[w] == (int)DDP__SERVED_SKIP || r->step[w] == (int)DDP__SERVED_STEPS) r->mark[w] = now - r->mark[w];
     r->computes[w] = 1;
     ddp__due_add(r->heap, r->events++, now + r->s->compute_s, w);
     ddp__served_push(r, 1, w, now);
@@ -176,23 +163,19 @@ static int ddp__served_next(ddp__served_run *r)
     ddp__served_line *x = line < 0 ? NULL : &r->line[line];
     int left = 0;
 
-    if (!x) {
-        r->computes[w] = 0;
-        ddp__served_goes_on(r, w, e.key);
-    } else if (ddp__served_part(r, x, late, k, w)) {
-        if (x->state == (int)DDP__SERVED_PUSHED) {
-            x->state = (int)DDP__SERVED_THERE;
-            x->clock++;
-            ddp__served_rule(r, late, k, e.key);
-            return 1;
-        }
-        x->state = (int)DDP__SERVED_NONE;
-        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.key);
-        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
-        for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
-        return left > 0;
+    if (x && !ddp__served_part(r, x, late, k, w)) return 1;
+    if (x && x->state == (int)DDP__SERVED_PUSHED) {
+        x->state = (int)DDP__SERVED_THERE;
+        x->clock++;
+        ddp__served_rule(r, late, k, e.key);
+        return 1;
     }
-    return 1;
+    if (x) x->state = (int)DDP__SERVED_NONE;
+    else r->computes[w] = 0;
+    if (x && !late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
+    else if ((!x || late) && !r->computes[w] && ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, e.key);
+    for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
+    return left > 0;
 }
 
 static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
@@ -228,7 +211,7 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
         ddp__due_add(r.heap, r.events++, s->compute_s, w);
     }
     while (ddp__served_next(&r)) {}
-    for (int w = 0; w < s->workers; w++) sum += r.end[w] - r.mark[w];
+    for (int w = 0; w < s->workers; w++) sum += r.mark[w];
     *out = sum / s->workers / ((int)DDP__SERVED_STEPS - (int)DDP__SERVED_SKIP);
     if (own) DDP_FREE(own);
     return DDP_OK;
