@@ -6,8 +6,12 @@ static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
     return p->slowdown[link] > 0 ? p->slowdown[link] : 1;
 }
 
-static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_error *err)
+static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
 {
+    double sum = 0;
+    if (!p || p->items < 1 || !p->item_s || !assign)
+        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
+                         p && p->items > 0 ? " but a NULL array" : "");
     if (p->links < 1 || p->links > 2)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
@@ -17,16 +21,6 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
             return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
     }
-    return DDP_OK;
-}
-
-static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
-{
-    double sum = 0;
-    if (!p || p->items < 1 || !p->item_s || !assign)
-        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
-                         p && p->items > 0 ? " but a NULL array" : "");
-    DDP__TRY(ddp__knapsack_check_links(p, err));
     for (int i = 0; i < p->items; i++) {
         DDP__TRY(ddp__check_finite(p->item_s[i], 1, err, "item %d takes %g", i, p->item_s[i]));
         if (p->ready_s) DDP__TRY(ddp__check_finite(p->ready_s[i], 0, err, "item %d is ready at %g", i, p->ready_s[i]));
@@ -189,23 +183,12 @@ static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_prob
     return DDP_OK;
 }
 
-/* Greedy first: it settles the case that everything fits, and bounds the exact search. */
-static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                      size_t most, ddp_error *err)
-{
-    ddp_status status;
-    int64_t value = 0;
-    DDP__TRY(ddp__knapsack_greedy(k, p, &value, err));
-    if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
-    status = ddp__knapsack_exact(k, value, most, err);
-    return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
-}
-
 ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int64_t *work,
                                 int *assign, double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
+    int64_t found = 0;
     double sum = 0;
 
     DDP__TRY(ddp__knapsack_check(p, assign, err));
@@ -213,7 +196,11 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
     k.work = work;
-    if (status == DDP_OK) status = ddp__knapsack_solve(&k, p, solver, most, err);
+    /* greedy first: it settles the case that everything fits, and bounds the exact search */
+    if (status == DDP_OK) status = ddp__knapsack_greedy(&k, p, &found, err);
+    if (status == DDP_OK && solver != DDP_KNAPSACK_GREEDY && found != k.total)
+        status = ddp__knapsack_exact(&k, found, most, err);
+    if (status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT) status = DDP_OK;
     if (status == DDP_OK) {
         memcpy(assign, k.assign, (size_t)p->items * sizeof *assign);
         for (int i = 0; i < p->items; i++)

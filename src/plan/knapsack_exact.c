@@ -74,6 +74,8 @@ static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int6
 static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c, const int64_t *t,
                                     const int *count, ddp_error *err)
 {
+    const ddp__knapsack_entry x = {{t[0], t[1]}, e->value + (count[0] + count[1]) * s->k->cls[c].value, e->node,
+                                   count[0] * DDP__KNAPSACK_ITEMS + count[1]};
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
@@ -81,11 +83,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
-    to += a->n++;
-    to->t[0] = t[0], to->t[1] = t[1];
-    to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
-    to->node = e->node;
-    to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
+    to[a->n++] = x;
     return DDP_OK;
 }
 
@@ -99,11 +97,10 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
     if (!d) return ddp__knapsack_no_memory(s, err);
     s->node = d;
     for (size_t i = 0; i < a->n; i++) {
-        if (a->at[i].rank == 0) continue;
-        d = &s->node[s->nodes];
-        d->parent = a->at[i].node;
-        d->first = first;
-        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS, d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        const int rank = a->at[i].rank;
+        const ddp__knapsack_node x = {a->at[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
+        if (rank == 0) continue;
+        s->node[s->nodes] = x;
         a->at[i].node = (int)s->nodes++;
     }
     return DDP_OK;
@@ -174,15 +171,14 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     ddp__knapsack_list swap;
     ddp_status status;
     int64_t left;
-    int all = x->count;
+    const int end = x->first + x->count;
 
     for (;; x->count /= 2) {
         left = *rest - x->count * s->k->cls[x->cls].value;
-        if (back) x->first += all - x->count; /* from the end of the class */
+        if (back) x->first = end - x->count;
         status = ddp__knapsack_choose(s, back, x, left, err);
         if (status == DDP_OK) break;
         if (status != DDP_UNSUPPORTED || x->count == 1) return status;
-        if (back) x->first -= all - x->count;
     }
     *rest = left;
     swap = s->list[back];
@@ -255,13 +251,11 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, ddp_error *err)
 static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
 {
     const ddp__knapsack_class *cls = s->k->cls;
-    ddp__knapsack_entry none;
+    const ddp__knapsack_entry none = {{0, 0}, 0, -1, 0};
     ddp__knapsack_slice x;
     int64_t rest[2];
     int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
 
-    memset(&none, 0, sizeof none);
-    none.node = -1;
     for (b = 0; b < 2; b++) {
         s->list[b].at = (ddp__knapsack_entry *)ddp__grow(NULL, &s->list[b].room, 1, sizeof none);
         if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
