@@ -137,7 +137,7 @@ static size_t ddp__osp_most(int layers)
     return (size_t)1 << (layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF);
 }
 
-/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. */
+/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. s->rank is by density. */
 static int ddp__osp_window(ddp__osp *s, double low)
 {
     const size_t most = ddp__osp_most(s->layers);
@@ -148,11 +148,8 @@ static int ddp__osp_window(ddp__osp *s, double low)
 
     for (i = 0; i < s->layers; i++) {
         s->next[i] = 0;
-        if (!(s->bytes[i] > 0)) continue;
-        s->rank[n].i = i;
-        s->rank[n++].key = s->importance[i] / s->bytes[i];
+        if (s->bytes[s->rank[i].i] > 0) s->rank[n++] = s->rank[i];
     }
-    qsort(s->rank, (size_t)n, sizeof *s->rank, ddp__by_rank);
     while (from < n && fixed < low) fixed += s->bytes[s->rank[from++].i];
     from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF : n - 2 * DDP__OSP_HALF;
     if (from < 0) from = 0;
@@ -185,16 +182,6 @@ static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
     if (sum < low || sum > s->budget || !(after < before)) return;
     memcpy(s->late, s->next, (size_t)s->layers * sizeof *s->late);
     *deferred = sum;
-}
-
-/* Improves the walk's choice s->late, *deferred bytes. */
-static void ddp__osp_knapsack(ddp__osp *s, double *deferred)
-{
-    const double low = *deferred;
-    if (!(low > 0)) return;
-    ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
-    ddp__osp_take(s, low, deferred);
-    if (ddp__osp_window(s, low)) ddp__osp_take(s, low, deferred);
 }
 
 static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes, double budget,
@@ -240,14 +227,18 @@ void ddp__osp_close(ddp__osp *s)
 ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
                           unsigned char *gib, double *deferred, ddp_error *err)
 {
-    double sum;
+    double sum, low;
 
     DDP__TRY(ddp__osp_check(s->layers, importance, bytes, budget, rule, err));
     s->importance = importance;
     s->bytes = bytes;
     s->budget = budget;
-    sum = ddp__osp_walk(s, rule, s->late);
-    if (rule == DDP_OSP_KNAPSACK) ddp__osp_knapsack(s, &sum);
+    low = sum = ddp__osp_walk(s, rule, s->late);
+    if (rule == DDP_OSP_KNAPSACK && low > 0) { /* what improves the walk */
+        ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
+        ddp__osp_take(s, low, &sum);
+        if (ddp__osp_window(s, low)) ddp__osp_take(s, low, &sum);
+    }
     memset(gib, 0, ((size_t)s->layers + 7) / 8);
     for (int l = 0; l < s->layers; l++)
         if (!s->late[l]) gib[l / 8] = (unsigned char)(gib[l / 8] | 1 << l % 8);
