@@ -65,10 +65,20 @@ static void ddp__tour_nearest(int n, const double *cost, int start, int last, in
     }
 }
 
+/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+static void ddp__tour_move(int *order, int i, int j, int p, int turned)
+{
+    const int from = p < i ? p + 1 : i, to = p < i ? j : p;
+    if (!turned) ddp__reverse(order, i, j);
+    if (p < i) ddp__reverse(order, from, i - 1);
+    else ddp__reverse(order, j + 1, to);
+    ddp__reverse(order, from, to);
+}
+
 typedef struct ddp__tour {
     int n, lo, hi; /* positions lo..hi may change */
     const double *cost;
-    int *order, *spare;
+    int *order;
     double *along, *against; /* [n] cost of order[0..k], and of the same way back */
     int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
     void *user;
@@ -106,22 +116,17 @@ static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
     return 1;
 }
 
-/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+/* Moves the run i..j where that is shorter. */
 static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
 {
-    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
+    int head = turned ? j : i, tail = turned ? i : j;
     double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
                  ddp__tour_edge(t, p, p + 1);
     double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
                  ddp__tour_edge(t, tail, p + 1);
 
     if (!(old - now > least)) return 0;
-    for (k = -1; k < t->n; k++) {
-        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
-        if (k != p) continue;
-        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
-    }
-    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
+    ddp__tour_move(t->order, i, j, p, turned);
     ddp__tour_sums(t);
     return 1;
 }
@@ -160,7 +165,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.over = over;
     t.user = user;
     t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
@@ -179,9 +184,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
 {
-    double *best, found = 0, most = 0;
+    double *best = NULL, found = 0, most = 0;
     ddp__scratch room = {NULL, 0};
-    int *path;
 
     if (n < 1 || !cost || !order || !length)
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
@@ -200,14 +204,10 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
     if (!(most * n <= DBL_MAX / 4))
         return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
                          "use a larger unit", n, most);
-    path = ddp__ints(&room, (size_t)n);
-    best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
-    if (!room.failed && n > DDP_TOUR_EXACT)
-        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    if (n <= DDP_TOUR_EXACT) best = ddp__doubles(&room, (size_t)n << n);
+    else room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found);
     DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
-    if (n <= DDP_TOUR_EXACT) found = ddp__held_karp(n, cost, first, last, 0, best, path);
-    memcpy(order, path, (size_t)n * sizeof(int));
-    *length = found;
+    *length = best ? ddp__held_karp(n, cost, first, last, 0, best, order) : found;
     ddp__scratch_free(&room);
     return DDP_OK;
 }
@@ -238,14 +238,6 @@ static void ddp__ring_costs(int n, const double *rate, const double *delay_s, do
     }
 }
 
-/* The runs i..j and j+1..k change places. */
-static void ddp__ring_shift(int *order, int i, int j, int k)
-{
-    ddp__reverse(order, i, j);
-    ddp__reverse(order, j + 1, k);
-    ddp__reverse(order, i, k);
-}
-
 /* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
 static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
 {
@@ -256,9 +248,7 @@ static int ddp__ring_improve(int n, const double *weight, int *order, int *trial
                 double c;
                 if (k >= i && k <= j) continue;
                 memcpy(trial, order, bytes);
-                if (k < 0) ddp__reverse(trial, i, j);
-                else if (k > j) ddp__ring_shift(trial, i, j, k);
-                else ddp__ring_shift(trial, k + 1, i - 1, j);
+                ddp__tour_move(trial, i, j, k < 0 ? i - 1 : k, k < 0);
                 c = ddp__ring_cost(n, weight, trial);
                 if (!(c < *cost * (1 - 1e-12))) continue;
                 memcpy(order, trial, bytes);
