@@ -204,9 +204,10 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     return DDP_OK;
 }
 
-static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_message *m)
+/* How long a message takes beyond its delay. */
+static double ddp__estimate_busy(const ddp_network *net, const ddp_workload_message *m)
 {
-    return net->delay_s[(size_t)m->from * (size_t)net->devices + (size_t)m->to];
+    return fmax(0, m->seconds - ddp__workload_transfer(net, m->from, m->to, 0));
 }
 
 /* link_s: R_p of each message's receiver. */
@@ -214,8 +215,7 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
 {
     double *received = w->receive_s;
     for (int d = 0; d < w->devices; d++) received[d] = 0;
-    for (int i = 0; i < w->messages; i++)
-        received[w->message[i].to] += fmax(0, w->message[i].seconds - ddp__estimate_delay(net, &w->message[i]));
+    for (int i = 0; i < w->messages; i++) received[w->message[i].to] += ddp__estimate_busy(net, &w->message[i]);
     for (int i = 0; i < w->messages; i++) {
         link_s[i] = received[w->message[i].to];
         count[i] = (size_t)ceil(w->message[i].bytes / 4);
@@ -226,13 +226,12 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
 static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const ddp_link_compression *sent,
                                   const double *link_s)
 {
-    double delay;
     for (int d = 0; d < w->devices; d++) w->receive_s[d] = 0;
     for (int i = 0; i < w->messages; i++) {
         ddp_workload_message *m = &w->message[i];
         if (!sent[i].dense && link_s[i] > 0) {
-            delay = ddp__estimate_delay(net, m);
-            m->seconds = delay + fmax(0, m->seconds - delay) * (sent[i].link_s / link_s[i]);
+            m->seconds = ddp__workload_transfer(net, m->from, m->to, 0) +
+                         ddp__estimate_busy(net, m) * (sent[i].link_s / link_s[i]);
             m->bytes = (double)sent[i].bytes;
         }
         w->receive_s[m->to] += m->seconds;
