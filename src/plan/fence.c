@@ -25,9 +25,9 @@ typedef struct ddp__fence_job {
     ddp__fence_tape           tape;
     const ddp_fence_options  *o;
     ddp__fence_cut            cut;
-    int    *order, *trial;   /* [N] of the cut held, and of one to try */
-    int    *device_of;       /* [ops] */
-    int    *edge;            /* [ops + 1] where modules begin */
+    int    *order, *trial;   /* [N] of the cut held (the plan's), and of one to try */
+    int    *device_of;       /* [ops] the plan's */
+    int    *edge;            /* [ops + 1] where modules begin; in the end scratch */
     ddp_workload sums;       /* C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
@@ -148,30 +148,19 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* Modules / devices each, the remainder to the first devices. */
-static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
+/* equal_ops: modules / devices each, the remainder to the first devices. equal_flops: cut k is the one nearest to k/N of
+ * the FLOPs that leaves every device a module. */
+static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {
-    int N = job->tape.graph.net->devices, k, at = 0;
-    for (k = 0; k < N; k++) {
-        job->cut.first[k] = job->edge[at];
-        at += modules / N + (k < modules % N);
-        job->cut.end[k] = job->edge[at];
-    }
-}
-
-/* Cut k is the one nearest to k/N of the FLOPs that leaves every device a module. */
-static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
-{
-    const ddp__fence_tape *t = &job->tape;
-    const int *edge = job->edge;
-    int N = t->graph.net->devices, k, at = 0;
-    double aim;
-
-    for (k = 0; k < N; k++) {
+    const double *flops = job->tape.flops;
+    const int *edge = job->edge, N = job->tape.graph.net->devices;
+    for (int k = 0, at = 0; k < N; k++) {
+        const double aim = flops[job->tape.n] * (k + 1) / N;
         job->cut.first[k] = edge[at++];
-        aim = t->flops[t->n] * (k + 1) / N;
-        while (at < modules - (N - 1 - k) && fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim)) at++;
-        if (k == N - 1) at = modules;
+        if (job->o->solver == DDP_FENCE_EQUAL_OPS) at += modules / N + (k < modules % N) - 1;
+        else if (k == N - 1) at = modules;
+        else
+            while (at < modules - (N - 1 - k) && fabs(flops[edge[at + 1]] - aim) <= fabs(flops[edge[at]] - aim)) at++;
         job->cut.end[k] = edge[at];
     }
 }
@@ -184,8 +173,7 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     if (modules < N)
         return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
                          "between operators", name, modules, N);
-    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
-    else ddp__fence_equal_flops(job, modules);
+    ddp__fence_equal(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
@@ -230,10 +218,9 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
             s->device = job->order[k];
             s->first = job->cut.first[k], s->end = job->cut.end[k];
         }
-    memcpy(plan->order, job->order, (size_t)N * sizeof(int));
-    ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);
+    ddp__fence_assign(&job->tape, &job->cut, job->order, job->device_of);
     plan->proven = job->cut.proven;
-    plan->connected = ddp__fence_connected(list, plan, job->device_of, job->trial);
+    plan->connected = ddp__fence_connected(list, plan, job->edge, job->trial);
     return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work, &plan->work, err);
 }
 
@@ -291,9 +278,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.order = ddp__ints(room, N);
-        job.trial = ddp__ints(room, N);
-        job.device_of = ddp__ints(room, n);
+        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.trial = ddp__ints(room, N);
         job.edge = ddp__ints(room, n + 1);
         job.sums.compute_s = ddp__doubles(room, N), job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
@@ -301,9 +286,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
         plan.devices = net->devices;
         plan.ops = list->count;
         plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
-        plan.order = (int *)ddp__calloc(N, sizeof(int));
+        plan.order = job.order = (int *)ddp__calloc(N, sizeof(int));
         plan.cluster = (int *)ddp__calloc(N, sizeof(int));
-        plan.device_of = (int *)ddp__calloc(n, sizeof(int));
+        plan.device_of = job.device_of = (int *)ddp__calloc(n, sizeof(int));
         if (room->failed || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
             status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     }
