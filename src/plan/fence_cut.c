@@ -23,14 +23,19 @@ typedef struct ddp__fence_label {
     int    older;          /* label of the same (at, position) */
 } ddp__fence_label;
 
+/* Where a live result is. */
+typedef struct ddp__fence_at {
+    int    position;
+    double load; /* what that position has received */
+} ddp__fence_at;
+
 typedef struct ddp__fence_search {
     ddp__fence_line line;
     double turns, cap, limit; /* latencies from limit on are of no use */
     ddp__fence_label *label;
-    int    *place;   /* [labels, width] position of each live result of the label's cut */
-    double *load;    /* [labels, width] what that position has received */
+    ddp__fence_at    *lies;  /* [labels, width] the live results of the label's cut */
     int     count, most;
-    size_t  room[4]; /* of label, place, load, heap */
+    size_t  room[3]; /* of label, lies, heap */
     ddp__due *heap; /* least promise first, then most operators placed, then oldest */
     int     heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
@@ -39,28 +44,25 @@ typedef struct ddp__fence_search {
     double  work;
     int     full;    /* some cap's search ran out of labels: not all of it was seen */
     int     gave_up; /* out of work: not every cap was tried, or the last not to its end */
-    int     starved; /* memory was short */
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
-    const size_t width = (size_t)s->line.tape->width;
-    const size_t size[4] = {sizeof *s->label, width * sizeof *s->place, width * sizeof *s->load, sizeof *s->heap};
-    void *array[4] = {s->label, s->place, s->load, s->heap}, *grown;
+    const size_t size[3] = {sizeof *s->label, (size_t)s->line.tape->width * sizeof *s->lies, sizeof *s->heap};
+    void *array[3] = {s->label, s->lies, s->heap}, *grown;
     s->full |= s->count >= s->most;
-    if (s->count >= s->most || (size_t)s->count < s->room[3]) return s->count < s->most;
-    for (int k = 0; k < 4 && !s->starved; k++) {
+    if (s->count >= s->most || (size_t)s->count < s->room[2]) return s->count < s->most;
+    for (int k = 0; k < 3 && !s->line.room.failed; k++) {
         grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
         if (grown) array[k] = grown;
-        else s->starved = 1;
+        else s->line.room.failed = 1;
     }
     s->label = (ddp__fence_label *)array[0];
-    s->place = (int *)array[1];
-    s->load = (double *)array[2];
-    s->heap = (ddp__due *)array[3];
-    return !s->starved;
+    s->lies = (ddp__fence_at *)array[1];
+    s->heap = (ddp__due *)array[2];
+    return !s->line.room.failed;
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
@@ -73,17 +75,16 @@ static void ddp__fence_push(ddp__fence_search *s, int label)
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
 {
     const ddp__fence_tape *t = s->line.tape;
-    size_t width = (size_t)t->width;
     const ddp__fence_label *l = &s->label[x];
+    const ddp__fence_at *own = s->lies + (size_t)x * (size_t)t->width, *old;
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
         s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
+        old = s->lies + (size_t)y * (size_t)t->width;
         for (i = 0; i < count; i++)
-            if (s->place[(size_t)y * width + (size_t)i] != s->place[(size_t)x * width + (size_t)i] ||
-                (s->cap < INFINITY && s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
-                break;
+            if (old[i].position != own[i].position || (s->cap < INFINITY && old[i].load > own[i].load)) break;
         s->work += i;
         if (i == count) return 1;
     }
@@ -97,28 +98,20 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
     const ddp__fence_tape *t = s->line.tape;
     size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
     const ddp__fence_live *now = t->live + t->from[b], *was = t->live + t->from[s->label[p].at];
-    ddp__fence_label *l = &s->label[x];
+    const ddp__fence_label l = {latency, rest, worst, b, q, parent, -1};
     int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
 
-    l->latency = latency;
-    l->rest = rest;
-    l->worst = worst;
-    l->at = b;
-    l->position = q;
-    l->parent = parent;
-    l->older = -1;
-    s->load[x * width] = 0; /* at the end nothing is live */
+    s->label[x] = l;
+    s->lies[x * width].load = 0; /* at the end nothing is live */
     for (i = 0; i < count; i++) {
-        size_t at = x * width + (size_t)i;
-        if (t->home[now[i].op] >= a) {
-            s->place[at] = q;
-            s->load[at] = received;
-            continue;
-        }
+        ddp__fence_at *at = &s->lies[x * width + (size_t)i];
+        at->position = q;
+        at->load = received;
+        if (t->home[now[i].op] >= a) continue;
         for (j = 0; was[j].op != now[i].op; j++) {}
         s->work += j;
-        s->place[at] = s->place[p * width + (size_t)j];
-        s->load[at] = s->trial[j];
+        at->position = s->lies[p * width + (size_t)j].position;
+        at->load = s->trial[j];
     }
 }
 
@@ -140,7 +133,7 @@ static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double 
 {
     int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
     return quickest >= 0 && s->label[quickest].latency <= latency &&
-           (!(s->cap < INFINITY) || s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
+           (!(s->cap < INFINITY) || s->lies[(size_t)quickest * (size_t)s->line.tape->width].load <= received);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
@@ -164,10 +157,10 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0, home = -1;
     double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
 
-    for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];
+    for (j = 0; j < count; j++) s->trial[j] = s->lies[(size_t)p * width + (size_t)j].load;
     for (b = a + 1; b <= t->n; b++) {
         for (; i < count && live[i].next < b; i++) {
-            int place = s->place[(size_t)p * width + (size_t)i];
+            int place = s->lies[(size_t)p * width + (size_t)i].position;
             bytes = t->graph.list->op[live[i].op].output_bytes;
             c = ddp__fence_takes(line->hop, place, q, line->positions, bytes);
             received += c;
@@ -178,7 +171,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
             back = ddp__fence_takes(line->hop, q, place, line->positions, bytes);
             latency += back;
             for (j = 0; j < count; j++) {
-                if (s->place[(size_t)p * width + (size_t)j] != place) continue;
+                if (s->lies[(size_t)p * width + (size_t)j].position != place) continue;
                 s->trial[j] += back;
                 if (s->trial[j] > worst) worst = s->trial[j];
             }
@@ -284,7 +277,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
-    if (s->starved || !(least + s->turns * lo < best)) return;
+    if (s->line.room.failed || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
     if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
@@ -325,7 +318,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.quickest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
     if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
-    if (s.line.room.failed || s.starved)
+    if (s.line.room.failed)
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
@@ -333,8 +326,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
     DDP_FREE(s.label);
-    DDP_FREE(s.place);
-    DDP_FREE(s.load);
+    DDP_FREE(s.lies);
     DDP_FREE(s.heap);
     ddp__scratch_free(&s.line.room);
     return status;
