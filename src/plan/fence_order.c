@@ -6,8 +6,7 @@
 typedef struct ddp__fence_map {
     int     devices, clusters;
     double *hop;     /* [N x N] seconds that a boundary costs between two devices */
-    double *weight;  /* [N x N] bytes per second of a typical message */
-    double *cost;    /* [N x N] scratch for the tours */
+    double *cost;    /* [N x N] bytes per second of a typical message; then scratch for the tours */
     int    *member;  /* [N] devices by cluster */
     int    *from;    /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
     int    *tour;    /* [N] */
@@ -21,8 +20,7 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N), m->weight = ddp__doubles(&m->room, N * N);
-    m->cost = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N), m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
     m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
@@ -34,7 +32,7 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
             there = ddp__workload_transfer(net, (int)i, (int)j, bytes);
             back = ddp__workload_transfer(net, (int)j, (int)i, bytes);
             m->hop[i * N + j] = backward ? there + back : there;
-            m->weight[i * N + j] = 2 * bytes / (there + back);
+            m->cost[i * N + j] = 2 * bytes / (there + back);
         }
     return DDP_OK;
 }
@@ -114,7 +112,7 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     ddp__fence_map m;
     int k, at = 0;
     ddp_status status = ddp__fence_map_open(net, bytes, backward, &m, err);
-    if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
+    if (status == DDP_OK) status = ddp_louvain(m.devices, m.cost, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);
         status = ddp__fence_tour(&m, err);
@@ -152,7 +150,7 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
     const ddp__fence_tape *t = f->tape;
     const double *room = t->graph.net->memory_bytes;
     double most = 0, kept;
-    int a, b, i, d, end, low, middle;
+    int a, b, i, d, end;
 
     for (d = 0; d < f->N; d++) most = fmax(most, room[d]);
     for (a = 0; a < t->n; a++) {
@@ -164,14 +162,9 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
             need[b] = t->memory[b] - t->memory[a] + kept;
             if (need[b] > most) break;
         }
-        for (d = 0, end = b - 1; d < f->N; d++) {
-            int high = end;
-            for (low = a; low < high;) {
-                middle = high - (high - low) / 2;
-                if (need[middle] > room[d]) high = middle - 1;
-                else low = middle;
-            }
-            f->last[(size_t)d * (size_t)t->n + (size_t)a] = low;
+        for (d = 0; d < f->N; d++) {
+            for (end = a; end + 1 < b && need[end + 1] <= room[d]; end++) {}
+            f->last[(size_t)d * (size_t)t->n + (size_t)a] = end;
         }
     }
 }
@@ -196,7 +189,7 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
 static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
-    int n = f->tape->n, d, a, b, at, k;
+    int n = f->tape->n, d, b, at, k;
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)
@@ -206,17 +199,12 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     if (!goal) return 0;
     for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
         if (!(goal >> d & 1)) order[--at] = d;
-    for (s = goal, b = n; s; s = rest, b = a) {
-        for (d = 0, a = b; d < f->N; d++) {
-            if (!(s >> d & 1)) continue;
-            rest = s & ~((size_t)1 << d);
-            for (k = 0; k < b; k++)
+    for (s = goal, b = n; s; s = rest, b = k) {
+        for (d = -1, k = b; k == b;) { /* the first device that may have the last segment, from k to b */
+            rest = s & ~((size_t)1 << ++d);
+            for (k = rest == s ? b : 0; k < b; k++)
                 if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b) break;
-            if (k == b) continue;
-            a = k;
-            break;
         }
-        rest = s & ~((size_t)1 << d);
         order[--at] = d;
     }
     return 1;
@@ -226,22 +214,19 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
 {
     size_t row = (size_t)f->tape->n + 1;
-    unsigned char *now = f->reach, *then = f->reach + row, *swap;
     double far = 0;
     int k, a;
 
-    memset(now, 0, row);
-    now[0] = 1;
+    memset(f->reach, 0, row);
+    f->reach[0] = 1;
     for (k = 0; k < f->N; k++) {
+        unsigned char *now = f->reach + (k % 2 ? row : 0), *then = f->reach + (k % 2 ? 0 : row);
         if (f->idle) memcpy(then, now, row);
         else memset(then, 0, row);
         ddp__fence_fit_extend(f, now, order[k], then);
         for (a = f->tape->n; a > 0 && !then[a]; a--) {}
         if (a == 0 && !f->idle) break;
         far = (double)(f->idle ? 0 : k) * (double)row + a;
-        swap = now;
-        now = then;
-        then = swap;
     }
     return far;
 }
