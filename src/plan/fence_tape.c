@@ -31,11 +31,24 @@ static void ddp__fence_tape_live(ddp__fence_tape *t)
     }
 }
 
-static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
+ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                ddp__fence_tape *t, ddp_error *err)
 {
     const ddp__workload_graph *g = &t->graph;
+    ddp__scratch *room = &t->graph.room;
     double total = 0;
+    size_t n;
 
+    memset(t, 0, sizeof *t);
+    DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
+    t->n = list->count;
+    t->width = 1;
+    n = (size_t)t->n;
+    t->home = ddp__ints(room, n);
+    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
+    t->from = ddp__ints(room, n + 2);
+    t->oldest = ddp__ints(room, n + 1);
+    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     for (int i = 0; i < t->n; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0), last = ddp__fence_last_user(g, i);
@@ -57,28 +70,10 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
         t->from[i + 2] = t->from[i + 1] + live;
         if (live > t->width) t->width = live;
     }
-    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, (size_t)total, sizeof *t->live);
-    DDP__TRY(ddp__scratch_check(&t->graph.room, t->n, "operators", err));
+    t->live = (ddp__fence_live *)ddp__scratch_take(room, (size_t)total, sizeof *t->live);
+    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     ddp__fence_tape_live(t);
     return DDP_OK;
-}
-
-ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
-                                ddp__fence_tape *t, ddp_error *err)
-{
-    ddp__scratch *room = &t->graph.room;
-    size_t n;
-    memset(t, 0, sizeof *t);
-    DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
-    t->n = list->count;
-    t->width = 1;
-    n = (size_t)t->n;
-    t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
-    t->from = ddp__ints(room, n + 2);
-    t->oldest = ddp__ints(room, n + 1);
-    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
-    return ddp__fence_tape_fill(t, err);
 }
 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
@@ -216,14 +211,6 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
     return i;
 }
 
-/* Seconds to hand the oldest live result u of cut a, of that age, from before position k to q. */
-static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, int u, int back, int age)
-{
-    if (age > k) return INFINITY;
-    if (age == line->ages - 1) return ddp__fence_pair_least(line, k - age, q, u, back - age);
-    return ddp__fence_pair(line, k - age, q, u);
-}
-
 /* The least rest from (k, cut a) on if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age, int parts,
                               double *work)
@@ -240,7 +227,9 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         home = t->home[u];
         *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
-            sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
+            sum += age > k                 ? INFINITY
+                   : age < line->ages - 1 ? ddp__fence_pair(line, k - age, q, u)
+                                          : ddp__fence_pair_least(line, k - age, q, u, a - 1 - home - age);
         } else if (age > 0 && home < a - 1) {
             sum += ddp__fence_pair_least(line, k, q, u, a - 1 - home);
         } else {
