@@ -15,8 +15,7 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
     double before = 0, slack;
     int landing;
 
-    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && j < l; j++)
-        before += s->p->forward_s ? s->p->forward_s[j] : 0;
+    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && s->p->forward_s && j < l; j++) before += s->p->forward_s[j];
     slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
     landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
     return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
@@ -35,8 +34,7 @@ static void ddp__landing_link(const ddp__steps *s, int *landing)
             for (int l = s->plan->layers - 1; l >= 0; l--) {
                 ready += s->p->backward_s[l];
                 if (s->plan->step_of[l] != h || !(s->p->comm_s[l] > 0)) continue;
-                if (free_at < ready) free_at = ready;
-                free_at += s->p->comm_s[l];
+                ddp__link_take(&free_at, ready, s->p->comm_s[l]);
                 if (round) landing[l] = ddp__landing_of(s, l, free_at + s->p->alpha_s);
             }
         }
