@@ -28,7 +28,7 @@ typedef struct ddp__bl_group {
 typedef struct ddp__bl_model {
     const ddp_profile          *p;
     const ddp_timeline_options *o;
-    int            rows, groups; /* groups: what is sent */
+    int            groups;       /* what is sent */
     ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
     int           *parts;        /* [groups] equal parts of each */
     double        *size;         /* [groups] of one part, in partitions: at most 1 */
@@ -66,7 +66,6 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, m->most_params, cut, err));
     m->p = p;
     m->o = o;
-    m->rows = p->layers;
     m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
@@ -104,7 +103,7 @@ static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int par
 static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 {
     double begin, end = m->backward;
-    for (int l = 0; l < m->rows; l++) {
+    for (int l = 0; l < m->p->layers; l++) {
         begin = end < m->arrive[l] ? m->arrive[l] : end;
         end = begin + (m->p->forward_s ? m->p->forward_s[l] : 0);
         const ddp_interval x = {DDP_INTERVAL_FORWARD, l, l, 0, 1, 0, begin, end};
@@ -433,7 +432,7 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 {
     const ddp_scheme s = m->o->scheme;
-    size_t n = (size_t)m->rows, room = 2 * n;
+    size_t n = (size_t)m->p->layers, room = 2 * n;
     double end = 0;
 
     DDP__TRY(ddp__bl_shape(m, err));
@@ -443,13 +442,13 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     t->interval = (ddp_interval *)ddp__calloc(room, sizeof *t->interval);
     if (!t->parts || !t->priority || !t->interval)
         return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %zu intervals", room);
-    for (int l = m->rows - 1; l >= 0; l--) {
+    for (int l = m->p->layers - 1; l >= 0; l--) {
         const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, end, end + m->p->backward_s[l]};
         t->interval[m->logged++] = x;
         end = x.end_s;
     }
     m->log = t->interval;
-    m->logged = 2 * m->rows;
+    m->logged = 2 * m->p->layers;
     if (s == DDP_SCHEME_ASCWFBP) DDP__TRY(ddp__bl_shared(m, err));
     else if (s == DDP_SCHEME_BYTESCHEDULER) DDP__TRY(ddp__bl_bytescheduler(m, err));
     else if (s == DDP_SCHEME_USBYTE) DDP__TRY(ddp__bl_usbyte(m, err));
@@ -461,7 +460,7 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
             t->priority[l] = m->priority[i];
         }
     t->scheme = s;
-    t->buckets = m->rows;
+    t->buckets = m->p->layers;
     t->intervals = m->logged;
     t->lower_bound_s = fmax(m->forward + m->backward, m->bound);
     /* sums in another order: a bound that is attained must not exceed the iteration by an ulp */
