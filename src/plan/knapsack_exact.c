@@ -60,15 +60,10 @@ static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_err
 static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l, int n)
 {
     const ddp__knapsack_class *x = &s->k->cls[c];
-    int64_t from;
+    const int64_t from = x->ready > s->k->start[l] ? x->ready : s->k->start[l];
     if (n == 0) return t;
-    if (back) {
-        t += n * x->cost[l];
-        from = x->ready > s->k->start[l] ? x->ready : s->k->start[l];
-        return from + t <= s->k->deadline[l] ? t : -1;
-    }
-    t = (t > x->ready ? t : x->ready) + n * x->cost[l];
-    return t <= s->k->deadline[l] ? t : -1;
+    t = (back || t > from ? t : from) + n * x->cost[l];
+    return (back ? from : 0) + t <= s->k->deadline[l] ? t : -1;
 }
 
 static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c, const int64_t *t,
