@@ -255,8 +255,7 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
         return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
                          list->count, net->devices, o->allow_idle ? ", some idle," : "",
                          o->allow_idle ? " or leave idle devices out" : "");
-    if (list->count < net->devices &&
-        (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
+    if (list->count < net->devices && (!o->allow_idle || o->solver > DDP_FENCE_CUT))
         return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow idle devices with "
                          "solver fence", list->count, net->devices);
     return DDP_OK;

@@ -1,8 +1,6 @@
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
 #include "plan/internal.h"
 
-/* Clusters of near devices, and the order in which a pipeline visits them. */
-
 typedef struct ddp__fence_map {
     int     devices, clusters;
     double *hop;     /* [N x N] seconds that a boundary costs between two devices */
@@ -90,10 +88,6 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     const int *member = m->member + m->from[m->tour[k]];
     int size = m->from[m->tour[k] + 1] - m->from[m->tour[k]], i, j, first = -1, last = -1;
     double length;
-    if (size == 1) {
-        order[0] = member[0];
-        return DDP_OK;
-    }
     for (i = 0; i < size; i++) {
         if (member[i] == m->entry[k]) first = i;
         if (member[i] == m->leave[k]) last = i;
