@@ -39,7 +39,6 @@ typedef struct ddp__fence_search {
     ddp__due *heap; /* least promise first, then most operators placed, then oldest */
     int     heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
-    int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
     double *trial;   /* [width] loads of the label at hand */
     double  work;
     int     full;    /* some cap's search ran out of labels: not all of it was seen */
@@ -116,24 +115,14 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
 }
 
 /* The slot becomes a label, unless it is useless. */
-static void ddp__fence_keep(ddp__fence_search *s, int covers)
+static void ddp__fence_keep(ddp__fence_search *s)
 {
     ddp__fence_label *l = &s->label[s->count];
     size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
-    int quickest = s->quickest[cell];
     l->older = s->newest[cell];
     if (ddp__fence_dominated(s, s->count)) return;
     s->newest[cell] = s->count;
-    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency)) s->quickest[cell] = s->count;
     ddp__fence_push(s, s->count++);
-}
-
-/* The same for a label that covers all live results, against one and before it is written. */
-static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency, double received)
-{
-    int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
-    return quickest >= 0 && s->label[quickest].latency <= latency &&
-           (!(s->cap < INFINITY) || s->lies[(size_t)quickest * (size_t)s->line.tape->width].load <= received);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
@@ -185,12 +174,11 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
         if (!(latency + c + rest < s->limit)) continue;
         if (greedy && !(latency + c + rest < *top)) continue;
-        if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
         if (!ddp__fence_room(s)) return 0;
         s->work += 4 * (t->from[b + 1] - t->from[b]);
         ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
         if (greedy) *top = latency + c + rest;
-        else ddp__fence_keep(s, age == 0);
+        else ddp__fence_keep(s);
     }
     return 1;
 }
@@ -250,7 +238,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
             for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
-            for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
+            for (i = 0; i < cells; i++) s->newest[i] = -1;
             ddp__fence_push(s, 0);
             for (room = 1; room && s->heaped && s->goal < 0;) {
                 if (s->work > DDP__FENCE_WORK) {
@@ -315,7 +303,6 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.work = cut->work;
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
     s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
-    s.quickest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
     if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
     if (s.line.room.failed)
