@@ -5165,7 +5165,6 @@ struct ddp_node {
  * after node first, whatever else used its parameters. */
 typedef struct ddp__graph_layer {
     char    *name;
-    uint64_t name_hash; /* of the final name */
     uint64_t base_hash; /* of the name the user gave */
     int      repeat;    /* how many earlier layers were given that name */
     int      unit;        /* its number in the context */
@@ -5174,7 +5173,7 @@ typedef struct ddp__graph_layer {
     size_t   buffer_count;
     double   flops;
     float   *params, *grads, *buffers;
-    const char *use; /* the block that operators read in place of params */
+    const void *use; /* the block that operators read in place of params */
     float      *image; /* while a device's layer is built: parameters, then buffers, on the host */
 } ddp__graph_layer;
 
@@ -5381,33 +5380,30 @@ static ddp_node *ddp__no_node(ddp_status failure)
 
 /* ---- layers ---- */
 
-static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
+static int ddp__layer_named(const ddp_graph *g, const char *name)
 {
-    for (int i = 0; i < g->layers; i++)
-        if (g->layer[i].name_hash == hash && strcmp(g->layer[i].name, name) == 0) return 1;
-    return 0;
+    int i = 0;
+
+    while (i < g->layers && strcmp(g->layer[i].name, name)) i++;
+    return i < g->layers;
 }
 
 static void ddp__layer_new(ddp_graph *g, const char *name)
 {
     ddp__graph_layer *l = &g->layer[g->layers];
     const uint64_t base = ddp__hash(DDP__HASH_START, name, strlen(name));
-    uint64_t hash;
     char text[256];
     int repeat = 0;
 
     for (int i = g->layers - 1; i >= 0 && repeat == 0; i--)
         if (g->layer[i].base_hash == base) repeat = g->layer[i].repeat + 1;
-    for (;; repeat++) { /* the user may have named one "hidden.1" himself */
-        if (repeat) snprintf(text, sizeof text, "%.200s.%d", name, repeat);
-        else snprintf(text, sizeof text, "%.200s", name);
-        hash = ddp__hash(DDP__HASH_START, text, strlen(text));
-        if (!ddp__layer_named(g, text, hash)) break;
-    }
+    snprintf(text, sizeof text, "%.200s", name);
+    if (repeat) snprintf(text + strlen(text), sizeof text - strlen(text), ".%d", repeat);
+    while (ddp__layer_named(g, text)) /* the user may have named one "hidden.1" himself */
+        snprintf(text, sizeof text, "%.200s.%d", name, ++repeat);
     memset(l, 0, sizeof *l);
     l->name = ddp__strdup(text);
     l->base_hash = base;
-    l->name_hash = hash;
     l->repeat = repeat;
     l->first = l->last = -1;
     if (l->name) g->open_layer = g->layers++;
@@ -5435,7 +5431,6 @@ void ddp_layer_end(ddp_graph *g)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
     g->open_layer = -1;
-    g->early = -1;
 }
 
 /* ---- segments to recompute ---- */
@@ -5494,15 +5489,9 @@ static int ddp__shape_ok(const ddp_shape *s)
 /* Appends "(32, 64)". */
 static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
 {
-    size_t used = strlen(text);
-
-    snprintf(text + used, size - used, "(");
-    for (int i = 0; i < s->dims && i < 4; i++) {
-        used = strlen(text);
-        snprintf(text + used, size - used, i ? ", %ld" : "%ld", s->dim[i]);
-    }
-    used = strlen(text);
-    snprintf(text + used, size - used, ")");
+    for (int i = 0; i < s->dims && i < 4; i++)
+        snprintf(text + strlen(text), size - strlen(text), i ? ", %ld" : "(%ld", s->dim[i]);
+    snprintf(text + strlen(text), size - strlen(text), s->dims > 0 ? ")" : "()");
 }
 
 int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
@@ -5558,21 +5547,20 @@ const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
     return g->builtin(name);
 }
 
-static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
+int ddp_register_op(ddp_graph *g, const ddp_op *op)
 {
-    if (!ddp__graph_open(g, "ddp_register_op")) return g->error.code;
+    if (!g) return (int)DDP_ARG;
+    if (!ddp__graph_open(g, "ddp_register_op")) return (int)g->error.code;
     if (!op || !op->name || !*op->name || !op->shape || !op->forward)
-        return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: operator \"%.80s\" needs a name, "
-                         "a shape rule and a forward function", op && op->name ? op->name : "");
+        return (int)ddp__fail(&g->error, DDP_ARG, "ddp_register_op: operator \"%.80s\" needs a name, a shape rule and a "
+                              "forward function", op && op->name ? op->name : "");
     if (ddp__op_find(g, op->name))
-        return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
-                         "already: choose another name", op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return g->error.code;
+        return (int)ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists already: choose another "
+                              "name", op->name);
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, sizeof *g->ops)) return (int)g->error.code;
     g->ops[g->op_count++] = op;
-    return DDP_OK;
+    return 0;
 }
-
-int ddp_register_op(ddp_graph *g, const ddp_op *op) { return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG; }
 
 /* "layer "x", operator linear" for error sentences, at most size bytes. */
 static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
@@ -6936,40 +6924,32 @@ static ddp_status ddp__build_plan(ddp_graph *g)
     return DDP_OK;
 }
 
-/* Memory for floats. 0: there is none. */
-static int ddp__build_floats(const ddp_graph *g, float **at, size_t count)
-{
-    *at = (float *)ddp__host_alloc(g->host, count * sizeof **at);
-    return *at || !count;
-}
-
-/* What operators read in place of parameters; NULL: no memory. */
-static const void *ddp__build_use(const ddp_graph *g, float *params, size_t count)
+/* Memory for floats and, where use is asked for, what operators read in place of them. 0: there is none. */
+static int ddp__build_floats(const ddp_graph *g, float **at, size_t count, const void **use)
 {
     const ddp_backend *b = ddp__graph_backend(g);
 
-    return b && count ? b->mirror(g->host->device, params, count) : params;
+    *at = (float *)ddp__host_alloc(g->host, count * sizeof **at);
+    if (use && *at) *use = b ? b->mirror(g->host->device, *at, count) : *at;
+    return !count || (*at && (!use || *use));
 }
 
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
-    for (int i = 0; i < g->layers; i++) {
+    int fits = 1;
+
+    for (int i = 0; fits && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-        if (!ddp__build_floats(g, &l->params, l->count) || !ddp__build_floats(g, &l->grads, l->count) ||
-            !ddp__build_floats(g, &l->buffers, l->buffer_count)) return ddp__build_too_large(g);
-        l->use = (const char *)ddp__build_use(g, l->params, l->count);
-        if (l->count && !l->use) return ddp__build_too_large(g);
+        fits = ddp__build_floats(g, &l->params, l->count, &l->use) && ddp__build_floats(g, &l->grads, l->count, NULL) &&
+               ddp__build_floats(g, &l->buffers, l->buffer_count, NULL);
     }
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = 0; fits && i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         const size_t count = ddp__use_is_here(g, n) ? ddp__use_bytes(n) / sizeof(float) : 0;
-        if (!ddp__build_floats(g, &n->grad[0], count)) return ddp__build_too_large(g);
-        if (!ddp__use_is_guest(g, n)) continue;
-        if (!ddp__build_floats(g, &n->param[0], count)) return ddp__build_too_large(g);
-        n->use[0] = ddp__build_use(g, n->param[0], count);
-        if (!n->use[0]) return ddp__build_too_large(g);
+        fits = ddp__build_floats(g, &n->grad[0], count, NULL) &&
+               (!ddp__use_is_guest(g, n) || ddp__build_floats(g, &n->param[0], count, &n->use[0]));
     }
-    return DDP_OK;
+    return fits ? DDP_OK : ddp__build_too_large(g);
 }
 
 /* Points every node at its arrays. Arrays follow each other without gaps. */
@@ -6986,7 +6966,7 @@ static void ddp__build_pointers(ddp_graph *g)
         if (n->tied >= 0 && !ddp__use_is_guest(g, n))
             n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used, n->use[k] = (const char *)g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -7022,13 +7002,6 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
                                              ? ddp_rng_normal(&r) : 2 * ddp_rng_uniform(&r) - 1));
 }
 
-/* Where the host writes the first values of an array at offset in the layer's parameters, then buffers. */
-static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
-{
-    if (l->image) return l->image + offset;
-    return offset < l->count ? l->params + offset : l->buffers + (offset - l->count);
-}
-
 /* Fills the parameters of nodes first..last-1; every array has a stream of its own, so arrays may be filled by several
  * threads: its node would do, but its place in its whole layer, buffers behind the parameters, survives an inserted
  * dropout or another loss elsewhere in the model. */
@@ -7044,12 +7017,11 @@ static void ddp__build_fill(void *user, long first, long last)
         if (n->here != (int)DDP__HERE_OWN) continue;
         for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params; /* the number of a buffer */
-            const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
-                                          : l->count + (size_t)(n->buffer[b] - l->buffers);
             const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
+            float *at = b < 0 ? n->param[k] : n->buffer[b];
+            if (l->image) at = l->image + (b < 0 ? at - l->params : at - l->buffers + (long)l->count);
             if (b == 0) place = n->buffer_place;
-            ddp__param_fill(p, ddp_rng_seed(seed, ((uint64_t)(unsigned)n->layer << 40) + place),
-                            ddp__build_first(l, position));
+            ddp__param_fill(p, ddp_rng_seed(seed, ((uint64_t)(unsigned)n->layer << 40) + place), at);
             place += (size_t)ddp_shape_count(&p->shape);
         }
     }
@@ -7182,26 +7154,22 @@ static ddp_status ddp__build_register(ddp_graph *g)
                      "the context refused a layer of the graph");
 }
 
-static ddp_status ddp__graph_build(ddp_graph *g)
-{
-    if (g->error.code) return g->error.code;
-    if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
-    DDP__TRY(ddp__build_check(g));
-    if (!g->stages) ddp__node_places(g);
-    DDP__TRY(ddp__build_plan(g));
-    DDP__TRY(ddp__build_layers(g));
-    ddp__build_pointers(g);
-    DDP__TRY(ddp__build_operators(g));
-    DDP__TRY(ddp__build_values(g));
-    DDP__TRY(ddp__build_state(g));
-    DDP__TRY(ddp__build_register(g));
-    g->built = 1;
-    return DDP_OK;
-}
-
 int ddp_graph_build(ddp_graph *g)
 {
-    return g ? (int)ddp__graph_build(g) : (int)DDP_MEMORY; /* ddp_graph_new had none */
+    if (!g) return (int)DDP_MEMORY; /* ddp_graph_new had none */
+    if (g->error.code) return (int)g->error.code;
+    if (g->built) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
+    DDP__DO(ddp__build_check(g));
+    if (!g->stages) ddp__node_places(g);
+    DDP__DO(ddp__build_plan(g));
+    DDP__DO(ddp__build_layers(g));
+    ddp__build_pointers(g);
+    DDP__DO(ddp__build_operators(g));
+    DDP__DO(ddp__build_values(g));
+    DDP__DO(ddp__build_state(g));
+    DDP__DO(ddp__build_register(g));
+    g->built = 1;
+    return 0;
 }
 
 /* ---- the life of a graph ---- */
@@ -7248,7 +7216,7 @@ ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const char *name)
 
     if (!g) return NULL;
     g->builtin = builtin;
-    g->open_layer = g->open_segment = -1;
+    g->open_layer = g->open_segment = g->early = -1;
     g->owned.destroy = ddp__graph_destroy;
     g->host = (ddp__host *)(void *)d; /* a context begins with its host */
     g->element = sizeof(float);
@@ -7278,38 +7246,31 @@ void ddp_graph_free(ddp_graph *g)
 
 static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)
 {
-    int *operators;
-    ddp_status code = DDP_OK;
-
     if (g->error.code) return g->error.code;
     if (g->built || g->stages) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
     if (!stage_of || stages < 1 || own < 0 || own >= stages)
         return ddp__fail(&g->error, DDP_ARG, "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own,
                          stages);
-    operators = (int *)ddp__calloc((size_t)stages, sizeof *operators);
-    if (!operators) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for a cut into %d stages", stages);
-    for (int i = 0; code == DDP_OK && i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-        if (!n->op) continue;
-        if (stage_of[i] < 0 || stage_of[i] >= stages) {
-            code = ddp__fail(&g->error, DDP_ARG, "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
+        if (n->op && (stage_of[i] < 0 || stage_of[i] >= stages))
+            return ddp__fail(&g->error, DDP_ARG, "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
                              n->op->name, i, stage_of[i], stages - 1);
-            break;
-        }
-        operators[stage_of[i]]++;
         for (int k = 0; k < n->spec.inputs; k++) {
             const int p = n->input[k];
             if (g->node[p]->op && stage_of[p] > stage_of[i])
-                code = ddp__fail(&g->error, DDP_ARG, "the cut puts node %d into stage %d and its user, node %d, into the "
+                return ddp__fail(&g->error, DDP_ARG, "the cut puts node %d into stage %d and its user, node %d, into the "
                                  "earlier stage %d: data flow from stage to later stage", p, stage_of[p], i, stage_of[i]);
         }
     }
-    for (int s = 0; code == DDP_OK && s < stages; s++)
-        if (!operators[s])
-            code = ddp__fail(&g->error, DDP_ARG, "the cut leaves stage %d of %d without operators: use fewer stages", s,
+    for (int s = 0; s < stages; s++) {
+        int i = 0;
+        while (i < g->nodes && (!g->node[i]->op || stage_of[i] != s)) i++;
+        if (i == g->nodes)
+            return ddp__fail(&g->error, DDP_ARG, "the cut leaves stage %d of %d without operators: use fewer stages", s,
                              stages);
-    DDP_FREE(operators);
-    return code;
+    }
+    return DDP_OK;
 }
 
 int ddp__stage_after(const ddp_graph *g, const ddp_node *x, int stage)
@@ -7378,9 +7339,10 @@ static void ddp__cut_layers(ddp_graph *g)
         if (g->node[i]->op && g->node[i]->here == (int)DDP__HERE_OWN) ddp__layer_add(g, g->node[i]);
 }
 
-static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
+int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 {
-    DDP__TRY(ddp__cut_check(g, stage_of, stages, own));
+    if (!g) return (int)DDP_MEMORY;
+    DDP__DO(ddp__cut_check(g, stage_of, stages, own));
     ddp__node_places(g);
     g->stages = stages;
     g->own_stage = own;
@@ -7395,12 +7357,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
             if (!g->node[n->input[k]]->op) g->node[n->input[k]]->here = DDP__HERE_OWN;
     }
     ddp__cut_layers(g);
-    return DDP_OK;
-}
-
-int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
-{
-    return g ? (int)ddp__graph_cut(g, stage_of, stages, own) : (int)DDP_MEMORY;
+    return 0;
 }
 
 /* ==== ops/ops.h ==== [ops] */
@@ -11839,8 +11796,7 @@ struct ddp_tokens {
     int       width;            /* bytes per token: 1, 2 or 4, little endian */
     long      count;
     long      vocabulary;
-    int       from_bytes;       /* 1: byte_of is meant */
-    int       byte_of[256];
+    int       byte_of[256];     /* of width 1 */
 };
 
 /* ---- recognising and checking a file ---- */
@@ -11920,8 +11876,7 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     if (t->count < 2)
         return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
                          t->count);
-    t->from_bytes = t->width == 1;
-    if (t->from_bytes) {
+    if (t->width == 1) {
         ddp__tokens_compact(t);
         return DDP_OK;
     }
@@ -11976,7 +11931,7 @@ long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
 
 int ddp_tokens_byte(const ddp_tokens *t, long token)
 {
-    return t->from_bytes && token >= 0 && token < t->vocabulary ? t->byte_of[token] : -1;
+    return t->width == 1 && token >= 0 && token < t->vocabulary ? t->byte_of[token] : -1;
 }
 
 int32_t ddp_tokens_at(const ddp_tokens *t, long i)
@@ -12479,13 +12434,10 @@ DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int co
  * into f. */
 typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
                                         ddp_error *err);
-/* As ddp_weights_save; writes: 1 of the process that writes the file. */
+/* As ddp_weights_save, where no pass is an error if others have a part; writes: 1 of the process that does. */
 DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
                                      int writes, ddp_error *err);
 #endif
-
-/* "[3, 4]" into text, for error sentences. */
-DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);
 
 /* ==== io/json.c ==== [io] */
 /* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
@@ -12628,18 +12580,14 @@ static int ddp__json_digits(ddp__json_reader *r)
  * program's locale, so that is what it gets. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
-    const char *start = r->at;
+    const char *start = r->at, *whole;
     size_t n;
     char text[400], *point;
     int ok;
 
     if (*r->at == '-') r->at++;
-    if (r->at < r->end && *r->at == '0') {
-        r->at++;
-        ok = !(r->at < r->end && *r->at >= '0' && *r->at <= '9');
-    } else {
-        ok = ddp__json_digits(r);
-    }
+    whole = r->at;
+    ok = ddp__json_digits(r) && (*whole != '0' || r->at == whole + 1);
     if (ok && r->at < r->end && *r->at == '.') {
         r->at++;
         ok = ddp__json_digits(r);
@@ -12770,12 +12718,10 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     case '"':
         v->kind = DDP__JSON_STRING;
         return ddp__json_text(r, &v->string);
-    case '-': case '0': case '1': case '2': case '3': case '4':
-    case '5': case '6': case '7': case '8': case '9':
+    default:
+        if (*r->at != '-' && (*r->at < '0' || *r->at > '9')) return ddp__json_word(r, v);
         v->kind = DDP__JSON_NUMBER;
         return ddp__json_digits_to_number(r, &v->number);
-    default:
-        return ddp__json_word(r, v);
     }
 }
 
@@ -12943,17 +12889,6 @@ uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 
     for (int i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
     return n;
-}
-
-const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
-{
-    size_t at = 0;
-
-    snprintf(text, room, "[]");
-    for (int i = 0; i < t->dims && at < room; i++)
-        at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
-                               i == t->dims - 1 ? "]" : "");
-    return text;
 }
 
 /* Fills t->bytes; 0 if the shape is impossible or its bytes are more than 2^53. */
@@ -13612,6 +13547,18 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     return ddp__weight_named(s, beside) != NULL;
 }
 
+/* "[3, 4]" into text. */
+static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t room)
+{
+    size_t at = 0;
+
+    snprintf(text, room, "[]");
+    for (int i = 0; i < t->dims && at < room; i++)
+        at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
+                               i == t->dims - 1 ? "]" : "");
+    return text;
+}
+
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
@@ -13621,8 +13568,8 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_
                          path, w->from->name, t->name);
     if (t->dims != w->as.dims || memcmp(t->dim, w->as.dim, (size_t)t->dims * sizeof *t->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
-                         "%s", path, t->name, ddp__safetensors_shape(t, theirs, sizeof theirs),
-                         ddp__safetensors_shape(&w->as, ours, sizeof ours));
+                         "%s", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
+                         ddp__weight_shape(&w->as, ours, sizeof ours));
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
                          "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
@@ -13758,6 +13705,9 @@ static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, dd
         code = ddp__weight_show(s, i, &data, err);
         if (code != DDP_OK) continue;
         if (data && writes) ddp__file_put(&f, data, n * sizeof *data);
+        else if (!pass)
+            code = ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use "
+                             "ddp_pipe_export", s->list[i].stage);
         else if (data || writes) code = pass(user, s->list[i].stage, data, n, writes ? &f : NULL, err);
     }
     if (!writes) return code;
@@ -13777,17 +13727,9 @@ ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_
     return code;
 }
 
-static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f,
-                                         ddp_error *err)
-{
-    (void)user, (void)data, (void)n, (void)f;
-    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export",
-                     stage);
-}
-
 ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
 {
-    return ddp__weights_save(g, path, ddp__weights_elsewhere, NULL, 1, err);
+    return ddp__weights_save(g, path, NULL, NULL, 1, err);
 }
 
 #endif
@@ -25658,13 +25600,14 @@ DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safet
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* Hashes of a state: of all of it, and of what is the same on all workers if they are synchronised. */
-typedef struct ddp__worker_hash {
-    uint64_t all, common;
-} ddp__worker_hash;
+/* What a rank says of its file. */
+typedef struct ddp__said {
+    uint64_t hash, common; /* of its state; 0: the rank was lost; of what is the same on all if they are synchronised */
+    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
+} ddp__said;
 
 /* As a safetensors file. */
-DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err);
 /* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
@@ -25814,25 +25757,10 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
     return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
-/* Where a state is written: a file, or memory that has room for it. */
-typedef struct ddp__state_out {
-    ddp__file     *file;
-    unsigned char *at;
-} ddp__state_out;
-
-static void ddp__state_put(ddp__state_out *k, const void *data, size_t n)
-{
-    if (k->file) {
-        ddp__file_put(k->file, data, n);
-    } else if (n) {
-        memcpy(k->at, data, n);
-        k->at += n;
-    }
-}
-
-/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type; hash may be NULL. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__state_out *k, double *part,
-                                  ddp__worker_hash *hash, ddp_error *err)
+/* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of part,
+ * [DDP__WORKER_PART] of the widest type; said may be NULL. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text, double *part,
+                                  ddp__said *said, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
     size_t at, n;
@@ -25844,37 +25772,39 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
-        if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
-        ddp__state_put(k, data, n * width);
+        if (said) said->hash = ddp__part_hash(said->hash, t->type, data, n);
+        if (said && !(t->flags & DDP__WORKER_OWN)) said->common = ddp__part_hash(said->common, t->type, data, n);
+        if (f) ddp__file_put(f, data, n * width);
+        else ddp__text_add(text, (const char *)data, n * width);
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__state_out *k,
-                                  ddp__worker_hash *hash, ddp_error *err)
+static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text *text, ddp__said *said,
+                                  ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
-    ddp__state_put(k, head->data, head->size);
-    for (int i = 0; code == DDP_OK && i < s->tensors; i++) code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        code = ddp__tensor_put(s, &s->tensor[i], f, text, part, said, err);
     if (part) DDP_FREE(part);
     return code;
 }
 
-ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
+ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
     ddp__text head = {NULL, 0, 0, 0};
     ddp__file f;
-    ddp__state_out k = {&f, NULL};
     ddp_status code;
 
-    memset(hash, 0, sizeof *hash);
+    said->hash = said->common = 0;
+    said->cut = s->cut, said->copy = (uint64_t)s->copy;
     code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
-        code = ddp__worker_put(s, &head, &k, hash, err);
+        ddp__file_put(&f, head.data, head.size);
+        code = ddp__worker_put(s, &f, NULL, said, err);
         if (code == DDP_OK) code = ddp__file_end(&f, err);
         else ddp__file_drop(&f);
     }
@@ -25884,21 +25814,18 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0};
-    ddp__state_out k = {NULL, NULL};
-    ddp_status code;
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
+    char *grown = NULL;
 
-    *out = NULL;
-    code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
-    *bytes = head.size;
+    *bytes = t.size;
     for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
-    if (code == DDP_OK) k.at = *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
-    if (code == DDP_OK && !*out) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (code == DDP_OK) code = ddp__worker_put(s, &head, &k, NULL, err);
-    ddp__text_free(&head);
-    if (code == DDP_OK || !*out) return code;
-    DDP_FREE(*out);
-    *out = NULL;
+    if (code == DDP_OK) grown = (char *)DDP_REALLOC(t.data, *bytes + 1);
+    if (code == DDP_OK && !grown) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
+    if (grown) t.data = grown, t.room = *bytes + 1;
+    if (code == DDP_OK) code = ddp__worker_put(s, NULL, &t, NULL, err);
+    if (code != DDP_OK) ddp__text_free(&t);
+    *out = (unsigned char *)t.data;
     return code;
 }
 
@@ -26503,12 +26430,6 @@ ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err)
 
 #define DDP__MANIFEST "dreamddp checkpoint 4"
 
-/* What a rank says of its file; hash 0: it was lost. */
-typedef struct ddp__said {
-    uint64_t hash, common; /* ddp__worker_hash */
-    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
-} ddp__said;
-
 enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
 
 typedef struct ddp__manifest {
@@ -26773,8 +26694,9 @@ typedef struct ddp__saving {
     char        path[DDP__CHECKPOINT_PATH];
 } ddp__saving;
 
-/* The run and the generation of a step's manifest; generation -1: it cannot be read, -2: there is none. */
-static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, int *generation, ddp_error *err)
+/* Of a step's manifest: the generation, -1: it cannot be read, -2: there is none; and 1 if it is of another run, or cannot
+ * be read. */
+static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation, int *foreign, ddp_error *err)
 {
     ddp__manifest m;
     ddp_error unread;
@@ -26782,33 +26704,20 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, uint64_t *run, i
 
     ddp__checkpoint_path(v->path, v->folder, step, "/manifest.json");
     code = ddp__manifest_read(v->path, &m, &unread);
-    *run = m.run;
     *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
+    *foreign = code == DDP_OK ? m.run != v->s->run : *generation == -1;
     ddp__manifest_free(&m);
     return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
-}
-
-/* 1 if the folder holds this step of another run, or of one that cannot be read. */
-static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_error *err)
-{
-    uint64_t run;
-    int generation;
-
-    *foreign = 0;
-    if (step < 0) return DDP_OK;
-    DDP__TRY(ddp__manifest_peek(v, step, &run, &generation, err));
-    *foreign = generation == -1 || (generation >= 0 && run != v->s->run);
-    return DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 {
     long step[2] = {v->s->step, 0};
-    int foreign;
+    int foreign = 0, generation;
 
     DDP__TRY(ddp__checkpoint_newest(v->folder, LONG_MAX, 1, &step[1], err));
     for (int i = 0; i < 2; i++) {
-        DDP__TRY(ddp__is_foreign(v, step[i], &foreign, err));
+        if (step[i] >= 0) DDP__TRY(ddp__manifest_peek(v, step[i], &generation, &foreign, err));
         if (foreign)
             return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
                              "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
@@ -26820,12 +26729,12 @@ static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 {
     long step = LONG_MAX;
-    int foreign;
+    int foreign, generation;
 
     for (;;) {
         DDP__TRY(ddp__checkpoint_newest(v->folder, step, 1, &step, err));
         if (step < 0) return DDP_OK;
-        DDP__TRY(ddp__is_foreign(v, step, &foreign, err));
+        DDP__TRY(ddp__manifest_peek(v, step, &generation, &foreign, err));
         if (foreign) ddp__checkpoint_sweep(v->folder, step, 0, 0);
     }
 }
@@ -26836,11 +26745,11 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->said, named;
-    int r = 0;
+    uint64_t *said = v->said;
+    int r = 0, foreign;
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__manifest_peek(v, s->step, &named, &v->generation, err));
+    DDP__TRY(ddp__manifest_peek(v, s->step, &v->generation, &foreign, err));
     v->generation = v->generation == 0; /* the one that the manifest does not name */
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__fresh_number();
@@ -26887,8 +26796,6 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     const int is_new = s->run == 0;
-    ddp__said own = {0, 0, s->cut, (uint64_t)s->copy};
-    ddp__worker_hash hash;
     int r = 0;
 
     v->file = (ddp__said *)ddp__calloc((size_t)s->world, sizeof *v->file);
@@ -26900,9 +26807,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     DDP__TRY(ddp__checkpoint_folder(v->path, err));
     DDP__TRY(ddp__save_meet(v, err));
     ddp__shard_path(v->path, v->folder, s->step, s->rank, v->generation);
-    DDP__TRY(ddp__worker_write(s, v->path, &hash, err));
-    own.hash = hash.all, own.common = hash.common;
-    v->file[s->rank] = own;
+    DDP__TRY(ddp__worker_write(s, v->path, &v->file[s->rank], err));
     DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
     while (!v->file[r].hash) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
@@ -27095,9 +27000,7 @@ enum {
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 24,
-    DDP__JOIN_SAYS = 16 + 8 * DDP__JOIN_SETTINGS,       /* of a layout: where its text begins */
-    DDP__JOIN_LAYOUT = DDP__JOIN_SAYS + DDP__JOIN_HOW   /* newcomer: layers and what must be the same for all */
+    DDP__JOIN_SETTINGS = 24
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -27116,13 +27019,17 @@ typedef struct ddp__setting {
     double      value;
 } ddp__setting;
 
-/* What must be the same for all workers. */
+/* What must be the same for all workers: a newcomer sends it as it lies in memory. */
+typedef struct ddp__join_says {
+    uint64_t hash;                       /* of layers, operators and optimizer */
+    int32_t  layers, settings;           /* 0 layers: training has not begun */
+    double   value[DDP__JOIN_SETTINGS];
+    char     how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
+} ddp__join_says;
+
 typedef struct ddp__join_layout {
-    uint64_t    hash;                    /* of layers, operators and optimizer */
-    int         layers;                  /* 0: training has not begun */
-    char        how[DDP__JOIN_HOW];      /* "localsgd with period 4, ..." */
-    int         settings;
-    ddp__setting setting[DDP__JOIN_SETTINGS];
+    ddp__join_says says;
+    const char    *name[DDP__JOIN_SETTINGS]; /* of says.value */
 } ddp__join_layout;
 
 /* Both sides; texts and tls are borrowed. */
@@ -27141,7 +27048,6 @@ typedef struct ddp__join_config {
 
 typedef struct ddp__join {
     ddp__join_config c;
-    ddp__wire *wire;
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
@@ -27238,7 +27144,7 @@ static int ddp__place_choose(ddp__visit *v, uint64_t live)
     int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
 
     if (ddp__lowest(live) != v->j->c.rank) return DDP__JOIN_ELSEWHERE;
-    if (v->j->id >= 0 || !v->j->layout.layers) return DDP__JOIN_LATER;
+    if (v->j->id >= 0 || !v->j->layout.says.layers) return DDP__JOIN_LATER;
     if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
     if (only >= 0) wanted = only;
     for (r = 0; r < world; r++)
@@ -27279,43 +27185,38 @@ static int ddp__place_answer(ddp__visit *v)
     return code;
 }
 
-/* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
-static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
+/* Compares what the newcomer says with this run's: OK, or NEVER and why. */
+static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, char *why)
 {
-    uint64_t hash = ddp__hello_get(b, 8), bits;
-    int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
-    char how[DDP__JOIN_HOW];
-    double theirs;
+    const ddp__join_says *own = &l->says;
 
-    memcpy(how, b + DDP__JOIN_SAYS, sizeof how);
-    how[sizeof how - 1] = 0;
-    for (i = 0; how[i]; i++)
-        if (how[i] < ' ' || how[i] > '~') how[i] = '?';
-    if (layers != l->layers || hash != l->hash)
+    in->how[sizeof in->how - 1] = 0;
+    for (char *c = in->how; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    if (in->layers != own->layers || in->hash != own->hash)
         snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
-                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers, hash, l->layers,
-                 l->hash);
-    else if (strcmp(how, l->how) || settings != l->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", how, l->how);
-    for (i = 0; i < l->settings && !why[0]; i++) {
-        bits = ddp__hello_get(b + 16 + 8 * i, 8);
-        memcpy(&theirs, &bits, sizeof theirs);
-        if (theirs != l->setting[i].value)
-            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same",
-                     l->setting[i].name, theirs, l->setting[i].value);
-    }
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
+                 own->layers, own->hash);
+    else if (strcmp(in->how, own->how) || in->settings != own->settings)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", in->how,
+                 own->how);
+    for (int i = 0; i < own->settings && !why[0]; i++)
+        if (in->value[i] != own->value[i])
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+                     in->value[i], own->value[i]);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
 static int ddp__layout_answer(ddp__visit *v)
 {
-    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT] = {0};
+    unsigned char b[DDP__JOIN_VERDICT] = {0};
+    ddp__join_says in;
     char why[DDP__JOIN_TEXT] = "";
     ddp__epoch_info info;
     int code, donor = 63;
 
-    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
-    code = ddp__layout_compare(&v->j->layout, in, why);
+    if (ddp__visit_recv(v, &in, sizeof in) < 0) return -1;
+    code = ddp__layout_compare(&v->j->layout, &in, why);
     ddp__engine_epoch(v->j->engine, &info);
     while (donor > 0 && !(info.live >> donor & 1)) donor--;
     ddp__hello_put(b, (uint64_t)code, 4);
@@ -27410,12 +27311,10 @@ static void *ddp__visit_main(void *arg)
     ddp__visit *v = (ddp__visit *)arg;
     ddp__join *j = v->j;
 
-    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0)
-        switch ((int)ddp__hello_get(v->request, 4)) {
-        case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
-        case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
-        default: break;
-        }
+    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0) {
+        if (ddp__hello_get(v->request, 4) == DDP__JOIN_ENTER) ddp__serve_enter(v);
+        else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE) ddp__serve_clone(v);
+    }
     ddp__stream_close(v->tls, v->fd);
     ddp__tls_free(v->tls);
     DDP_FREE(v);
@@ -27466,7 +27365,6 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
         return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
     }
     j->c = *c;
-    j->wire = wire;
     j->id = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
@@ -27807,18 +27705,9 @@ void ddp__joiner_close(ddp__joiner *j)
 /* Sends the layout, gets a donor and who lives. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
-    unsigned char out[DDP__JOIN_LAYOUT] = {0}, b[DDP__JOIN_VERDICT];
-    uint64_t bits;
+    unsigned char b[DDP__JOIN_VERDICT];
 
-    ddp__hello_put(out, l->hash, 8);
-    ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
-    ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
-    for (int i = 0; i < l->settings; i++) {
-        memcpy(&bits, &l->setting[i].value, sizeof bits);
-        ddp__hello_put(out + 16 + 8 * i, bits, 8);
-    }
-    snprintf((char *)out + DDP__JOIN_SAYS, DDP__JOIN_HOW, "%s", l->how);
-    if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
+    if (ddp__stream_send_all(j->tls, j->fd, &l->says, sizeof l->says, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
     b[64 + DDP__JOIN_TEXT - 1] = 0;
@@ -30926,8 +30815,7 @@ static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
     double before = 0, slack;
     int landing;
 
-    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && j < l; j++)
-        before += s->p->forward_s ? s->p->forward_s[j] : 0;
+    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && s->p->forward_s && j < l; j++) before += s->p->forward_s[j];
     slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
     landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
     return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
@@ -30946,8 +30834,7 @@ static void ddp__landing_link(const ddp__steps *s, int *landing)
             for (int l = s->plan->layers - 1; l >= 0; l--) {
                 ready += s->p->backward_s[l];
                 if (s->plan->step_of[l] != h || !(s->p->comm_s[l] > 0)) continue;
-                if (free_at < ready) free_at = ready;
-                free_at += s->p->comm_s[l];
+                ddp__link_take(&free_at, ready, s->p->comm_s[l]);
                 if (round) landing[l] = ddp__landing_of(s, l, free_at + s->p->alpha_s);
             }
         }
@@ -31003,8 +30890,7 @@ typedef struct ddp__served_run {
     ddp__due *heap;       /* [events] of a worker: its computing is over; or of workers + a line, one each at most */
     int     events;
     int    *computes;       /* [workers] 1: it does */
-    double *mark;           /* [workers] its step DDP__SERVED_SKIP was over then */
-    double *end;            /* [workers] its last one */
+    double *mark;           /* [workers] when its step DDP__SERVED_SKIP was over; in the end, how long the rest took */
     ddp__served_line *line; /* [2][servers][workers] */
     int    *step;           /* [workers] */
     int    *turn;           /* [servers] */
@@ -31014,7 +30900,7 @@ size_t ddp_served_room(int workers, int servers)
 {
     const size_t w = (size_t)workers, k = (size_t)servers;
 
-    return (4 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
+    return (3 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
            (w + 2 * w * k) * sizeof(ddp__due) + (2 * w + k) * sizeof(int);
 }
 
@@ -31028,8 +30914,7 @@ static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
     r->up = (double *)work;
     r->down = r->up + w + k;
     r->mark = r->down + w + k;
-    r->end = r->mark + w;
-    r->line = (ddp__served_line *)(void *)(r->end + w);
+    r->line = (ddp__served_line *)(void *)(r->mark + w);
     r->heap = (ddp__due *)(void *)(r->line + 2 * w * k);
     r->step = (int *)(void *)(r->heap + w + 2 * w * k);
     r->computes = r->step + w;
@@ -31041,20 +30926,15 @@ static ddp__served_line *ddp__served_of(const ddp__served_run *r, int late, int 
     return &r->line[((size_t)late * (size_t)r->s->servers + (size_t)k) * (size_t)r->s->workers + (size_t)w];
 }
 
-static double ddp__served_bytes(const ddp_served *s, int late, int k)
-{
-    const double put_off = s->late ? s->late[k] : 0;
-
-    return late ? put_off : s->bytes[k] - put_off;
-}
-
 /* ---- messages ---- */
 
 static int ddp__served_rank(const ddp_served *s, int k) { return s->colocated ? k : s->workers + k; }
 
 static double ddp__served_takes(const ddp_served *s, int late, int k)
 {
-    return ddp__served_bytes(s, late, k) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
+    const double put_off = s->late ? s->late[k] : 0;
+
+    return (late ? put_off : s->bytes[k] - put_off) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
 }
 
 /* A message of line (late, k, w) begins: to its server, or back. It takes the sender's link whole. */
@@ -31105,7 +30985,7 @@ static int ddp__served_open(const ddp__served_run *r, int late, int w)
 static void ddp__served_push(ddp__served_run *r, int late, int w, double now)
 {
     for (int k = 0; k < r->s->servers; k++)
-        if (!late || ddp__served_bytes(r->s, 1, k) > 0) ddp__served_send(r, late, k, w, 0, now);
+        if (!late || (r->s->late && r->s->late[k] > 0)) ddp__served_send(r, late, k, w, 0, now);
 }
 
 /* Something is new at server k: whom it answers. */
@@ -31131,17 +31011,11 @@ static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
     }
 }
 
-/* What a worker does when its computing, or all of its answers, are there. */
-static void ddp__served_goes_on(ddp__served_run *r, int w, double now)
-{
-    if (ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, now);
-}
-
+/* A worker has all of its answers. */
 static void ddp__served_stepped(ddp__served_run *r, int w, double now)
 {
     r->step[w]++;
-    if (r->step[w] == (int)DDP__SERVED_SKIP) r->mark[w] = now;
-    if (r->step[w] == (int)DDP__SERVED_STEPS) r->end[w] = now;
+    if (r->step[w] == (int)DDP__SERVED_SKIP || r->step[w] == (int)DDP__SERVED_STEPS) r->mark[w] = now - r->mark[w];
     r->computes[w] = 1;
     ddp__due_add(r->heap, r->events++, now + r->s->compute_s, w);
     ddp__served_push(r, 1, w, now);
@@ -31157,23 +31031,19 @@ static int ddp__served_next(ddp__served_run *r)
     ddp__served_line *x = line < 0 ? NULL : &r->line[line];
     int left = 0;
 
-    if (!x) {
-        r->computes[w] = 0;
-        ddp__served_goes_on(r, w, e.key);
-    } else if (ddp__served_part(r, x, late, k, w)) {
-        if (x->state == (int)DDP__SERVED_PUSHED) {
-            x->state = (int)DDP__SERVED_THERE;
-            x->clock++;
-            ddp__served_rule(r, late, k, e.key);
-            return 1;
-        }
-        x->state = (int)DDP__SERVED_NONE;
-        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.key);
-        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
-        for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
-        return left > 0;
+    if (x && !ddp__served_part(r, x, late, k, w)) return 1;
+    if (x && x->state == (int)DDP__SERVED_PUSHED) {
+        x->state = (int)DDP__SERVED_THERE;
+        x->clock++;
+        ddp__served_rule(r, late, k, e.key);
+        return 1;
     }
-    return 1;
+    if (x) x->state = (int)DDP__SERVED_NONE;
+    else r->computes[w] = 0;
+    if (x && !late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.key);
+    else if ((!x || late) && !r->computes[w] && ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, e.key);
+    for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
+    return left > 0;
 }
 
 static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
@@ -31209,7 +31079,7 @@ ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_err
         ddp__due_add(r.heap, r.events++, s->compute_s, w);
     }
     while (ddp__served_next(&r)) {}
-    for (int w = 0; w < s->workers; w++) sum += r.end[w] - r.mark[w];
+    for (int w = 0; w < s->workers; w++) sum += r.mark[w];
     *out = sum / s->workers / ((int)DDP__SERVED_STEPS - (int)DDP__SERVED_SKIP);
     if (own) DDP_FREE(own);
     return DDP_OK;
@@ -31284,10 +31154,20 @@ static void ddp__tour_nearest(int n, const double *cost, int start, int last, in
     }
 }
 
+/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+static void ddp__tour_move(int *order, int i, int j, int p, int turned)
+{
+    const int from = p < i ? p + 1 : i, to = p < i ? j : p;
+    if (!turned) ddp__reverse(order, i, j);
+    if (p < i) ddp__reverse(order, from, i - 1);
+    else ddp__reverse(order, j + 1, to);
+    ddp__reverse(order, from, to);
+}
+
 typedef struct ddp__tour {
     int n, lo, hi; /* positions lo..hi may change */
     const double *cost;
-    int *order, *spare;
+    int *order;
     double *along, *against; /* [n] cost of order[0..k], and of the same way back */
     int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
     void *user;
@@ -31325,22 +31205,17 @@ static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
     return 1;
 }
 
-/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+/* Moves the run i..j where that is shorter. */
 static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
 {
-    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
+    int head = turned ? j : i, tail = turned ? i : j;
     double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
                  ddp__tour_edge(t, p, p + 1);
     double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
                  ddp__tour_edge(t, tail, p + 1);
 
     if (!(old - now > least)) return 0;
-    for (k = -1; k < t->n; k++) {
-        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
-        if (k != p) continue;
-        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
-    }
-    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
+    ddp__tour_move(t->order, i, j, p, turned);
     ddp__tour_sums(t);
     return 1;
 }
@@ -31379,7 +31254,7 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.over = over;
     t.user = user;
     t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
@@ -31398,9 +31273,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
 
 ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
 {
-    double *best, found = 0, most = 0;
+    double *best = NULL, found = 0, most = 0;
     ddp__scratch room = {NULL, 0};
-    int *path;
 
     if (n < 1 || !cost || !order || !length)
         return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
@@ -31419,14 +31293,10 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
     if (!(most * n <= DBL_MAX / 4))
         return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
                          "use a larger unit", n, most);
-    path = ddp__ints(&room, (size_t)n);
-    best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
-    if (!room.failed && n > DDP_TOUR_EXACT)
-        room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    if (n <= DDP_TOUR_EXACT) best = ddp__doubles(&room, (size_t)n << n);
+    else room.failed = !ddp__tour_local(n, cost, first, last, NULL, NULL, order, &found);
     DDP__TRY(ddp__scratch_check(&room, n, "nodes", err));
-    if (n <= DDP_TOUR_EXACT) found = ddp__held_karp(n, cost, first, last, 0, best, path);
-    memcpy(order, path, (size_t)n * sizeof(int));
-    *length = found;
+    *length = best ? ddp__held_karp(n, cost, first, last, 0, best, order) : found;
     ddp__scratch_free(&room);
     return DDP_OK;
 }
@@ -31457,14 +31327,6 @@ static void ddp__ring_costs(int n, const double *rate, const double *delay_s, do
     }
 }
 
-/* The runs i..j and j+1..k change places. */
-static void ddp__ring_shift(int *order, int i, int j, int k)
-{
-    ddp__reverse(order, i, j);
-    ddp__reverse(order, j + 1, k);
-    ddp__reverse(order, i, k);
-}
-
 /* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
 static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
 {
@@ -31475,9 +31337,7 @@ static int ddp__ring_improve(int n, const double *weight, int *order, int *trial
                 double c;
                 if (k >= i && k <= j) continue;
                 memcpy(trial, order, bytes);
-                if (k < 0) ddp__reverse(trial, i, j);
-                else if (k > j) ddp__ring_shift(trial, i, j, k);
-                else ddp__ring_shift(trial, k + 1, i - 1, j);
+                ddp__tour_move(trial, i, j, k < 0 ? i - 1 : k, k < 0);
                 c = ddp__ring_cost(n, weight, trial);
                 if (!(c < *cost * (1 - 1e-12))) continue;
                 memcpy(order, trial, bytes);
@@ -31586,7 +31446,7 @@ typedef struct ddp__bl_group {
 typedef struct ddp__bl_model {
     const ddp_profile          *p;
     const ddp_timeline_options *o;
-    int            rows, groups; /* groups: what is sent */
+    int            groups;       /* what is sent */
     ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
     int           *parts;        /* [groups] equal parts of each */
     double        *size;         /* [groups] of one part, in partitions: at most 1 */
@@ -31624,7 +31484,6 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, m->most_params, cut, err));
     m->p = p;
     m->o = o;
-    m->rows = p->layers;
     m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
@@ -31662,7 +31521,7 @@ static ddp_interval *ddp__bl_note(ddp__bl_model *m, int group, int part, int par
 static double ddp__bl_forward(const ddp__bl_model *m, ddp_interval *at)
 {
     double begin, end = m->backward;
-    for (int l = 0; l < m->rows; l++) {
+    for (int l = 0; l < m->p->layers; l++) {
         begin = end < m->arrive[l] ? m->arrive[l] : end;
         end = begin + (m->p->forward_s ? m->p->forward_s[l] : 0);
         const ddp_interval x = {DDP_INTERVAL_FORWARD, l, l, 0, 1, 0, begin, end};
@@ -31731,88 +31590,58 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from)
     }
 }
 
-/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the service that every such
- * operation has received in common reaches `target`. */
+/* An operation in flight; note NULL: none. It needs no bandwidth before `starts`; from then on it ends when the service
+ * that every such operation has received in common reaches `target`. */
 typedef struct ddp__bl_flight {
-    int    group, busy, served;
-    double starts, target;
     ddp_interval *note;
+    int           served;
+    double        starts, target; /* target: as long as it is not served, its work */
 } ddp__bl_flight;
 
-typedef struct ddp__bl_share {
-    ddp__bl_flight *lane;
-    int             lanes, flying, serving;
-    double          now, service;
-} ddp__bl_share;
-
-/* The lane of the next change among the operations in flight (the end of a startup or of an operation) and its time; -1
- * and infinity where none flies. */
-static int ddp__bl_next(const ddp__bl_share *s, double *when)
+static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
 {
-    int k, at = -1;
-    *when = INFINITY;
-    for (k = 0; k < s->lanes; k++) {
-        const ddp__bl_flight *x = &s->lane[k];
-        double t;
-        if (!x->busy) continue;
-        t = x->served ? s->now + (x->target - s->service) * s->serving : x->starts;
-        if (t < *when) *when = t, at = k;
-    }
-    return at;
-}
+    const long most = m->o->operations ? m->o->operations : 4;
+    const int lanes = most < m->groups ? (int)most : m->groups;
+    const double startup = m->alpha - m->p->gap_s; /* a gap is bandwidth lost */
+    ddp__bl_flight *lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)lanes, sizeof *lane), *x;
+    double now = 0, service = 0, when, t;
+    int i = 0, serving = 0, next, idle, launch;
 
-static void ddp__bl_launch(ddp__bl_share *s, ddp__bl_model *m, int group)
-{
-    ddp__bl_flight *x = s->lane;
-    double ready = m->group[group].ready;
-    if (ready > s->now) {
-        if (s->serving) s->service += (ready - s->now) / s->serving;
-        s->now = ready;
+    if (!lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", lanes);
+    for (;;) {
+        when = INFINITY; /* of the next change: the end of a startup or of an operation */
+        next = idle = -1;
+        for (int k = lanes - 1; k >= 0; k--) {
+            x = &lane[k];
+            t = x->served ? now + (x->target - service) * serving : x->starts;
+            if (!x->note) idle = k;
+            else if (t <= when) when = t, next = k;
+        }
+        launch = i < m->groups && idle >= 0 && m->group[i].ready <= when;
+        if (!launch && next < 0) break;
+        x = &lane[launch ? idle : next];
+        if (launch) when = fmax(m->group[i].ready, now);
+        /* exactly the target at its end, so that rounding leaves no operation with a remainder */
+        if (!launch && x->served) service = x->target;
+        else if (serving) service += (when - now) / serving;
+        now = when;
+        if (launch) {
+            x->served = 0;
+            x->starts = now + startup;
+            x->target = m->group[i].c - startup;
+            x->note = ddp__bl_note(m, i++, 0, 1, now, now);
+            x->note->lane = idle;
+        } else if (!x->served) {
+            x->served = 1;
+            x->target += service;
+            serving++;
+        } else {
+            x->note->end_s = now;
+            x->note = NULL;
+            serving--;
+        }
     }
-    while (x->busy) x++;
-    x->group = group;
-    x->busy = 1;
-    x->served = 0;
-    x->starts = s->now + (m->alpha - m->p->gap_s); /* a gap is bandwidth lost */
-    x->note = ddp__bl_note(m, group, 0, 1, s->now, s->now);
-    x->note->lane = (int)(x - s->lane);
-    s->flying++;
-}
-
-static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, double when)
-{
-    ddp__bl_flight *x = &s->lane[k];
-    /* exactly the target at its end, so that rounding leaves no operation with a remainder */
-    if (x->served) s->service = x->target;
-    else if (s->serving) s->service += (when - s->now) / s->serving;
-    s->now = when;
-    if (!x->served) {
-        x->served = 1;
-        x->target = s->service + (m->group[x->group].c - (m->alpha - m->p->gap_s));
-        s->serving++;
-    } else {
-        x->note->end_s = when;
-        x->busy = 0;
-        s->serving--;
-        s->flying--;
-    }
-}
-
-static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp_error *err)
-{
-    ddp__bl_share s;
-    double when;
-    int i = 0, k;
-    memset(&s, 0, sizeof s);
-    s.lanes = most < m->groups ? (int)most : m->groups;
-    s.lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)s.lanes, sizeof *s.lane);
-    if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
-    while (i < m->groups || s.flying) {
-        k = ddp__bl_next(&s, &when);
-        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when) ddp__bl_launch(&s, m, i++);
-        else ddp__bl_change(&s, m, k, when);
-    }
-    m->arrive[0] = s.now;
+    m->arrive[0] = now;
     return DDP_OK;
 }
 
@@ -32018,19 +31847,10 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
     return ddp__bl_cut(m, err);
 }
 
-static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp_error *err)
-{
-    ddp_scheme s = m->o->scheme;
-    if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, err);
-    if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, err);
-    if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, err);
-    ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
-    return DDP_OK;
-}
-
 static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 {
-    size_t n = (size_t)m->rows, room = 2 * n;
+    const ddp_scheme s = m->o->scheme;
+    size_t n = (size_t)m->p->layers, room = 2 * n;
     double end = 0;
 
     DDP__TRY(ddp__bl_shape(m, err));
@@ -32040,22 +31860,25 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     t->interval = (ddp_interval *)ddp__calloc(room, sizeof *t->interval);
     if (!t->parts || !t->priority || !t->interval)
         return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %zu intervals", room);
-    for (int l = m->rows - 1; l >= 0; l--) {
+    for (int l = m->p->layers - 1; l >= 0; l--) {
         const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, end, end + m->p->backward_s[l]};
         t->interval[m->logged++] = x;
         end = x.end_s;
     }
     m->log = t->interval;
-    m->logged = 2 * m->rows;
-    DDP__TRY(ddp__bl_send_all(m, err));
+    m->logged = 2 * m->p->layers;
+    if (s == DDP_SCHEME_ASCWFBP) DDP__TRY(ddp__bl_shared(m, err));
+    else if (s == DDP_SCHEME_BYTESCHEDULER) DDP__TRY(ddp__bl_bytescheduler(m, err));
+    else if (s == DDP_SCHEME_USBYTE) DDP__TRY(ddp__bl_usbyte(m, err));
+    else ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0);
     t->iteration_s = ddp__bl_forward(m, t->interval + n);
     for (int i = 0; i < m->groups; i++)
         for (int l = m->group[i].first; l <= m->group[i].last; l++) {
             t->parts[l] = m->p->comm_s[l] > 0 ? m->parts[i] : 0;
             t->priority[l] = m->priority[i];
         }
-    t->scheme = m->o->scheme;
-    t->buckets = m->rows;
+    t->scheme = s;
+    t->buckets = m->p->layers;
     t->intervals = m->logged;
     t->lower_bound_s = fmax(m->forward + m->backward, m->bound);
     /* sums in another order: a bound that is attained must not exceed the iteration by an ulp */
@@ -32174,20 +31997,17 @@ static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_err
 static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l, int n)
 {
     const ddp__knapsack_class *x = &s->k->cls[c];
-    int64_t from;
+    const int64_t from = x->ready > s->k->start[l] ? x->ready : s->k->start[l];
     if (n == 0) return t;
-    if (back) {
-        t += n * x->cost[l];
-        from = x->ready > s->k->start[l] ? x->ready : s->k->start[l];
-        return from + t <= s->k->deadline[l] ? t : -1;
-    }
-    t = (t > x->ready ? t : x->ready) + n * x->cost[l];
-    return t <= s->k->deadline[l] ? t : -1;
+    t = (back || t > from ? t : from) + n * x->cost[l];
+    return (back ? from : 0) + t <= s->k->deadline[l] ? t : -1;
 }
 
 static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c, const int64_t *t,
                                     const int *count, ddp_error *err)
 {
+    const ddp__knapsack_entry x = {{t[0], t[1]}, e->value + (count[0] + count[1]) * s->k->cls[c].value, e->node,
+                                   count[0] * DDP__KNAPSACK_ITEMS + count[1]};
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
@@ -32195,11 +32015,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
-    to += a->n++;
-    to->t[0] = t[0], to->t[1] = t[1];
-    to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
-    to->node = e->node;
-    to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
+    to[a->n++] = x;
     return DDP_OK;
 }
 
@@ -32213,11 +32029,10 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
     if (!d) return ddp__knapsack_no_memory(s, err);
     s->node = d;
     for (size_t i = 0; i < a->n; i++) {
-        if (a->at[i].rank == 0) continue;
-        d = &s->node[s->nodes];
-        d->parent = a->at[i].node;
-        d->first = first;
-        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS, d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        const int rank = a->at[i].rank;
+        const ddp__knapsack_node x = {a->at[i].node, first, {rank / DDP__KNAPSACK_ITEMS, rank % DDP__KNAPSACK_ITEMS}};
+        if (rank == 0) continue;
+        s->node[s->nodes] = x;
         a->at[i].node = (int)s->nodes++;
     }
     return DDP_OK;
@@ -32288,15 +32103,14 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     ddp__knapsack_list swap;
     ddp_status status;
     int64_t left;
-    int all = x->count;
+    const int end = x->first + x->count;
 
     for (;; x->count /= 2) {
         left = *rest - x->count * s->k->cls[x->cls].value;
-        if (back) x->first += all - x->count; /* from the end of the class */
+        if (back) x->first = end - x->count;
         status = ddp__knapsack_choose(s, back, x, left, err);
         if (status == DDP_OK) break;
         if (status != DDP_UNSUPPORTED || x->count == 1) return status;
-        if (back) x->first -= all - x->count;
     }
     *rest = left;
     swap = s->list[back];
@@ -32369,13 +32183,11 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, ddp_error *err)
 static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
 {
     const ddp__knapsack_class *cls = s->k->cls;
-    ddp__knapsack_entry none;
+    const ddp__knapsack_entry none = {{0, 0}, 0, -1, 0};
     ddp__knapsack_slice x;
     int64_t rest[2];
     int at[2], b, begin = 0, end; /* classes; begin to end: the positions that are in no list */
 
-    memset(&none, 0, sizeof none);
-    none.node = -1;
     for (b = 0; b < 2; b++) {
         s->list[b].at = (ddp__knapsack_entry *)ddp__grow(NULL, &s->list[b].room, 1, sizeof none);
         if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
@@ -32430,8 +32242,12 @@ static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
     return p->slowdown[link] > 0 ? p->slowdown[link] : 1;
 }
 
-static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_error *err)
+static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
 {
+    double sum = 0;
+    if (!p || p->items < 1 || !p->item_s || !assign)
+        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
+                         p && p->items > 0 ? " but a NULL array" : "");
     if (p->links < 1 || p->links > 2)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
@@ -32441,16 +32257,6 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
             return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
     }
-    return DDP_OK;
-}
-
-static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
-{
-    double sum = 0;
-    if (!p || p->items < 1 || !p->item_s || !assign)
-        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
-                         p && p->items > 0 ? " but a NULL array" : "");
-    DDP__TRY(ddp__knapsack_check_links(p, err));
     for (int i = 0; i < p->items; i++) {
         DDP__TRY(ddp__check_finite(p->item_s[i], 1, err, "item %d takes %g", i, p->item_s[i]));
         if (p->ready_s) DDP__TRY(ddp__check_finite(p->ready_s[i], 0, err, "item %d is ready at %g", i, p->ready_s[i]));
@@ -32613,23 +32419,12 @@ static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_prob
     return DDP_OK;
 }
 
-/* Greedy first: it settles the case that everything fits, and bounds the exact search. */
-static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                      size_t most, ddp_error *err)
-{
-    ddp_status status;
-    int64_t value = 0;
-    DDP__TRY(ddp__knapsack_greedy(k, p, &value, err));
-    if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
-    status = ddp__knapsack_exact(k, value, most, err);
-    return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
-}
-
 ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int64_t *work,
                                 int *assign, double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
+    int64_t found = 0;
     double sum = 0;
 
     DDP__TRY(ddp__knapsack_check(p, assign, err));
@@ -32637,7 +32432,11 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
     k.work = work;
-    if (status == DDP_OK) status = ddp__knapsack_solve(&k, p, solver, most, err);
+    /* greedy first: it settles the case that everything fits, and bounds the exact search */
+    if (status == DDP_OK) status = ddp__knapsack_greedy(&k, p, &found, err);
+    if (status == DDP_OK && solver != DDP_KNAPSACK_GREEDY && found != k.total)
+        status = ddp__knapsack_exact(&k, found, most, err);
+    if (status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT) status = DDP_OK;
     if (status == DDP_OK) {
         memcpy(assign, k.assign, (size_t)p->items * sizeof *assign);
         for (int i = 0; i < p->items; i++)
@@ -33499,7 +33298,7 @@ static size_t ddp__osp_most(int layers)
     return (size_t)1 << (layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF);
 }
 
-/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. */
+/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. s->rank is by density. */
 static int ddp__osp_window(ddp__osp *s, double low)
 {
     const size_t most = ddp__osp_most(s->layers);
@@ -33510,11 +33309,8 @@ static int ddp__osp_window(ddp__osp *s, double low)
 
     for (i = 0; i < s->layers; i++) {
         s->next[i] = 0;
-        if (!(s->bytes[i] > 0)) continue;
-        s->rank[n].i = i;
-        s->rank[n++].key = s->importance[i] / s->bytes[i];
+        if (s->bytes[s->rank[i].i] > 0) s->rank[n++] = s->rank[i];
     }
-    qsort(s->rank, (size_t)n, sizeof *s->rank, ddp__by_rank);
     while (from < n && fixed < low) fixed += s->bytes[s->rank[from++].i];
     from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF : n - 2 * DDP__OSP_HALF;
     if (from < 0) from = 0;
@@ -33547,16 +33343,6 @@ static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
     if (sum < low || sum > s->budget || !(after < before)) return;
     memcpy(s->late, s->next, (size_t)s->layers * sizeof *s->late);
     *deferred = sum;
-}
-
-/* Improves the walk's choice s->late, *deferred bytes. */
-static void ddp__osp_knapsack(ddp__osp *s, double *deferred)
-{
-    const double low = *deferred;
-    if (!(low > 0)) return;
-    ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
-    ddp__osp_take(s, low, deferred);
-    if (ddp__osp_window(s, low)) ddp__osp_take(s, low, deferred);
 }
 
 static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes, double budget,
@@ -33602,14 +33388,18 @@ void ddp__osp_close(ddp__osp *s)
 ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
                           unsigned char *gib, double *deferred, ddp_error *err)
 {
-    double sum;
+    double sum, low;
 
     DDP__TRY(ddp__osp_check(s->layers, importance, bytes, budget, rule, err));
     s->importance = importance;
     s->bytes = bytes;
     s->budget = budget;
-    sum = ddp__osp_walk(s, rule, s->late);
-    if (rule == DDP_OSP_KNAPSACK) ddp__osp_knapsack(s, &sum);
+    low = sum = ddp__osp_walk(s, rule, s->late);
+    if (rule == DDP_OSP_KNAPSACK && low > 0) { /* what improves the walk */
+        ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
+        ddp__osp_take(s, low, &sum);
+        if (ddp__osp_window(s, low)) ddp__osp_take(s, low, &sum);
+    }
     memset(gib, 0, ((size_t)s->layers + 7) / 8);
     for (int l = 0; l < s->layers; l++)
         if (!s->late[l]) gib[l / 8] = (unsigned char)(gib[l / 8] | 1 << l % 8);
@@ -36177,9 +35967,10 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     return DDP_OK;
 }
 
-static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_message *m)
+/* How long a message takes beyond its delay. */
+static double ddp__estimate_busy(const ddp_network *net, const ddp_workload_message *m)
 {
-    return net->delay_s[(size_t)m->from * (size_t)net->devices + (size_t)m->to];
+    return fmax(0, m->seconds - ddp__workload_transfer(net, m->from, m->to, 0));
 }
 
 /* link_s: R_p of each message's receiver. */
@@ -36187,8 +35978,7 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
 {
     double *received = w->receive_s;
     for (int d = 0; d < w->devices; d++) received[d] = 0;
-    for (int i = 0; i < w->messages; i++)
-        received[w->message[i].to] += fmax(0, w->message[i].seconds - ddp__estimate_delay(net, &w->message[i]));
+    for (int i = 0; i < w->messages; i++) received[w->message[i].to] += ddp__estimate_busy(net, &w->message[i]);
     for (int i = 0; i < w->messages; i++) {
         link_s[i] = received[w->message[i].to];
         count[i] = (size_t)ceil(w->message[i].bytes / 4);
@@ -36199,13 +35989,12 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
 static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const ddp_link_compression *sent,
                                   const double *link_s)
 {
-    double delay;
     for (int d = 0; d < w->devices; d++) w->receive_s[d] = 0;
     for (int i = 0; i < w->messages; i++) {
         ddp_workload_message *m = &w->message[i];
         if (!sent[i].dense && link_s[i] > 0) {
-            delay = ddp__estimate_delay(net, m);
-            m->seconds = delay + fmax(0, m->seconds - delay) * (sent[i].link_s / link_s[i]);
+            m->seconds = ddp__workload_transfer(net, m->from, m->to, 0) +
+                         ddp__estimate_busy(net, m) * (sent[i].link_s / link_s[i]);
             m->bytes = (double)sent[i].bytes;
         }
         w->receive_s[m->to] += m->seconds;
@@ -36284,11 +36073,24 @@ static void ddp__fence_tape_live(ddp__fence_tape *t)
     }
 }
 
-static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
+ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                ddp__fence_tape *t, ddp_error *err)
 {
     const ddp__workload_graph *g = &t->graph;
+    ddp__scratch *room = &t->graph.room;
     double total = 0;
+    size_t n;
 
+    memset(t, 0, sizeof *t);
+    DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
+    t->n = list->count;
+    t->width = 1;
+    n = (size_t)t->n;
+    t->home = ddp__ints(room, n);
+    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
+    t->from = ddp__ints(room, n + 2);
+    t->oldest = ddp__ints(room, n + 1);
+    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     for (int i = 0; i < t->n; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         int data = e->arg_count == 0 && !(e->param_bytes > 0) && !(e->flops > 0), last = ddp__fence_last_user(g, i);
@@ -36310,28 +36112,10 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, ddp_error *err)
         t->from[i + 2] = t->from[i + 1] + live;
         if (live > t->width) t->width = live;
     }
-    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, (size_t)total, sizeof *t->live);
-    DDP__TRY(ddp__scratch_check(&t->graph.room, t->n, "operators", err));
+    t->live = (ddp__fence_live *)ddp__scratch_take(room, (size_t)total, sizeof *t->live);
+    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
     ddp__fence_tape_live(t);
     return DDP_OK;
-}
-
-ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
-                                ddp__fence_tape *t, ddp_error *err)
-{
-    ddp__scratch *room = &t->graph.room;
-    size_t n;
-    memset(t, 0, sizeof *t);
-    DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
-    t->n = list->count;
-    t->width = 1;
-    n = (size_t)t->n;
-    t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
-    t->from = ddp__ints(room, n + 2);
-    t->oldest = ddp__ints(room, n + 1);
-    DDP__TRY(ddp__scratch_check(room, t->n, "operators", err));
-    return ddp__fence_tape_fill(t, err);
 }
 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
@@ -36469,14 +36253,6 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
     return i;
 }
 
-/* Seconds to hand the oldest live result u of cut a, of that age, from before position k to q. */
-static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, int u, int back, int age)
-{
-    if (age > k) return INFINITY;
-    if (age == line->ages - 1) return ddp__fence_pair_least(line, k - age, q, u, back - age);
-    return ddp__fence_pair(line, k - age, q, u);
-}
-
 /* The least rest from (k, cut a) on if the next segment is on q. */
 static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age, int parts,
                               double *work)
@@ -36493,7 +36269,9 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         home = t->home[u];
         *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
-            sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
+            sum += age > k                 ? INFINITY
+                   : age < line->ages - 1 ? ddp__fence_pair(line, k - age, q, u)
+                                          : ddp__fence_pair_least(line, k - age, q, u, a - 1 - home - age);
         } else if (age > 0 && home < a - 1) {
             sum += ddp__fence_pair_least(line, k, q, u, a - 1 - home);
         } else {
@@ -36561,13 +36339,10 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
 /* ==== plan/fence_order.c ==== [plan] */
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
 
-/* Clusters of near devices, and the order in which a pipeline visits them. */
-
 typedef struct ddp__fence_map {
     int     devices, clusters;
     double *hop;     /* [N x N] seconds that a boundary costs between two devices */
-    double *weight;  /* [N x N] bytes per second of a typical message */
-    double *cost;    /* [N x N] scratch for the tours */
+    double *cost;    /* [N x N] bytes per second of a typical message; then scratch for the tours */
     int    *member;  /* [N] devices by cluster */
     int    *from;    /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
     int    *tour;    /* [N] */
@@ -36581,8 +36356,7 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N), m->weight = ddp__doubles(&m->room, N * N);
-    m->cost = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N), m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
     m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
@@ -36594,7 +36368,7 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
             there = ddp__workload_transfer(net, (int)i, (int)j, bytes);
             back = ddp__workload_transfer(net, (int)j, (int)i, bytes);
             m->hop[i * N + j] = backward ? there + back : there;
-            m->weight[i * N + j] = 2 * bytes / (there + back);
+            m->cost[i * N + j] = 2 * bytes / (there + back);
         }
     return DDP_OK;
 }
@@ -36652,10 +36426,6 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     const int *member = m->member + m->from[m->tour[k]];
     int size = m->from[m->tour[k] + 1] - m->from[m->tour[k]], i, j, first = -1, last = -1;
     double length;
-    if (size == 1) {
-        order[0] = member[0];
-        return DDP_OK;
-    }
     for (i = 0; i < size; i++) {
         if (member[i] == m->entry[k]) first = i;
         if (member[i] == m->leave[k]) last = i;
@@ -36674,7 +36444,7 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     ddp__fence_map m;
     int k, at = 0;
     ddp_status status = ddp__fence_map_open(net, bytes, backward, &m, err);
-    if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
+    if (status == DDP_OK) status = ddp_louvain(m.devices, m.cost, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);
         status = ddp__fence_tour(&m, err);
@@ -36712,7 +36482,7 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
     const ddp__fence_tape *t = f->tape;
     const double *room = t->graph.net->memory_bytes;
     double most = 0, kept;
-    int a, b, i, d, end, low, middle;
+    int a, b, i, d, end;
 
     for (d = 0; d < f->N; d++) most = fmax(most, room[d]);
     for (a = 0; a < t->n; a++) {
@@ -36724,14 +36494,9 @@ static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
             need[b] = t->memory[b] - t->memory[a] + kept;
             if (need[b] > most) break;
         }
-        for (d = 0, end = b - 1; d < f->N; d++) {
-            int high = end;
-            for (low = a; low < high;) {
-                middle = high - (high - low) / 2;
-                if (need[middle] > room[d]) high = middle - 1;
-                else low = middle;
-            }
-            f->last[(size_t)d * (size_t)t->n + (size_t)a] = low;
+        for (d = 0; d < f->N; d++) {
+            for (end = a; end + 1 < b && need[end + 1] <= room[d]; end++) {}
+            f->last[(size_t)d * (size_t)t->n + (size_t)a] = end;
         }
     }
 }
@@ -36756,7 +36521,7 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
 static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
-    int n = f->tape->n, d, a, b, at, k;
+    int n = f->tape->n, d, b, at, k;
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)
@@ -36766,17 +36531,12 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     if (!goal) return 0;
     for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
         if (!(goal >> d & 1)) order[--at] = d;
-    for (s = goal, b = n; s; s = rest, b = a) {
-        for (d = 0, a = b; d < f->N; d++) {
-            if (!(s >> d & 1)) continue;
-            rest = s & ~((size_t)1 << d);
-            for (k = 0; k < b; k++)
+    for (s = goal, b = n; s; s = rest, b = k) {
+        for (d = -1, k = b; k == b;) { /* the first device that may have the last segment, from k to b */
+            rest = s & ~((size_t)1 << ++d);
+            for (k = rest == s ? b : 0; k < b; k++)
                 if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b) break;
-            if (k == b) continue;
-            a = k;
-            break;
         }
-        rest = s & ~((size_t)1 << d);
         order[--at] = d;
     }
     return 1;
@@ -36786,22 +36546,19 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
 {
     size_t row = (size_t)f->tape->n + 1;
-    unsigned char *now = f->reach, *then = f->reach + row, *swap;
     double far = 0;
     int k, a;
 
-    memset(now, 0, row);
-    now[0] = 1;
+    memset(f->reach, 0, row);
+    f->reach[0] = 1;
     for (k = 0; k < f->N; k++) {
+        unsigned char *now = f->reach + (k % 2 ? row : 0), *then = f->reach + (k % 2 ? 0 : row);
         if (f->idle) memcpy(then, now, row);
         else memset(then, 0, row);
         ddp__fence_fit_extend(f, now, order[k], then);
         for (a = f->tape->n; a > 0 && !then[a]; a--) {}
         if (a == 0 && !f->idle) break;
         far = (double)(f->idle ? 0 : k) * (double)row + a;
-        swap = now;
-        now = then;
-        then = swap;
     }
     return far;
 }
@@ -36870,44 +36627,45 @@ typedef struct ddp__fence_label {
     int    older;          /* label of the same (at, position) */
 } ddp__fence_label;
 
+/* Where a live result is. */
+typedef struct ddp__fence_at {
+    int    position;
+    double load; /* what that position has received */
+} ddp__fence_at;
+
 typedef struct ddp__fence_search {
     ddp__fence_line line;
     double turns, cap, limit; /* latencies from limit on are of no use */
     ddp__fence_label *label;
-    int    *place;   /* [labels, width] position of each live result of the label's cut */
-    double *load;    /* [labels, width] what that position has received */
+    ddp__fence_at    *lies;  /* [labels, width] the live results of the label's cut */
     int     count, most;
-    size_t  room[4]; /* of label, place, load, heap */
+    size_t  room[3]; /* of label, lies, heap */
     ddp__due *heap; /* least promise first, then most operators placed, then oldest */
     int     heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
-    int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
     double *trial;   /* [width] loads of the label at hand */
     double  work;
     int     full;    /* some cap's search ran out of labels: not all of it was seen */
     int     gave_up; /* out of work: not every cap was tried, or the last not to its end */
-    int     starved; /* memory was short */
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
-    const size_t width = (size_t)s->line.tape->width;
-    const size_t size[4] = {sizeof *s->label, width * sizeof *s->place, width * sizeof *s->load, sizeof *s->heap};
-    void *array[4] = {s->label, s->place, s->load, s->heap}, *grown;
+    const size_t size[3] = {sizeof *s->label, (size_t)s->line.tape->width * sizeof *s->lies, sizeof *s->heap};
+    void *array[3] = {s->label, s->lies, s->heap}, *grown;
     s->full |= s->count >= s->most;
-    if (s->count >= s->most || (size_t)s->count < s->room[3]) return s->count < s->most;
-    for (int k = 0; k < 4 && !s->starved; k++) {
+    if (s->count >= s->most || (size_t)s->count < s->room[2]) return s->count < s->most;
+    for (int k = 0; k < 3 && !s->line.room.failed; k++) {
         grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
         if (grown) array[k] = grown;
-        else s->starved = 1;
+        else s->line.room.failed = 1;
     }
     s->label = (ddp__fence_label *)array[0];
-    s->place = (int *)array[1];
-    s->load = (double *)array[2];
-    s->heap = (ddp__due *)array[3];
-    return !s->starved;
+    s->lies = (ddp__fence_at *)array[1];
+    s->heap = (ddp__due *)array[2];
+    return !s->line.room.failed;
 }
 
 static void ddp__fence_push(ddp__fence_search *s, int label)
@@ -36920,17 +36678,16 @@ static void ddp__fence_push(ddp__fence_search *s, int label)
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
 {
     const ddp__fence_tape *t = s->line.tape;
-    size_t width = (size_t)t->width;
     const ddp__fence_label *l = &s->label[x];
+    const ddp__fence_at *own = s->lies + (size_t)x * (size_t)t->width, *old;
     int count = t->from[l->at + 1] - t->from[l->at], y, i;
 
     for (y = l->older; y >= 0; y = s->label[y].older) {
         s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
+        old = s->lies + (size_t)y * (size_t)t->width;
         for (i = 0; i < count; i++)
-            if (s->place[(size_t)y * width + (size_t)i] != s->place[(size_t)x * width + (size_t)i] ||
-                (s->cap < INFINITY && s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
-                break;
+            if (old[i].position != own[i].position || (s->cap < INFINITY && old[i].load > own[i].load)) break;
         s->work += i;
         if (i == count) return 1;
     }
@@ -36944,50 +36701,32 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
     const ddp__fence_tape *t = s->line.tape;
     size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
     const ddp__fence_live *now = t->live + t->from[b], *was = t->live + t->from[s->label[p].at];
-    ddp__fence_label *l = &s->label[x];
+    const ddp__fence_label l = {latency, rest, worst, b, q, parent, -1};
     int count = t->from[b + 1] - t->from[b], a = s->label[p].at, i, j;
 
-    l->latency = latency;
-    l->rest = rest;
-    l->worst = worst;
-    l->at = b;
-    l->position = q;
-    l->parent = parent;
-    l->older = -1;
-    s->load[x * width] = 0; /* at the end nothing is live */
+    s->label[x] = l;
+    s->lies[x * width].load = 0; /* at the end nothing is live */
     for (i = 0; i < count; i++) {
-        size_t at = x * width + (size_t)i;
-        if (t->home[now[i].op] >= a) {
-            s->place[at] = q;
-            s->load[at] = received;
-            continue;
-        }
+        ddp__fence_at *at = &s->lies[x * width + (size_t)i];
+        at->position = q;
+        at->load = received;
+        if (t->home[now[i].op] >= a) continue;
         for (j = 0; was[j].op != now[i].op; j++) {}
         s->work += j;
-        s->place[at] = s->place[p * width + (size_t)j];
-        s->load[at] = s->trial[j];
+        at->position = s->lies[p * width + (size_t)j].position;
+        at->load = s->trial[j];
     }
 }
 
 /* The slot becomes a label, unless it is useless. */
-static void ddp__fence_keep(ddp__fence_search *s, int covers)
+static void ddp__fence_keep(ddp__fence_search *s)
 {
     ddp__fence_label *l = &s->label[s->count];
     size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
-    int quickest = s->quickest[cell];
     l->older = s->newest[cell];
     if (ddp__fence_dominated(s, s->count)) return;
     s->newest[cell] = s->count;
-    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency)) s->quickest[cell] = s->count;
     ddp__fence_push(s, s->count++);
-}
-
-/* The same for a label that covers all live results, against one and before it is written. */
-static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency, double received)
-{
-    int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
-    return quickest >= 0 && s->label[quickest].latency <= latency &&
-           (!(s->cap < INFINITY) || s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
@@ -37011,10 +36750,10 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0, home = -1;
     double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
 
-    for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];
+    for (j = 0; j < count; j++) s->trial[j] = s->lies[(size_t)p * width + (size_t)j].load;
     for (b = a + 1; b <= t->n; b++) {
         for (; i < count && live[i].next < b; i++) {
-            int place = s->place[(size_t)p * width + (size_t)i];
+            int place = s->lies[(size_t)p * width + (size_t)i].position;
             bytes = t->graph.list->op[live[i].op].output_bytes;
             c = ddp__fence_takes(line->hop, place, q, line->positions, bytes);
             received += c;
@@ -37025,7 +36764,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
             back = ddp__fence_takes(line->hop, q, place, line->positions, bytes);
             latency += back;
             for (j = 0; j < count; j++) {
-                if (s->place[(size_t)p * width + (size_t)j] != place) continue;
+                if (s->lies[(size_t)p * width + (size_t)j].position != place) continue;
                 s->trial[j] += back;
                 if (s->trial[j] > worst) worst = s->trial[j];
             }
@@ -37039,12 +36778,11 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
         if (!(latency + c + rest < s->limit)) continue;
         if (greedy && !(latency + c + rest < *top)) continue;
-        if (!greedy && age == 0 && ddp__fence_too_late(s, q, b, latency + c, received)) continue;
         if (!ddp__fence_room(s)) return 0;
         s->work += 4 * (t->from[b + 1] - t->from[b]);
         ddp__fence_write(s, p, q, b, latency + c, rest, c > worst ? c : worst, received);
         if (greedy) *top = latency + c + rest;
-        else ddp__fence_keep(s, age == 0);
+        else ddp__fence_keep(s);
     }
     return 1;
 }
@@ -37104,7 +36842,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
             for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
-            for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
+            for (i = 0; i < cells; i++) s->newest[i] = -1;
             ddp__fence_push(s, 0);
             for (room = 1; room && s->heaped && s->goal < 0;) {
                 if (s->work > DDP__FENCE_WORK) {
@@ -37131,7 +36869,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
-    if (s->starved || !(least + s->turns * lo < best)) return;
+    if (s->line.room.failed || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
     if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
@@ -37169,10 +36907,9 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.work = cut->work;
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
     s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
-    s.quickest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
     if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
-    if (s.line.room.failed || s.starved)
+    if (s.line.room.failed)
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
@@ -37180,8 +36917,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
     DDP_FREE(s.label);
-    DDP_FREE(s.place);
-    DDP_FREE(s.load);
+    DDP_FREE(s.lies);
     DDP_FREE(s.heap);
     ddp__scratch_free(&s.line.room);
     return status;
@@ -37214,9 +36950,9 @@ typedef struct ddp__fence_job {
     ddp__fence_tape           tape;
     const ddp_fence_options  *o;
     ddp__fence_cut            cut;
-    int    *order, *trial;   /* [N] of the cut held, and of one to try */
-    int    *device_of;       /* [ops] */
-    int    *edge;            /* [ops + 1] where modules begin */
+    int    *order, *trial;   /* [N] of the cut held (the plan's), and of one to try */
+    int    *device_of;       /* [ops] the plan's */
+    int    *edge;            /* [ops + 1] where modules begin; in the end scratch */
     ddp_workload sums;       /* C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
@@ -37337,30 +37073,19 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
     return m;
 }
 
-/* Modules / devices each, the remainder to the first devices. */
-static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
+/* equal_ops: modules / devices each, the remainder to the first devices. equal_flops: cut k is the one nearest to k/N of
+ * the FLOPs that leaves every device a module. */
+static void ddp__fence_equal(ddp__fence_job *job, int modules)
 {
-    int N = job->tape.graph.net->devices, k, at = 0;
-    for (k = 0; k < N; k++) {
-        job->cut.first[k] = job->edge[at];
-        at += modules / N + (k < modules % N);
-        job->cut.end[k] = job->edge[at];
-    }
-}
-
-/* Cut k is the one nearest to k/N of the FLOPs that leaves every device a module. */
-static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
-{
-    const ddp__fence_tape *t = &job->tape;
-    const int *edge = job->edge;
-    int N = t->graph.net->devices, k, at = 0;
-    double aim;
-
-    for (k = 0; k < N; k++) {
+    const double *flops = job->tape.flops;
+    const int *edge = job->edge, N = job->tape.graph.net->devices;
+    for (int k = 0, at = 0; k < N; k++) {
+        const double aim = flops[job->tape.n] * (k + 1) / N;
         job->cut.first[k] = edge[at++];
-        aim = t->flops[t->n] * (k + 1) / N;
-        while (at < modules - (N - 1 - k) && fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim)) at++;
-        if (k == N - 1) at = modules;
+        if (job->o->solver == DDP_FENCE_EQUAL_OPS) at += modules / N + (k < modules % N) - 1;
+        else if (k == N - 1) at = modules;
+        else
+            while (at < modules - (N - 1 - k) && fabs(flops[edge[at + 1]] - aim) <= fabs(flops[edge[at]] - aim)) at++;
         job->cut.end[k] = edge[at];
     }
 }
@@ -37373,8 +37098,7 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     if (modules < N)
         return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
                          "between operators", name, modules, N);
-    if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
-    else ddp__fence_equal_flops(job, modules);
+    ddp__fence_equal(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
@@ -37419,10 +37143,9 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
             s->device = job->order[k];
             s->first = job->cut.first[k], s->end = job->cut.end[k];
         }
-    memcpy(plan->order, job->order, (size_t)N * sizeof(int));
-    ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);
+    ddp__fence_assign(&job->tape, &job->cut, job->order, job->device_of);
     plan->proven = job->cut.proven;
-    plan->connected = ddp__fence_connected(list, plan, job->device_of, job->trial);
+    plan->connected = ddp__fence_connected(list, plan, job->edge, job->trial);
     return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work, &plan->work, err);
 }
 
@@ -37457,8 +37180,7 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
         return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
                          list->count, net->devices, o->allow_idle ? ", some idle," : "",
                          o->allow_idle ? " or leave idle devices out" : "");
-    if (list->count < net->devices &&
-        (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
+    if (list->count < net->devices && (!o->allow_idle || o->solver > DDP_FENCE_CUT))
         return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow idle devices with "
                          "solver fence", list->count, net->devices);
     return DDP_OK;
@@ -37480,9 +37202,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.order = ddp__ints(room, N);
-        job.trial = ddp__ints(room, N);
-        job.device_of = ddp__ints(room, n);
+        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.trial = ddp__ints(room, N);
         job.edge = ddp__ints(room, n + 1);
         job.sums.compute_s = ddp__doubles(room, N), job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
@@ -37490,9 +37210,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
         plan.devices = net->devices;
         plan.ops = list->count;
         plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
-        plan.order = (int *)ddp__calloc(N, sizeof(int));
+        plan.order = job.order = (int *)ddp__calloc(N, sizeof(int));
         plan.cluster = (int *)ddp__calloc(N, sizeof(int));
-        plan.device_of = (int *)ddp__calloc(n, sizeof(int));
+        plan.device_of = job.device_of = (int *)ddp__calloc(n, sizeof(int));
         if (room->failed || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
             status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
     }
@@ -39128,8 +38848,7 @@ enum { DDP__NOTES = 64 };
 /* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
  * of all. */
 typedef struct ddp__norm_chain {
-    ddp_status (*before)(void *user, double *squares, ddp_error *err); /* NULL: they are all there is */
-    ddp_status (*after)(void *user, double *squares, ddp_error *err);
+    ddp_status (*pass)(void *user, int after, double *squares); /* NULL: they are all there is; the context has the error */
     void *user;
 } ddp__norm_chain;
 
@@ -41085,11 +40804,11 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
     double squares = 0;
     float factor;
 
-    if (b && !d->norm.before) {
+    if (b && !d->norm.pass) {
         ddp__clip_there(d);
         return DDP_OK;
     }
-    if (d->norm.before) DDP__TRY(d->norm.before(d->norm.user, &squares, err));
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 0, &squares));
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
@@ -41098,7 +40817,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
             else more = ddp__sum_squares(g->data, g->count);
             squares += more;
         }
-    if (d->norm.after) DDP__TRY(d->norm.after(d->norm.user, &squares, err));
+    if (d->norm.pass) DDP__TRY(d->norm.pass(d->norm.user, 1, &squares));
     factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
@@ -45949,17 +45668,20 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
     uint64_t model = ddp__model_hash(d);
+    ddp__join_says *s = &l->says;
+    ddp__setting setting[DDP__JOIN_SETTINGS];
 
     memset(l, 0, sizeof *l);
-    l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
-    l->layers = d->layers;
-    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
+    s->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
+    s->layers = d->layers;
+    snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     for (int i = 0; i < d->sames; i++) {
-        const size_t n = strlen(l->how);
-        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
+        const size_t n = strlen(s->how);
+        snprintf(s->how + n, sizeof s->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
-    l->settings = ddp__settings(d, 1, l->setting);
+    s->settings = ddp__settings(d, 1, setting);
+    for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
 }
 
 /* ---- members ---- */
@@ -46386,7 +46108,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
-    if (d->norm.before) checked.clip_norm = 0; /* which a pipeline knows */
+    if (d->norm.pass) checked.clip_norm = 0; /* which a pipeline knows */
     DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
     if (d->mixed) d->team = 0;
     d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
@@ -52092,24 +51814,17 @@ int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, 
 /* ==== pipe/schedule.c ==== [pipe] */
 /* Orders of micro-batches: gpipe, 1f1b, and zero-bubble by the rule that makes ZB-H1. */
 
-static const char *ddp__pipeline_text(int i)
-{
-    static const char *const name[] = {"1f1b", "gpipe", "1f1b", "zb"};
-
-    return i >= 0 && i < 4 ? name[i] : NULL;
-}
+static const char *const ddp__pipelines[] = {"1f1b", "gpipe", "1f1b", "zb"};
 
 const char *ddp_pipeline_name(ddp_pipeline p)
 {
-    const char *name = ddp__pipeline_text((int)p);
-
-    return name ? name : "unknown";
+    return (int)p >= 0 && (int)p <= (int)DDP_PIPELINE_ZB ? ddp__pipelines[p] : "unknown";
 }
 
 ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err)
 {
-    for (int i = 1; name && ddp__pipeline_text(i); i++) {
-        if (strcmp(ddp__pipeline_text(i), name)) continue;
+    for (int i = 1; name && i <= (int)DDP_PIPELINE_ZB; i++) {
+        if (strcmp(ddp__pipelines[i], name)) continue;
         *out = (ddp_pipeline)i;
         return DDP_OK;
     }
@@ -52191,8 +51906,8 @@ static int ddp__turns(int first, int micro_batches, ddp_task *out)
 
 int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage)
 {
-    if (!ddp__pipeline_text((int)p->schedule) || p->stages < 1 || p->stages > (int)DDP__STAGES_MOST || stage < 0 ||
-        stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
+    if ((int)p->schedule < 0 || (int)p->schedule > (int)DDP_PIPELINE_ZB || p->stages < 1 ||
+        p->stages > (int)DDP__STAGES_MOST || stage < 0 || stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
     if (p->schedule == DDP_PIPELINE_GPIPE) return p->micro_batches;
     return ddp__least(p->stages - (p->schedule == DDP_PIPELINE_ZB ? 0 : stage) + ddp__least(p->ahead, p->micro_batches),
                       p->micro_batches);
@@ -52236,6 +51951,9 @@ typedef struct ddp__played {
     const ddp_pipeline_costs *c;
     ddp__played_stage *stage;
     ddp__played_way   *way; /* [2 x boundaries] forward, backward */
+    ddp_task          *task; /* what the stages and ways have of these */
+    ddp__played_send  *send;
+    double            *at;
     ddp_pipeline_times *out;
     double busy;
 } ddp__played;
@@ -52295,15 +52013,9 @@ static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch, double begin,
                           double end)
 {
-    ddp_pipeline_slot *s = &x->out->slot[x->out->slots++];
+    const ddp_pipeline_slot s = {stage, way < 0 ? -1 : way / 2, {kind, micro_batch}, way >= 0 && way % 2, begin, end};
 
-    s->stage = stage;
-    s->boundary = way < 0 ? -1 : way / 2;
-    s->gradient = way >= 0 && way % 2;
-    s->task.kind = kind;
-    s->task.micro_batch = micro_batch;
-    s->begin_s = begin;
-    s->end_s = end;
+    x->out->slot[x->out->slots++] = s;
 }
 
 static void ddp__play_compute(ddp__played *x, int s, double begin)
@@ -52322,10 +52034,9 @@ static void ddp__play_compute(ddp__played *x, int s, double begin)
     if (end > x->out->step_s) x->out->step_s = end;
     for (int w = 0; w < 2 * x->c->boundaries && t->kind != DDP_TASK_WEIGHT_GRADIENT; w++) {
         const ddp_boundary *b = ddp__played_boundary(x, w);
+        const ddp__played_send m = {w, t->micro_batch, end};
         if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, !(w % 2)) != s || (w % 2 && b->one_way)) continue;
-        k->send[k->sends].way = w;
-        k->send[k->sends].micro_batch = t->micro_batch;
-        k->send[k->sends++].ready = end;
+        k->send[k->sends++] = m;
     }
 }
 
@@ -52419,40 +52130,35 @@ static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
     const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
-    int good;
 
     x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
-    x->way = (ddp__played_way *)ddp__calloc(ways + 1, sizeof *x->way);
+    x->way = (ddp__played_way *)ddp__calloc(ways, sizeof *x->way);
+    x->task = (ddp_task *)ddp__calloc(3 * S * M, sizeof *x->task);
+    x->send = (ddp__played_send *)ddp__calloc(S * ways * M, sizeof *x->send);
+    x->at = (double *)ddp__calloc(2 * ways * M, sizeof *x->at);
     x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
     x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
-    good = x->stage && x->way && x->out->held && x->out->slot;
-    for (size_t s = 0; good && s < S; s++) {
-        ddp__played_stage *k = &x->stage[s];
-        k->task = (ddp_task *)ddp__calloc(3 * M, sizeof *k->task);
-        k->send = (ddp__played_send *)ddp__calloc(ways * M + 1, sizeof *k->send);
-        good = k->task && k->send;
-        if (!good) break;
-        k->tasks = ddp_pipeline_tasks(&c->shape, (int)s, k->task);
+    if (!x->stage || !x->way || !x->task || !x->send || !x->at || !x->out->held || !x->out->slot) return 0;
+    for (size_t s = 0; s < S; s++) {
+        x->stage[s].task = x->task + 3 * s * M;
+        x->stage[s].send = x->send + s * ways * M;
+        x->stage[s].tasks = ddp_pipeline_tasks(&c->shape, (int)s, x->stage[s].task);
         x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
-    for (size_t w = 0; good && w < ways; w++) {
-        x->way[w].first_byte = (double *)ddp__calloc(2 * M, sizeof(double));
-        good = x->way[w].first_byte != NULL;
-        x->way[w].arrives = good ? x->way[w].first_byte + M : NULL;
+    for (size_t w = 0; w < ways; w++) {
+        x->way[w].first_byte = x->at + 2 * w * M;
+        x->way[w].arrives = x->way[w].first_byte + M;
     }
-    return good;
+    return 1;
 }
 
 static void ddp__play_close(ddp__played *x)
 {
-    for (int s = 0; x->stage && s < x->c->shape.stages; s++) {
-        if (x->stage[s].task) DDP_FREE(x->stage[s].task);
-        if (x->stage[s].send) DDP_FREE(x->stage[s].send);
-    }
-    for (int w = 0; x->way && w < 2 * x->c->boundaries; w++)
-        if (x->way[w].first_byte) DDP_FREE(x->way[w].first_byte);
-    if (x->stage) DDP_FREE(x->stage);
-    if (x->way) DDP_FREE(x->way);
+    DDP_FREE(x->stage);
+    DDP_FREE(x->way);
+    DDP_FREE(x->task);
+    DDP_FREE(x->send);
+    DDP_FREE(x->at);
 }
 
 ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
@@ -52503,8 +52209,7 @@ typedef struct ddp__flow {
 
 /* All outputs that hop between this stage and another one. */
 typedef struct ddp__hop {
-    int   peer;        /* rank */
-    int   stage;       /* of it */
+    int   stage;       /* the other */
     int  *node;        /* [nodes] rising */
     int   nodes;
     ddp__flow flow[2];   /* activations, gradients */
@@ -52530,23 +52235,23 @@ typedef struct ddp__lanes {
     int    warm;             /* 1: the first is not among them */
 } ddp__lanes;
 
-/* Work space of coding: of Top-K; and of a device's arrays, which are coded here. */
+/* Work space of coding: of Top-K; of changes of aq (value); and of a device's arrays, which are coded here. */
 typedef struct ddp__select {
     void     *scratch;
-    size_t    scratch_bytes;
-    uint64_t *index;
-    float    *value, *here;
+    size_t    scratch_bytes, values, keeps; /* values: of the longest array; keeps: the most that is sent of one */
+    uint64_t *index;                        /* [keeps], not of aq */
+    float    *value, *here;                 /* [keeps], [values] */
 } ddp__select;
+
+enum { DDP__NAMED = 2 };
 
 /* The samples that the program names, for aq. All edges have seen the same. */
 typedef struct ddp__samples {
     long   count;
     int    batch;
-    long  *id;     /* [micro_batches x batch] of the next step; -1: not named */
-    long  *now;    /* [micro_batches x batch] of this step */
-    char  *fresh;  /* [micro_batches x batch] 1: it crosses for the first time */
+    long  *id;     /* [micro_batches x batch] of this step, or of the next */
+    char  *fresh;  /* [micro_batches x batch] 1: it crosses for the first time in this step; DDP__NAMED: it is of the next */
     char  *seen;   /* [count], before fresh */
-    float *change; /* [values of the longest array] */
     double bytes;  /* of what all edges keep */
 } ddp__samples;
 
@@ -52563,8 +52268,7 @@ struct ddp_pipe {
     int          tasks;
     ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
     int          states;
-    char       **arena;     /* [held + 1]: of micro-batch m, from its forward to its backward, number m % held; the last is
-                               every pass's */
+    char        *arena;     /* of micro-batch m, from its forward to its backward, part m % held; then that of every pass */
     int          held;
     ddp__hop    *hop[2];    /* to later stages, which activations leave by; to earlier ones, by which gradients do */
     int          hops[2];
@@ -52597,7 +52301,6 @@ static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
 /* The rank of a stage of this pipeline. */
 static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_of[p->number * p->stages + stage]; }
 
-static inline size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
 /* The slower of two rates, where 0 has no limit. */
@@ -52617,12 +52320,11 @@ DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
 DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
 
 /* edge_wire.c. list: the edge's outputs, or the gradients of those that have one, in the state of micro-batch m, into
- * p->piece. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
+ * p->piece. open: after the states. code: from the state into the message of micro-batch m (sends), or back. */
 DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
 DDP_LIB void       ddp__wires_close(ddp_pipe *p);
-DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
-DDP_LIB ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends);
 /* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of which memory
  * speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross: n values, which lie behind
  * `at` others, into the message or (sends 0) out of it, on to what lies behind them. */
@@ -52704,7 +52406,6 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
     if (at == p->hops[side]) {
         p->hops[side]++; /* also where memory is short: it is freed */
         e->stage = stage;
-        e->peer = ddp__pipe_rank(p, stage);
         e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
         for (int i = 0; i < 2; i++) {
             e->flow[i].ticket = (long *)ddp__calloc((size_t)p->micro_batches, sizeof *e->flow[i].ticket);
@@ -52775,7 +52476,7 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
 
     x.priority = -1;
     if (l->wire) {
-        if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, e, m, gradients));
+        if (verb == DDP_SEND) DDP__TRY(ddp__flow_code(p, e, m, gradients, 1));
         p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->room;
         p->piece[0].count = l->last ? ddp__samples_size(p, l, m) : l->bytes;
         x.bytes = 1;
@@ -52784,7 +52485,7 @@ static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, ddp__hop *e, int m,
                              : l->coding != DDP_EDGE_AQ   ? DDP_WIRE_TOPK
                              : p->piece[0].count < l->room ? DDP_WIRE_INT4 : DDP_WIRE_F32);
     }
-    return ddp__pipe_post(p, &x, e->peer, l->wire != NULL, &l->ticket[m]);
+    return ddp__pipe_post(p, &x, ddp__pipe_rank(p, e->stage), l->wire != NULL, &l->ticket[m]);
 }
 
 ddp_status ddp__edges_post(ddp_pipe *p, ddp_verb verb, int m, int gradients)
@@ -52803,7 +52504,7 @@ ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients)
         ddp__hop *e = &p->hop[!gradients][i];
         const int coded = e->flow[gradients].wire != NULL;
         DDP__TRY(ddp__pipe_hold(p, &e->flow[gradients].ticket[m], coded));
-        if (coded) DDP__TRY(ddp__flow_unpack(p, e, m, gradients));
+        if (coded) DDP__TRY(ddp__flow_code(p, e, m, gradients, 0));
     }
     return DDP_OK;
 }
@@ -52872,21 +52573,21 @@ ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 }
 
 /* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
-static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
+static int ddp__hosts_end(void *user, int owner)
 {
+    ddp_pipe *p = (ddp_pipe *)user;
+
     for (int i = 0; i < p->hosts; i++) {
         ddp__guest *u = &p->host[i];
         ddp_node *n = p->g->node[u->node];
         const int comes = u->arrived && u->ticket[1] != -1;
         if (n->tied != owner) continue;
-        DDP__TRY(ddp__pipe_hold(p, &u->ticket[0], 0));
-        DDP__TRY(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
+        DDP__DO(ddp__pipe_hold(p, &u->ticket[0], 0));
+        DDP__DO(ddp__pipe_hold(p, &u->ticket[1], u->arrived != NULL));
         if (comes) ddp__host_upload(&p->d->host, n->grad[0], u->arrived, ddp__guest_floats(p, u) * sizeof(float));
     }
-    return DDP_OK;
+    return 0;
 }
-
-static int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((ddp_pipe *)user, node); }
 
 ddp_status ddp__guests_end(ddp_pipe *p)
 {
@@ -52920,7 +52621,7 @@ int ddp__tied_open(ddp_pipe *p)
         p->host[i].arrived = (float *)ddp__calloc(ddp__guest_floats(p, &p->host[i]), sizeof(float));
         if (!p->host[i].arrived) return 0;
     }
-    p->g->fetch_uses = ddp__uses_fetch;
+    p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
     return 1;
 }
@@ -53231,7 +52932,8 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
     DDP__TRY(ddp__edges_hold(p, m, 0));
-    s->arena[DDP__ARENA_HELD] = p->arena[m % p->held];
+    s->arena[DDP__ARENA_HELD] = p->arena + (size_t)(m % p->held) * p->g->plain.bytes[DDP__ARENA_HELD];
+    s->arena[DDP__ARENA_PASS] = p->arena + (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD];
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     at = ddp__lane_now(p);
@@ -53409,33 +53111,21 @@ static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
 
 /* ---- the arrays of a message ---- */
 
-/* The gradients of x's uses, each apart: those that the later end makes, and those that have come to it. */
-static int ddp__hop_parts(ddp_pipe *p, const ddp__hop *e, const ddp_state *s, const ddp_node *x, int n)
-{
-    const int later = e->stage > p->stage ? e->stage : p->stage;
-
-    for (int i = 0; i < x->parts; i++) {
-        if (ddp__part_stage(x, i) < later) continue;
-        p->piece[n].data = (float *)ddp__part_at(s, x, i);
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
-}
-
 int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
+    const int later = e->stage > p->stage ? e->stage : p->stage;
     ddp_state *s = ddp__pipe_state(p, m);
     int n = 0;
 
     for (int i = 0; i < e->nodes; i++) {
         const ddp_node *x = p->g->node[e->node[i]];
-        if (gradients && !x->has_gradient) continue;
-        if (gradients && x->parts) {
-            n = ddp__hop_parts(p, e, s, x, n);
-            continue;
+        const int parts = gradients ? x->parts : 0;
+        for (int k = 0; (!gradients || x->has_gradient) && k < (parts ? parts : 1); k++) {
+            if (parts && ddp__part_stage(x, k) < later) continue;
+            p->piece[n].data = (float *)(parts ? ddp__part_at(s, x, k) : gradients ? ddp_state_gradient(s, x)
+                                                                                    : ddp_state_data(s, x));
+            p->piece[n++].count = (size_t)ddp_shape_count(&x->spec.out);
         }
-        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
     }
     return n;
 }
@@ -53455,15 +53145,13 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* Of the edge's longest array: how many values, and how many of them Top-K keeps. residuals: of all that sends. */
-typedef struct ddp__longest { size_t values, keeps, scratch, residuals; } ddp__longest;
-
 /* 0: out of memory. */
-static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, ddp__longest *most)
+static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
 {
     ddp__flow *l = &e->flow[gradients];
-    const int pieces = ddp__hop_list(p, e, 0, gradients);
-    const int selects = p->edge.coding == DDP_EDGE_TOPK || p->edge.coding == DDP_EDGE_ADATOPK;
+    ddp__select *w = &p->select;
+    const int pieces = ddp__hop_list(p, e, 0, gradients), aq = l->coding == DDP_EDGE_AQ;
+    const int selects = l->coding == DDP_EDGE_TOPK || l->coding == DDP_EDGE_ADATOPK;
     size_t values = 0;
     int fits = 1;
 
@@ -53473,29 +53161,26 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         values += p->piece[i].count;
         fits &= part != 0;
     }
-    l->residual = most->residuals;
-    if (sends && p->edge.feedback) most->residuals += values; /* also where a fast link takes all: checkpoints agree */
+    l->residual = p->cut.residuals;
+    if (sends && p->edge.feedback) p->cut.residuals += values; /* also where a fast link takes all: checkpoints agree */
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
     }
     for (int i = 0; i < pieces; i++) {
-        const size_t n = p->piece[i].count, k = ddp_keep_count(n, l->ratio);
-        if (n > most->values) most->values = n;
-        if (sends && selects && k > most->keeps) most->keeps = k;
-        if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
+        const size_t n = p->piece[i].count, k = aq ? n : ddp_keep_count(n, l->ratio);
+        if (n > w->values) w->values = n;
+        if (sends && (selects || aq) && k > w->keeps) w->keeps = k;
+        if (sends && selects && ddp_topk_scratch(n, k) > w->scratch_bytes) w->scratch_bytes = ddp_topk_scratch(n, k);
     }
-    l->room = l->bytes;
-    if (l->coding == DDP_EDGE_AQ) {
-        l->room = values * sizeof(float);
-        if (!ddp__samples_keep(p, l, values)) return 0;
-    }
+    l->room = aq ? values * sizeof(float) : l->bytes;
+    if (aq && !ddp__samples_keep(p, l, values)) return 0;
     l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->room);
     return l->wire != NULL;
 }
 
 /* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
-static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
+static int ddp__hops_open(ddp_pipe *p, const double *ratio)
 {
     for (int i = 0; i < p->hops[1] + p->hops[0]; i++)
         for (int gradients = 0; gradients < 2; gradients++) {
@@ -53504,14 +53189,14 @@ static int ddp__hops_open(ddp_pipe *p, const double *ratio, ddp__longest *most)
             const int from = sends ? p->stage : e->stage, to = sends ? e->stage : p->stage;
             e->flow[gradients].coding = gradients && p->edge.coding == DDP_EDGE_AQ ? DDP_EDGE_INT8 : p->edge.coding;
             e->flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
-            if (!ddp__flow_open(p, e, gradients, sends, most)) return 0;
+            if (!ddp__flow_open(p, e, gradients, sends)) return 0;
         }
     return 1;
 }
 
 ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 {
-    ddp__longest most = {0, 0, 0, 0};
+    ddp__select *w = &p->select;
     double *ratio = NULL;
     ddp_status s = ddp__edge_check(&p->edge, err);
     int fits;
@@ -53522,22 +53207,18 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
                   : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     }
     if (s == DDP_OK && p->edge.coding == DDP_EDGE_AQ && p->stages > 1) s = ddp__samples_open(p, err);
-    fits = s || ddp__hops_open(p, ratio, &most);
-    if (ratio) DDP_FREE(ratio);
+    fits = s || ddp__hops_open(p, ratio);
+    DDP_FREE(ratio);
     if (s) return s;
-    p->select.scratch_bytes = most.scratch;
-    if (most.scratch) p->select.scratch = ddp__calloc(most.scratch, 1);
-    if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
-    if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
-    if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
-    if (p->samples.bytes > 0) p->samples.change = (float *)ddp__calloc(most.values, sizeof *p->samples.change);
-    if (most.residuals) p->cut.residual = (float *)ddp__calloc(most.residuals, sizeof *p->cut.residual);
-    if (p->cut.residual) p->cut.residuals = most.residuals;
-    if (p->samples.bytes > 0 && (!fits || !p->samples.change)) return ddp__samples_memory(p, err);
+    w->scratch = ddp__calloc(w->scratch_bytes, 1);
+    w->index = (uint64_t *)ddp__calloc(p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
+    w->value = (float *)ddp__calloc(w->keeps, sizeof *w->value);
+    if (w->values && p->d->host.backend) w->here = (float *)ddp__calloc(w->values, sizeof *w->here);
+    if (p->cut.residuals) p->cut.residual = (float *)ddp__calloc(p->cut.residuals, sizeof *p->cut.residual);
+    fits = fits && w->scratch && w->index && w->value && (w->here || !w->values || !p->d->host.backend);
+    if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
     p->g->owned.bytes += p->samples.bytes;
-    if (fits && p->cut.residuals == most.residuals && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
-        (!most.values || !p->d->host.backend || p->select.here))
-        return DDP_OK;
+    if (fits && (p->cut.residual || !p->cut.residuals)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
                      "micro-batches", p->stage, p->states);
 }
@@ -53550,7 +53231,6 @@ void ddp__wires_close(ddp_pipe *p)
     DDP_FREE(p->select.here);
     DDP_FREE(p->samples.id);
     DDP_FREE(p->samples.seen);
-    DDP_FREE(p->samples.change);
 }
 
 /* ---- arrays and messages ---- */
@@ -53578,18 +53258,19 @@ static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x
     return residual ? ddp_feedback_keep(residual, n, w->index, k, err) : DDP_OK;
 }
 
-static ddp_status ddp__flow_failed(ddp_pipe *p, const ddp__hop *e, int m, int gradients, const char *does,
-                                  const ddp_error *why)
+static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, size_t bytes, float *x, size_t n,
+                                   ddp_error *err)
 {
-    return ddp__fail(&p->d->host.error, why->code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other end: "
-                     "%.300s", p->stage, does, gradients ? "gradients" : "activations", m, e->stage, why->msg);
+    if (l->coding != DDP_EDGE_BF16) return ddp_unpack_store(in, bytes, x, n, err);
+    ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
+    return DDP_OK;
 }
 
-ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
+ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
-    unsigned char *out = l->wire + (size_t)(m % p->states) * l->room;
+    unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
     float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
     ddp_error why;
     size_t at = 0;
@@ -53597,39 +53278,17 @@ ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
     memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
-        float *x = p->piece[i].data;
-        if (p->select.here) {
-            DDP__TRY(ddp__host_download(&p->d->host, p->select.here, x, n * sizeof *x, &p->d->host.error));
-            x = p->select.here;
-        }
-        if (l->last ? ddp__samples_cross(p, l, m, 1, x, n, at, &out, &why)
-                    : ddp__part_pack(p, l, x, n, residual, out, bytes, &why))
-            return ddp__flow_failed(p, e, m, gradients, "send", &why);
+        float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
+        if (sends && x != own) DDP__TRY(ddp__host_download(&p->d->host, x, own, n * sizeof *x, &p->d->host.error));
+        if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
+            : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
+                    : ddp__part_unpack(l, message, bytes, x, n, &why))
+            return ddp__fail(&p->d->host.error, why.code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
+                             "end: %.300s", p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
+                             e->stage, why.msg);
+        if (!sends && x != own) ddp__host_upload(&p->d->host, own, x, n * sizeof *x);
         at += n;
-        if (!l->last) out += bytes;
-        if (residual) residual += n;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
-{
-    const ddp__flow *l = &e->flow[gradients];
-    const int pieces = ddp__hop_list(p, e, m, gradients);
-    unsigned char *in = l->wire + (size_t)(m % p->states) * l->room;
-    ddp_error why;
-    size_t at = 0;
-
-    memset(&why, 0, sizeof why);
-    for (int i = 0; i < pieces; i++) {
-        const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
-        float *x = p->select.here ? p->select.here : p->piece[i].data;
-        if (l->coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
-        else if (l->last ? ddp__samples_cross(p, l, m, 0, x, n, at, &in, &why) : ddp_unpack_store(in, bytes, x, n, &why))
-            return ddp__flow_failed(p, e, m, gradients, "read", &why);
-        if (p->select.here) ddp__host_upload(&p->d->host, p->piece[i].data, x, n * sizeof *x);
-        at += n;
-        if (!l->last) in += bytes;
+        if (!l->last) message += bytes;
     }
     return DDP_OK;
 }
@@ -53716,10 +53375,10 @@ ddp_status ddp__samples_cross(ddp_pipe *p, const ddp__flow *l, int m, int sends,
 {
     const size_t batch = (size_t)p->samples.batch, part = n / batch, bytes = part * sizeof *x;
     const int bits = (int)p->edge.ratio;
-    float *change = p->samples.change;
+    float *change = p->select.value;
 
     for (int i = 0; i < p->samples.batch; i++, x += part) {
-        float *last = l->last + (size_t)p->samples.now[m * p->samples.batch + i] * l->values + at / batch;
+        float *last = l->last + (size_t)p->samples.id[m * p->samples.batch + i] * l->values + at / batch;
         size_t bad;
         if (ddp__sample_is_whole(p, m, i)) {
             if (sends) memcpy(*message, x, bytes);
@@ -53759,6 +53418,7 @@ int ddp_pipe_samples(ddp_pipe *p, int m, const long *id)
             return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_samples: sample %ld in micro-batch %d; they are 0..%ld, by samples "
                                   "of ddp_pipe_config", id[i], m, s->count - 1);
         s->id[m * s->batch + i] = id[i];
+        s->fresh[m * s->batch + i] = DDP__NAMED;
     }
     return 0;
 }
@@ -53770,17 +53430,15 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
 
     if (!s->id) return DDP_OK;
     for (int i = 0; i < all; i++)
-        if (s->id[i] < 0)
+        if (s->fresh[i] != DDP__NAMED)
             return ddp__fail(&p->d->host.error, DDP_USAGE, "edge wire aq: the samples of micro-batch %d have no names: call "
                              "ddp_pipe_samples for each one before every step", i / s->batch);
     if (p->d->step > 0 && !p->lanes.steps && !p->lanes.warm)
         ddp__log(&p->d->host.log, DDP_LOG_INFO, "stage %d: edge wire aq begins anew at step %ld: each sample crosses as float32 "
                  "once more", p->stage, p->d->step);
     for (int i = 0; i < all; i++) {
-        s->now[i] = s->id[i];
-        s->id[i] = -1;
-        s->fresh[i] = (char)!s->seen[s->now[i]];
-        s->seen[s->now[i]] = 1;
+        s->fresh[i] = (char)!s->seen[s->id[i]];
+        s->seen[s->id[i]] = 1;
     }
     return DDP_OK;
 }
@@ -53804,9 +53462,10 @@ int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)
     return l->last != NULL;
 }
 
-static ddp_status ddp__samples_check(const ddp_pipe *p, ddp_error *err)
+ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
 {
-    const ddp__samples *s = &p->samples;
+    ddp__samples *s = &p->samples;
+    size_t names;
 
     if (p->d->keeper)
         return ddp__fail(err, DDP_UNSUPPORTED, "edge wire aq:%g in ddp_launch_pipelines: where ranks are lost nobody has what "
@@ -53821,23 +53480,13 @@ static ddp_status ddp__samples_check(const ddp_pipe *p, ddp_error *err)
                              "of the %d samples of a micro-batch: cut elsewhere, or choose int8", p->edge.ratio, n->op->name, i,
                              n->spec.out.dims ? n->spec.out.dim[0] : 0L, s->batch);
     }
-    return DDP_OK;
-}
-
-ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
-{
-    ddp__samples *s = &p->samples;
-    const size_t names = (size_t)p->micro_batches * (size_t)(s->batch > 0 ? s->batch : 0);
-
-    DDP__TRY(ddp__samples_check(p, err));
+    names = (size_t)p->micro_batches * (size_t)s->batch;
     if (ddp__samples_take(p, (double)s->count)) {
-        s->id = (long *)ddp__calloc(2 * names, sizeof *s->id);
+        s->id = (long *)ddp__calloc(names, sizeof *s->id);
         s->seen = (char *)ddp__calloc((size_t)s->count + names, 1);
     }
     if (!s->id || !s->seen) return ddp__samples_memory(p, err);
-    s->now = s->id + names;
     s->fresh = s->seen + s->count;
-    for (size_t i = 0; i < names; i++) s->id[i] = -1;
     return DDP_OK;
 }
 
@@ -53867,7 +53516,8 @@ static void ddp__crossings(const ddp_graph *g, int stages, double *floats)
     }
 }
 
-/* As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike; 0: no limit.
+ * As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
 static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
 {
     const int S = p->stages, world = p->d->world;
@@ -53880,9 +53530,11 @@ static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
     own[S] = l->own.rate;
     for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, own[S]);
     s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
-    for (int i = 0; s == DDP_OK && i < world; i++)
-        for (int to = 0; to < S; to++)
-            rate[i * S + to] = ddp__slower(told[p->rank_of[i] * (S + 1) + to], told[p->rank_of[i - i % S + to] * (S + 1) + S]);
+    for (int i = 0; i < world * S; i++) {
+        double *r = &rate[i % (S * S)];
+        *r = ddp__slower(*r, told[p->rank_of[i / S] * (S + 1) + i % S]);
+        *r = ddp__slower(*r, told[p->rank_of[i / S / S * S + i % S] * (S + 1) + S]);
+    }
     DDP_FREE(told);
     return s;
 }
@@ -53893,59 +53545,39 @@ static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
     const int S = p->stages, world = p->d->world;
     ddp_probe_result r;
 
-    for (int i = 0; i < world * S; i++) rate[i] = 1;
+    for (int at = 0; at < S * S && p->d->cfg.deterministic; at++) rate[at] = 1;
     if (p->d->cfg.deterministic) return DDP_OK;
     if (ddp_probe(p->d, &r)) return err->code;
-    for (int i = 0; i < world; i++)
-        for (int to = 0; to < S; to++)
-            if (to != i % S) rate[i * S + to] = r.pair[p->rank_of[i] * world + p->rank_of[i - i % S + to]].rate;
+    for (int i = 0; i < world * S; i++)
+        rate[i % (S * S)] = ddp__slower(rate[i % (S * S)],
+                                        r.pair[p->rank_of[i / S] * world + p->rank_of[i / S / S * S + i % S]].rate);
     ddp_probe_free(&r);
-    return DDP_OK;
-}
-
-/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike. */
-static ddp_status ddp__adapt(const ddp_pipe *p, const double *floats, const double *rate, double *time, size_t *count,
-                             ddp_link_compression *each, double *ratio, ddp_error *err)
-{
-    const int S = p->stages;
-    ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
-    int links = 0;
-
-    for (int at = 0; at < S * S; at++) {
-        double slowest = 0;
-        if (!(floats[at] > 0)) continue;
-        for (int r = 0; r < p->d->world / S; r++)
-            slowest = ddp__slower(slowest, rate[(r * S + at / S) * S + at % S]);
-        count[links] = (size_t)floats[at];
-        time[links++] = slowest > 0 ? 4 * floats[at] / slowest : 0;
-    }
-    if (!links) return DDP_OK;
-    DDP__TRY(ddp_adatopk(time, count, links, &o, each, err));
-    links = 0;
-    for (int at = 0; at < S * S; at++)
-        if (floats[at] > 0) ratio[at] = each[links++].ratio;
     return DDP_OK;
 }
 
 ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 {
-    const size_t S = (size_t)p->stages, n = S * S;
-    double *floats = (double *)ddp__calloc(2 * n, sizeof *floats);
-    double *rate = (double *)ddp__calloc((size_t)p->d->world * S, sizeof *rate);
-    size_t *count = (size_t *)ddp__calloc(n, sizeof *count);
-    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(n, sizeof *each);
+    const size_t links = (size_t)p->stages * (size_t)p->stages;
+    const ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
+    double *floats = (double *)ddp__calloc(2 * links, sizeof *floats), *time = floats ? floats + links : NULL;
+    size_t *count = (size_t *)ddp__calloc(links, sizeof *count);
+    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(links, sizeof *each);
     ddp_status s = DDP_OK;
 
-    if (!floats || !rate || !count || !each)
+    if (!floats || !count || !each)
         s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
-    if (s == DDP_OK)
-        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
-    if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
-    if (floats) DDP_FREE(floats);
-    if (rate) DDP_FREE(rate);
-    if (count) DDP_FREE(count);
-    if (each) DDP_FREE(each);
+    if (s == DDP_OK) /* rates, of which times follow */
+        s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err) : ddp__rates_measured(p, time, err);
+    for (size_t at = 0; s == DDP_OK && at < links; at++) {
+        time[at] = time[at] > 0 ? 4 * floats[at] / time[at] : 0;
+        count[at] = floats[at] > 0 ? (size_t)floats[at] : 1; /* 1: nothing crosses, in no time */
+    }
+    if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
+    for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;
+    DDP_FREE(floats);
+    DDP_FREE(count);
+    DDP_FREE(each);
     return s;
 }
 
@@ -54144,22 +53776,21 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
 {
     const int world = p->d->world;
-    int *at = (int *)ddp__calloc((size_t)world, sizeof *at);
-    ddp_status s = DDP_OK;
+    int *at; /* how often a rank stands, behind the list */
 
-    p->rank_of = (int *)ddp__calloc((size_t)world, sizeof *p->rank_of);
-    if (!at || !p->rank_of) s = ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
-    for (int i = 0; s == DDP_OK && i < world; i++) {
+    p->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *p->rank_of);
+    if (!p->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
+    at = p->rank_of + world;
+    for (int i = 0; i < world; i++) {
         const int r = rank_of ? rank_of[i] : i;
         if (r < 0 || r >= world || at[r]++)
-            s = ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands once",
-                          r, i % p->stages, i / p->stages, world);
-        else p->rank_of[i] = r;
+            return ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands "
+                             "once", r, i % p->stages, i / p->stages, world);
+        p->rank_of[i] = r;
         if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
     }
-    if (s == DDP_OK) ddp__pipe_names(p);
-    if (at) DDP_FREE(at);
-    return s;
+    ddp__pipe_names(p);
+    return DDP_OK;
 }
 
 /* All ranks make all groups, of ranks that rise: those of each stage, then those of each pipeline. */
@@ -54202,38 +53833,28 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     return 1;
 }
 
-/* The bytes of the arena number i. */
-static size_t ddp__pipe_arena(const ddp_pipe *p, int i)
+/* Of what the micro-batches hold, then what every pass needs. */
+static size_t ddp__pipe_arena(const ddp_pipe *p)
 {
-    return p->g->plain.bytes[i < p->held ? DDP__ARENA_HELD : DDP__ARENA_PASS];
+    return (size_t)p->held * p->g->plain.bytes[DDP__ARENA_HELD] + p->g->plain.bytes[DDP__ARENA_PASS];
 }
 
 static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
 {
-    size_t bytes = (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN];
-
-    for (int i = 0; i <= p->held; i++) bytes += ddp__pipe_arena(p, i);
-    return bytes;
+    return (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN] + ddp__pipe_arena(p);
 }
 
 size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) + (size_t)p->samples.bytes : 0; }
 
-/* As ddp_graph_build refuses what is sure not to fit; owned.bytes are the parameters by now. */
-static int ddp__states_fit(const ddp_pipe *p, int states)
-{
-    const double total = ddp__memory_total();
-
-    if (p->d->host.backend || p->d->host.allocator.alloc || !(total > 0)) return 1;
-    return p->g->owned.bytes + (double)ddp__pipe_bytes(p, states) <= total;
-}
-
-/* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
+/* 0: out of memory. One state more than is held: what comes next is received meanwhile. As ddp_graph_build does, what is
+ * sure not to fit is refused; owned.bytes are the parameters by now. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
+    const double total = p->d->host.backend || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
 
-    if (!ddp__states_fit(p, most)) return 0;
+    if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
     if (!p->task || !p->state) return 0;
@@ -54242,13 +53863,8 @@ static int ddp__states_open(ddp_pipe *p)
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
-    p->arena = (char **)ddp__calloc((size_t)p->held + 1, sizeof(char *));
-    for (int i = 0; p->arena && i <= p->held; i++) {
-        p->arena[i] = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p, i));
-        if (!p->arena[i] && ddp__pipe_arena(p, i)) return 0;
-    }
-    for (int i = 0; p->arena && i < p->states; i++) p->state[i]->arena[DDP__ARENA_PASS] = p->arena[p->held];
-    return p->arena != NULL;
+    p->arena = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p));
+    return p->arena || !ddp__pipe_arena(p);
 }
 
 /* ---- opening and closing ---- */
@@ -54260,7 +53876,6 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
     if (g->host != &d->host) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
-    if (ddp_graph_error(g)->code) return ddp__fail(err, ddp_graph_error(g)->code, "%s", ddp_graph_error(g)->msg);
     if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 || !loss->has_gradient)
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
     if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
@@ -54354,9 +53969,7 @@ void ddp_pipe_close(ddp_pipe *p)
     ddp__edges_close(p);
     ddp__wires_close(p);
     ddp__tied_close(p);
-    for (int i = 0; p->arena && i <= p->held; i++)
-        ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
-    if (p->arena) DDP_FREE((void *)p->arena);
+    ddp__host_release(&p->d->host, p->arena, ddp__pipe_arena(p));
     ddp__lanes_close(p);
     ddp__shares_close(p);
     if (p->state) DDP_FREE((void *)p->state);
@@ -54382,27 +53995,18 @@ ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes
 
 /* ---- the norm: each stage goes on from the sum of the stage before it ---- */
 
-static ddp_status ddp__norm_before(void *user, double *squares, ddp_error *err)
+static ddp_status ddp__norm_pass(void *user, int after, double *squares)
 {
     ddp_pipe *p = (ddp_pipe *)user;
 
-    (void)err; /* the context's own */
-    return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
-}
-
-static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
-{
-    ddp_pipe *p = (ddp_pipe *)user;
-
-    (void)err;
+    if (!after) return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
     if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
     return ddp__word_exchange(p, DDP_BROADCAST, p->stages - 1, squares, sizeof *squares);
 }
 
 void ddp__pipe_clips(ddp_pipe *p)
 {
-    p->d->norm.before = ddp__norm_before;
-    p->d->norm.after = ddp__norm_after;
+    p->d->norm.pass = ddp__norm_pass;
     p->d->norm.user = p;
 }
 
@@ -54504,18 +54108,11 @@ static ddp_status ddp__export_pass(void *user, int stage, const float *data, siz
     return DDP_OK;
 }
 
-/* All of the pipeline that has rank 0; the last word says that the file is there. */
-static ddp_status ddp__pipe_export(ddp__export *x, const char *path, ddp_error *err)
-{
-    char done = 1;
-
-    DDP__TRY(ddp__weights_save(x->p->g, path, ddp__export_pass, x, x->p->stage == x->home, err));
-    return x->p->stages == 1 ? DDP_OK : ddp__word_exchange(x->p, DDP_BROADCAST, x->home, &done, 1);
-}
-
+/* All of the pipeline that has rank 0. */
 int ddp_pipe_export(ddp_pipe *p, const char *path)
 {
     ddp__export x = {p, -1, NULL};
+    char done = 1;
     ddp_status s;
 
     if (!p) return (int)DDP_ARG;
@@ -54525,9 +54122,10 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
         if (ddp__pipe_rank(p, i) == 0) x.home = i;
     if (x.home < 0) return 0;
     x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
-    s = x.part ? ddp__pipe_export(&x, path, &p->d->host.error)
+    s = x.part ? ddp__weights_save(p->g, path, ddp__export_pass, &x, p->stage == x.home, &p->d->host.error)
                : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
-    if (x.part) DDP_FREE(x.part);
+    DDP_FREE(x.part);
+    if (s == DDP_OK && p->stages > 1) s = ddp__word_exchange(p, DDP_BROADCAST, x.home, &done, 1); /* the file is there */
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
@@ -54690,8 +54288,7 @@ static int ddp__stages_index(const ddp__json *v, int most)
 static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, int world, ddp_pipe_layout *l, ddp_error *err)
 {
     const ddp__json *assign = ddp__json_get(plan, "assign"), *row, *v;
-    int *used, at = 0;
-    ddp_status s = DDP_OK;
+    int *used, at = 0; /* used: devices, behind the list */
 
     if (!assign || assign->kind != DDP__JSON_ARRAY || !assign->first || assign->first->kind != DDP__JSON_ARRAY)
         return ddp__fail(err, DDP_FORMAT, "%s has no list \"assign\" of pipelines: a file of `plan place --json FILE` is "
@@ -54702,23 +54299,22 @@ static ddp_status ddp__stages_assign(const char *path, const ddp__json *plan, in
                          assign->count * assign->first->count, world);
     l->pipelines = (int)assign->count;
     l->stages = (int)assign->first->count;
-    l->rank_of = (int *)ddp__calloc((size_t)world, sizeof *l->rank_of);
-    used = (int *)ddp__calloc((size_t)world, sizeof *used);
-    if (!l->rank_of || !used) s = ddp__fail(err, DDP_MEMORY, "out of memory for a placement of %d devices", world);
-    for (row = assign->first; s == DDP_OK && row; row = row->next) {
+    l->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *l->rank_of);
+    if (!l->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for a placement of %d devices", world);
+    used = l->rank_of + world;
+    for (row = assign->first; row; row = row->next) {
         if (row->kind != DDP__JSON_ARRAY || row->count != l->stages)
-            s = ddp__fail(err, DDP_FORMAT, "%s: pipeline %d has another number of stages than pipeline 0, which has %d", path,
-                          at / l->stages, l->stages);
-        for (v = row->first; s == DDP_OK && v; v = v->next) {
+            return ddp__fail(err, DDP_FORMAT, "%s: pipeline %d has another number of stages than pipeline 0, which has %d",
+                             path, at / l->stages, l->stages);
+        for (v = row->first; v; v = v->next) {
             const int device = ddp__stages_index(v, world - 1);
             if (device < 0 || used[device]++)
-                s = ddp__fail(err, DDP_ARG, "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d stands "
-                              "once", path, at % l->stages, at / l->stages, world - 1);
-            else l->rank_of[at++] = device;
+                return ddp__fail(err, DDP_ARG, "%s: stage %d of pipeline %d is not on a device of its own: each of 0..%d "
+                                 "stands once", path, at % l->stages, at / l->stages, world - 1);
+            l->rank_of[at++] = device;
         }
     }
-    if (used) DDP_FREE(used);
-    return s;
+    return DDP_OK;
 }
 
 /* ---- cuts ---- */
@@ -54898,17 +54494,10 @@ void ddp_pipe_layout_free(ddp_pipe_layout *l)
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
+    const ddp__cut_span next = {unit, buffers, from, at, n};
 
-    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) {
-        s->count += n;
-        return;
-    }
-    s = &c->span[c->spans++];
-    s->unit = unit;
-    s->buffers = buffers;
-    s->from = from;
-    s->at = at;
-    s->count = n;
+    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) s->count += n;
+    else c->span[c->spans++] = next;
 }
 
 static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
@@ -55067,13 +54656,12 @@ static ddp_status ddp__elsewhere_shape(ddp_op_spec *s, ddp_error *err)
 static void ddp__elsewhere(const ddp_op_call *c) { (void)c; }
 
 /* The kernel by name; one that only others run may be missing. */
-static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *stands_in, ddp_error *err)
+static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, ddp_error *err)
 {
     const ddp_op *known = ddp__op_find(g, o->op);
 
     if (!known && !strcmp(o->op, ddp__variable.name)) known = &ddp__variable, ddp_register_op(g, known);
-    *stands_in = !known || known->shape == ddp__elsewhere_shape;
-    if (!*stands_in) return DDP_OK;
+    if (known && known->shape != ddp__elsewhere_shape) return DDP_OK;
     if ((j->node >= 0 && o->node == j->node) || o->shape.dims < 0 || o->params < 0)
         return ddp__fail(err, DDP_UNSUPPORTED, "operator %s is of kind %s, which this program does not know: register it "
                          "by that name with ddp_register_op (examples/compnode/compnode.c shows how)", o->name, o->op);
@@ -55131,20 +54719,22 @@ static ddp_status ddp__job_node(ddp_job *j, ddp_graph *g, int i, ddp_error *err)
 {
     ddp_job_op *o = &j->op[i];
     ddp_node *args[DDP_OP_INPUTS], *n;
-    int stands_in = 0;
 
     if (o->type == DDP_JOB_PLACEHOLDER) {
         n = ddp_input_shape(g, o->name, o->dtype, &o->shape);
     } else {
         DDP__TRY(ddp__job_layer(j, g, o, err));
-        DDP__TRY(ddp__job_kernel(j, g, o, &stands_in, err));
+        DDP__TRY(ddp__job_kernel(j, g, o, err));
         for (int k = 0; k < o->arg_count; k++) args[k] = g->node[o->args[k]];
         n = ddp_apply(g, o->op, o->arg_count, args, DDP_OP_ARGS, o->attribute, o->tied >= 0 ? g->node[o->tied] : NULL);
     }
     if (!n) return ddp__fail(err, g->error.code, "operator %.60s: %.400s", o->name, g->error.msg);
-    if (stands_in) ddp__job_stand_in(g, n, o);
-    else if (n->op) DDP__TRY(ddp__job_agree(g, n, o, err));
-    if (!stands_in) ddp__job_fill(o, n, i == j->loss);
+    if (n->op && n->op->shape == ddp__elsewhere_shape) {
+        ddp__job_stand_in(g, n, o);
+        return DDP_OK;
+    }
+    if (n->op) DDP__TRY(ddp__job_agree(g, n, o, err));
+    ddp__job_fill(o, n, i == j->loss);
     return DDP_OK;
 }
 
@@ -55834,7 +55424,6 @@ typedef struct ddp__shrink {
     int            replicas, was; /* whole pipelines, of the world before; -1: there was none */
     int            place;     /* in the next world, -1: not in it */
     int            first;     /* rank of the outer that comes first in the next */
-    int            worlds;    /* so far */
     ddp__hub      *hub;
     int            listen_fd;
     ddp_error      why, lost; /* that ended the last world, and the one before */
@@ -55917,7 +55506,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
     c.world = s->replicas * s->run->stages;
     c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
-    if (s->worlds) {
+    if (s->was >= 0) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
         c.overwrite = 1;     /* this run's own checkpoints */
     }
@@ -55974,7 +55563,6 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         DDP__TRY(ddp__shrink_meet(s, &again, err));
         if (s->place < 0) return DDP_OK;
         s->was = s->replicas;
-        s->worlds++;
         ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
                  s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
         s->lost = s->why;
@@ -56029,23 +55617,12 @@ static int ddp__survive(ddp_ctx *outer, void *user)
 
 /* ---- the call ---- */
 
-/* Whether the training's settings are any, and a world of fewer can take over what a rank has. */
-static ddp_status ddp__survival_settings(const ddp__survival *run, ddp_error *err)
-{
-    ddp_config c;
-    ddp_strategy_ops ops;
-
-    DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
-    ddp__config_free(&c);
-    if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
-    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
-                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
-                     ops.name);
-}
-
+/* The training's settings are any, and a world of fewer can take over what a rank has. */
 static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 {
     const int micro_batches = run->cfg.micro_batches, replicas = run->cfg.world / (run->stages > 0 ? run->stages : 1);
+    ddp_config c;
+    ddp_strategy_ops ops;
 
     if (run->stages < 1 || run->cfg.world % run->stages)
         return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed", run->stages,
@@ -56063,7 +55640,12 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
         if (micro_batches * replicas % r)
             return ddp__fail(err, DDP_ARG, "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
                              "choose a multiple of %d", run->min_replicas, micro_batches, replicas, r, r);
-    return ddp__survival_settings(run, err);
+    DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
+    ddp__config_free(&c);
+    if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
+    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
+                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
+                     ops.name);
 }
 
 /* The elastic world has the training's ranks and ways to them, and no link to emulate. */
@@ -56137,32 +55719,18 @@ DDP_LIB ddp_status ddp__text_print(ddp__text *t, FILE *out, const char *what, dd
 
 /* ---- charts ---- */
 
-/* One line of a chart. Points whose x or y is not finite are stepped over. */
-typedef struct ddp__series {
-    const char   *name;  /* written at the end of the line; NULL = none */
-    int           style; /* classes "s<style % 8> r<style / 8>" */
-    const double *x, *y; /* [count] */
-    int           count;
-    const ddp_report_note *notes; /* [note_count], dashed lines across the chart that say their texts; but those on slow */
-    int           note_count;     /* ranks, which can be many */
-} ddp__series;
-
-typedef struct ddp__chart {
-    const char        *x_label, *y_label;
-    int                over;       /* lines are means over so many points, which stand behind them, pale; 1 = no means */
-    int                note_steps; /* notes stand at their steps, not at their times */
-    int                log_y;      /* decades; values <= 0 are stepped over */
-    const ddp__series *series;
-    int                count;
-} ddp__chart;
+typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
 DDP_LIB int ddp__note_marks(const ddp_report_note *note); /* 1: charts show it */
 
 /* The smallest of 1, 2, 5 x 10^k that cuts range into at most most parts; *decimals to print it. */
 DDP_LIB double ddp__tick_step(double range, int most, int *decimals);
 
-/* An <svg> of 540 x 300 with axes, grid and one path per series; x starts at 0. */
-DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp__chart *c);
+/* An <svg> of 540 x 300 with axes, grid, a path for each run and the name of its strategy at the end, and dashed lines
+ * across for the notes: the loss against time or bytes, or the divergence, in decades, against steps. x starts at 0;
+ * points that are not finite are stepped over. over: lines are means over so many steps, which stand behind them, pale;
+ * 1 = no means. */
+DDP_LIB void ddp__svg_chart(ddp__text *t, const ddp_report_data *d, ddp__curve what, int over);
 
 /* ---- lanes: spans sorted into rows, so that nothing in a row overlaps ---- */
 
@@ -56326,63 +55894,66 @@ double ddp__tick_step(double range, int most, int *decimals)
     return unit * (ratio > 5 ? 10 : ratio > 2 ? 5 : ratio > 1 ? 2 : 1);
 }
 
-typedef struct ddp__axes {
-    double x1, y0, y1; /* x runs from 0; y in decades if log_y */
-    int    log_y;
-} ddp__axes;
+typedef struct ddp__chart {
+    const ddp_report_data *d;
+    ddp__curve what;
+    int        log_y;      /* of the divergence: y0 and y1 in decades, values <= 0 are stepped over */
+    double     x1, y0, y1; /* bounds; x runs from 0 */
+} ddp__chart;
 
-static double ddp__axes_x(const ddp__axes *a, double x)
+static double ddp__chart_x(const ddp__chart *c, double x)
 {
-    return DDP__CHART_LEFT + x / a->x1 * (DDP__CHART_RIGHT - DDP__CHART_LEFT);
+    return DDP__CHART_LEFT + x / c->x1 * (DDP__CHART_RIGHT - DDP__CHART_LEFT);
 }
 
-static double ddp__axes_y(const ddp__axes *a, double y)
+static double ddp__chart_y(const ddp__chart *c, double y)
 {
-    double v = a->log_y ? log10(y) : y;
+    double v = c->log_y ? log10(y) : y;
 
-    return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
+    return DDP__CHART_TOP + (c->y1 - v) / (c->y1 - c->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-static int ddp__series_has(const ddp__series *s, int i, int log_y)
+/* The point of a run's step; 0: there is none to draw. */
+static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i, double *x, double *y)
 {
-    return fabs(s->x[i]) <= DBL_MAX && fabs(s->y[i]) <= DBL_MAX && (!log_y || s->y[i] > 0);
+    const ddp_report_step *s = &r->steps[i];
+
+    *x = c->what == DDP__CURVE_TIME ? s->time_s : c->log_y ? i + 1 : (double)s->bytes / 1e6;
+    *y = c->log_y ? s->divergence : s->loss;
+    return fabs(*x) <= DBL_MAX && fabs(*y) <= DBL_MAX && (!c->log_y || *y > 0);
 }
 
 /* Bounds over all points; 0 if there is none. */
-static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
+static int ddp__chart_fit(ddp__chart *c)
 {
     int any = 0;
-    double pad;
+    double pad, x, y;
 
-    memset(a, 0, sizeof *a);
-    a->log_y = c->log_y;
-    for (int k = 0; k < c->count; k++) {
-        for (int i = 0; i < c->series[k].count; i++) {
-            double y = c->series[k].y[i], x = c->series[k].x[i];
-            if (!ddp__series_has(&c->series[k], i, c->log_y)) continue;
+    for (const ddp_report_run *r = c->d->runs; r < c->d->runs + c->d->run_count; r++)
+        for (int i = 0; i < r->step_count; i++) {
+            if (!ddp__chart_point(c, r, i, &x, &y)) continue;
             if (c->log_y) y = log10(y);
-            if (x > a->x1) a->x1 = x;
-            if (!any || y < a->y0) a->y0 = y;
-            if (!any || y > a->y1) a->y1 = y;
+            if (x > c->x1) c->x1 = x;
+            if (!any || y < c->y0) c->y0 = y;
+            if (!any || y > c->y1) c->y1 = y;
             any = 1;
         }
-    }
-    if (!(a->x1 > 0)) a->x1 = 1;
-    pad = 0.05 * (a->y1 - a->y0);
-    if (!(pad > 0)) pad = fabs(a->y1) > 0 ? 0.1 * fabs(a->y1) : 1;
-    a->y0 -= pad;
-    a->y1 += pad;
+    if (!(c->x1 > 0)) c->x1 = 1;
+    pad = 0.05 * (c->y1 - c->y0);
+    if (!(pad > 0)) pad = fabs(c->y1) > 0 ? 0.1 * fabs(c->y1) : 1;
+    c->y0 -= pad;
+    c->y1 += pad;
     return any;
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__chart *c, double y, int digit, int exponent, int decimals)
 {
-    double at = ddp__axes_y(a, y);
+    double at = ddp__chart_y(c, y);
 
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
-    if (a->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
+    if (c->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
     else ddp__add_page(t, "@*</text>", decimals, y);
 }
 
@@ -56400,69 +55971,88 @@ static void ddp__svg_x_ticks(ddp__text *t, double left, double unit, double most
     }
 }
 
-static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+static void ddp__svg_axes(ddp__text *t, const ddp__chart *c)
 {
     static const int part[3] = {1, 2, 5};
-    const double high = a->y1 - a->y0;
+    const double high = c->y1 - c->y0;
     int decimals;
     const double step = ddp__tick_step(high, 6, &decimals);
 
-    for (double v = ceil(a->y0 / step); !a->log_y && v * step <= a->y1; v += 1)
-        ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
-    for (double k = floor(a->y0); a->log_y && k <= ceil(a->y1); k += floor(high / 8) + 1)
+    for (double v = ceil(c->y0 / step); !c->log_y && v * step <= c->y1; v += 1)
+        ddp__svg_y_tick(t, c, v * step, 0, 0, decimals);
+    for (double k = floor(c->y0); c->log_y && k <= ceil(c->y1); k += floor(high / 8) + 1)
         for (int i = 0; i < (high <= 2 ? 3 : 1); i++) {
             const double y = part[i] * pow(10, k);
-            if (log10(y) >= a->y0 && log10(y) <= a->y1) ddp__svg_y_tick(t, a, y, part[i], (int)k, 3);
+            if (log10(y) >= c->y0 && log10(y) <= c->y1) ddp__svg_y_tick(t, c, y, part[i], (int)k, 3);
         }
-    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / a->x1, a->x1, 6, DDP__CHART_TOP,
+    ddp__svg_x_ticks(t, DDP__CHART_LEFT, (DDP__CHART_RIGHT - DDP__CHART_LEFT) / c->x1, c->x1, 6, DDP__CHART_TOP,
                      DDP__CHART_BOTTOM, 16, "");
     ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
                      "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
                   DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
-                  c->x_label, c->y_label);
+                  c->log_y ? "step" : c->what == DDP__CURVE_TIME ? "seconds" : "MB sent by a worker",
+                  c->log_y ? "divergence (log scale)" : "loss");
 }
 
-static double ddp__series_mean(const ddp__series *s, int last, int over)
+/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
+ * there are more: 8 times the round, and the colour. */
+static int ddp__run_style(const ddp_report_data *d, int run)
+{
+    const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
+    int style = 0, is_first = 0;
+
+    for (int i = 0; i <= run; i++) {
+        is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
+        style += !is_first;
+    }
+    return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
+}
+
+/* Of the losses of so many steps, up to one. */
+static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
 {
     double sum = 0;
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (fabs(s->y[i]) <= DBL_MAX) sum += s->y[i], n++;
+        if (fabs(r->steps[i].loss) <= DBL_MAX) sum += r->steps[i].loss, n++;
     return sum / n;
 }
 
 /* One path, of means over so many points, 0: pale, of the points; *end_y is where it stops. A long series is thinned to
  * about a thousand points. */
-static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, int over, double *end_y)
+static int ddp__svg_line(ddp__text *t, const ddp__chart *c, int run, int over, double *end_y)
 {
-    int points = 0, stride = s->count / 1000 + 1;
+    const ddp_report_run *r = &c->d->runs[run];
+    const int stride = r->step_count / 1000 + 1, style = ddp__run_style(c->d, run);
+    int points = 0;
+    double x, y;
 
-    for (int i = 0; i < s->count; i++) {
-        if (!ddp__series_has(s, i, a->log_y)) continue;
-        if (points++ % stride && i != s->count - 1) continue;
+    for (int i = 0; i < r->step_count; i++) {
+        if (!ddp__chart_point(c, r, i, &x, &y)) continue;
+        if (points++ % stride && i != r->step_count - 1) continue;
         if (points == 1)
-            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", s->style % 8, s->style / 8);
-        *end_y = ddp__axes_y(a, ddp__series_mean(s, i, over ? over : 1));
-        ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
+            ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", over ? "line" : "faint", style % 8, style / 8);
+        *end_y = ddp__chart_y(c, over > 1 ? ddp__loss_mean(r, i, over) : y);
+        ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__chart_x(c, x), *end_y);
     }
-    if (points) ddp__add_page(t, s->name && over ? "\"><title>$</title></path>" : "\"></path>", s->name);
+    if (points) ddp__add_page(t, r->strategy && over ? "\"><title>$</title></path>" : "\"></path>", r->strategy);
     return points;
 }
 
 /* Names in the order of the ends of their lines, pushed apart so that none covers another. */
-static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_y, int *order)
+static void ddp__svg_names(ddp__text *t, const ddp_report_data *d, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
     int j, n = 0;
 
-    for (int i = 0; i < c->count; i++) {
-        if (!c->series[i].name || end_y[i] < 0) continue;
+    for (int i = 0; i < d->run_count; i++) {
+        if (!d->runs[i].strategy || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
         order[j] = i;
     }
     for (int i = 0; i < n; i++) {
-        const ddp__series *s = &c->series[order[i]];
+        const int style = ddp__run_style(d, order[i]);
         double y = end_y[order[i]];
         limit = DDP__CHART_BOTTOM - (double)(n - 1 - i) * DDP__CHART_NAME_H;
         if (y > limit) y = limit;
@@ -56470,8 +56060,8 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         floor_y = y;
         ddp__add_page(t, "<path class=\"line s%d r%d\" d=\"M%d @1h18\"/>"
                          "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
-                      s->style % 8, s->style / 8, DDP__CHART_RIGHT + 8, y, s->style % 8, DDP__CHART_RIGHT + 31, y + 4,
-                      s->name);
+                      style % 8, style / 8, DDP__CHART_RIGHT + 8, y, style % 8, DDP__CHART_RIGHT + 31, y + 4,
+                      d->runs[order[i]].strategy);
     }
 }
 
@@ -56480,34 +56070,34 @@ int ddp__note_marks(const ddp_report_note *note)
     return !note->kind || (strcmp(note->kind, "slow") && strcmp(note->kind, "even"));
 }
 
-static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
+static void ddp__svg_marks(ddp__text *t, const ddp__chart *c)
 {
-    for (int i = 0; i < c->count; i++)
-        for (int k = 0; k < c->series[i].note_count; k++) {
-            const ddp_report_note *note = &c->series[i].notes[k];
-            const double x = c->note_steps ? (double)note->step : note->time_s;
-            if (ddp__note_marks(note) && x >= 0 && x <= a->x1)
-                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, x),
+    for (const ddp_report_run *r = c->d->runs; r < c->d->runs + c->d->run_count; r++)
+        for (int k = 0; k < r->note_count && c->what != DDP__CURVE_BYTES; k++) {
+            const ddp_report_note *note = &r->notes[k];
+            const double x = c->log_y ? (double)note->step : note->time_s;
+            if (ddp__note_marks(note) && x >= 0 && x <= c->x1)
+                ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__chart_x(c, x),
                               DDP__CHART_TOP, DDP__CHART_BOTTOM, note->text);
         }
 }
 
-void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
+void ddp__svg_chart(ddp__text *t, const ddp_report_data *d, ddp__curve what, int over)
 {
-    double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
-    int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order);
-    ddp__axes a;
+    double *end_y = (double *)ddp__calloc((size_t)d->run_count, sizeof *end_y);
+    int *order = (int *)ddp__calloc((size_t)d->run_count, sizeof *order);
+    ddp__chart c = {d, what, what == DDP__CURVE_DIVERGENCE, 0, 0, 0};
 
     if (!end_y || !order) {
         t->failed = 1;
-    } else if (ddp__axes_fit(&a, c)) {
+    } else if (ddp__chart_fit(&c)) {
         ddp__text_addf(t, "<svg viewBox=\"0 0 %d %d\" role=\"img\">", DDP__CHART_W, DDP__CHART_H);
-        ddp__svg_axes(t, &a, c);
-        ddp__svg_marks(t, &a, c);
-        for (int i = 0; i < c->count && c->over > 1; i++) ddp__svg_line(t, &a, &c->series[i], 0, &end_y[i]);
-        for (int i = 0; i < c->count; i++)
-            if (!ddp__svg_line(t, &a, &c->series[i], c->over, &end_y[i])) end_y[i] = -1;
-        ddp__svg_names(t, c, end_y, order);
+        ddp__svg_axes(t, &c);
+        ddp__svg_marks(t, &c);
+        for (int i = 0; i < d->run_count && over > 1; i++) ddp__svg_line(t, &c, i, 0, &end_y[i]);
+        for (int i = 0; i < d->run_count; i++)
+            if (!ddp__svg_line(t, &c, i, over, &end_y[i])) end_y[i] = -1;
+        ddp__svg_names(t, d, end_y, order);
         ddp__text_addf(t, "</svg>\n");
     } else {
         ddp__text_addf(t, "<p class=\"note\">Nothing was measured.</p>\n");
@@ -56589,17 +56179,6 @@ typedef struct ddp__swim {
 
 static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
 
-static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
-{
-    ddp__add_page(t, "<title>%s", ddp_span_kind_name(s->kind));
-    if (s->layer >= 0 && s->layer < d->layer_count && d->layers[s->layer].name)
-        ddp__add_page(t, " $", d->layers[s->layer].name);
-    else if (s->layer >= 0) ddp__add_page(t, " layer %d", s->layer);
-    ddp__add_page(t, ", step %ld: @3 ms", s->step, (s->end_s - s->begin_s) * 1e3);
-    if (s->bytes > 0) ddp__add_page(t, ", @3 MB", (double)s->bytes / 1e6);
-    ddp__add_page(t, "</title>");
-}
-
 static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m,
                            const ddp__lane *lane, double top, double height)
 {
@@ -56610,8 +56189,13 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
         ddp__add_page(t, "<rect class=\"k%d\" x=\"@2\" y=\"@1\" width=\"@2\" height=\"@1\">",
                       (int)s->kind, x, top + row_h * lane->items[i].row, w > 0.3 ? w : 0.3, row_h);
-        ddp__swim_title(t, d, s);
-        ddp__add_page(t, "</rect>");
+        ddp__add_page(t, "<title>%s", ddp_span_kind_name(s->kind));
+        if (s->layer >= 0 && s->layer < d->layer_count && d->layers[s->layer].name)
+            ddp__add_page(t, " $", d->layers[s->layer].name);
+        else if (s->layer >= 0) ddp__add_page(t, " layer %d", s->layer);
+        ddp__add_page(t, ", step %ld: @3 ms", s->step, (s->end_s - s->begin_s) * 1e3);
+        if (s->bytes > 0) ddp__add_page(t, ", @3 MB", (double)s->bytes / 1e6);
+        ddp__add_page(t, "</title></rect>");
     }
     ddp__add_page(t, "\n");
 }
@@ -56669,8 +56253,7 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
 /* Steps of pipelines as pictures: per stage three lanes, receiving above, computing, sending below. */
 
 static const double ddp__stages_left = 96, ddp__stages_width = 1080, ddp__stages_lane = 18, ddp__stages_thin = 5;
-
-static double ddp__stages_row(void) { return ddp__stages_lane + 2 * ddp__stages_thin + 6; }
+static const double ddp__stages_row = 34; /* three lanes, and room */
 
 static const char *ddp__stages_colour(const ddp_pipeline_slot *s)
 {
@@ -56698,7 +56281,7 @@ static void ddp__stages_time(ddp__text *t, double seconds)
 static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const ddp_pipeline_slot *s, double scale, double top)
 {
     const double begin = s->begin_s - p->begin_s, x = ddp__stages_left + begin * scale, w = (s->end_s - s->begin_s) * scale;
-    const double y = top + s->stage * ddp__stages_row() +
+    const double y = top + s->stage * ddp__stages_row +
                      (s->boundary < 0 ? ddp__stages_thin : s->task.kind == DDP_TASK_SEND ? ddp__stages_thin + ddp__stages_lane : 0);
 
     if (!(w > 0) || s->stage < 0 || s->stage >= p->stages) return;
@@ -56713,22 +56296,15 @@ static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const d
         ddp__add_page(t, "<text x=\"^1\" y=\"^1\" class=\"in\">%d</text>\n", x + w / 2, y + 13, s->task.micro_batch);
 }
 
-static void ddp__stages_draw(ddp__text *t, const ddp_report_pipeline *p, double scale, double top)
-{
-    for (int i = 0; i < p->stages; i++)
-        ddp__add_page(t, "<text x=\"^0\" y=\"^1\" class=\"end small\">stage %d</text>\n", ddp__stages_left - 8,
-                      top + i * ddp__stages_row() + ddp__stages_thin + 13, i);
-    for (int i = 0; i < p->slots; i++) ddp__stages_slot(t, p, &p->slot[i], scale, top);
-}
-
 void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count)
 {
-    double longest = 0, height = 30, top = 24;
+    double longest = 0, height = 30, top = 24, scale;
 
     for (int i = 0; i < count; i++) {
         longest = fmax(longest, p[i].step_s);
-        height += p[i].stages * ddp__stages_row() + 34;
+        height += p[i].stages * ddp__stages_row + 34;
     }
+    scale = (ddp__stages_width - ddp__stages_left - 20) / (longest > 0 ? longest : 1);
     ddp__add_page(t, "<svg%s class=\"stages\" role=\"img\" width=\"^0\" height=\"^0\" "
                      "viewBox=\"0 0 ^0 ^0\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
                      "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages .end{text-anchor:end}"
@@ -56741,8 +56317,12 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
         ddp__add_page(t, "<text x=\"12\" y=\"^1\"><tspan font-weight=\"bold\">$</tspan>: ", top + 14, p[i].name);
         ddp__stages_time(t, p[i].step_s);
         ddp__add_page(t, ", bubble ^1 %%</text>\n", p[i].bubble_pct);
-        ddp__stages_draw(t, &p[i], (ddp__stages_width - ddp__stages_left - 20) / (longest > 0 ? longest : 1), top + 22);
-        top += p[i].stages * ddp__stages_row() + 34;
+        top += 22;
+        for (int k = 0; k < p[i].stages; k++)
+            ddp__add_page(t, "<text x=\"^0\" y=\"^1\" class=\"end small\">stage %d</text>\n", ddp__stages_left - 8,
+                          top + k * ddp__stages_row + ddp__stages_thin + 13, k);
+        for (int k = 0; k < p[i].slots; k++) ddp__stages_slot(t, &p[i], &p[i].slot[k], scale, top);
+        top += p[i].stages * ddp__stages_row + 12;
     }
     ddp__add_page(t, "</svg>\n");
 }
@@ -56841,31 +56421,22 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
 {
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "predicted", "vs ",
                                                               "s to loss", "MB sent", "hidden %", "final loss"};
-    double ratio;
+    static const int decimals[DDP__SUMMARY_COLUMNS] = {0, -1, -1, 2, 1, -1, 1, 4}; /* -1: 2 below 10, else 1 */
+    double value[DDP__SUMMARY_COLUMNS], v;
 
-    if (!r) {
-        ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
-        return;
-    }
-    switch (column) {
-    case 0: ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-"); break;
-    case 1: ddp__add_fixed(t, r->step_ms, r->step_ms < 10 ? 2 : 1); break;
-    case 2:
-        ratio = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
-        ddp__add_fixed(t, ratio, ratio < 10 ? 2 : 1);
-        break;
-    case 3:
-        ratio = ddp__summary_ratio(d, r);
-        ddp__add_page(t, ratio > 0 ? "^2x" : "^2", ratio);
-        break;
-    case 4: ddp__add_fixed(t, r->time_to_loss_s, 1); break;
-    case 5:
-        ratio = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
-        ddp__add_fixed(t, ratio, r->bytes_sent < 10000000 ? 2 : 1);
-        break;
-    case 6: ddp__add_fixed(t, r->hidden_pct, 1); break;
-    default: ddp__add_fixed(t, r->final_loss, 4); break;
-    }
+    if (!r) ddp__text_addf(t, "%s%s", heading[column], column == 3 ? ddp_strategy_name(DDP_SSGD) : "");
+    else if (column == 0) ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
+    if (!r || column == 0) return;
+    value[1] = r->step_ms;
+    value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
+    value[3] = ddp__summary_ratio(d, r);
+    value[4] = r->time_to_loss_s;
+    value[5] = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
+    value[6] = r->hidden_pct;
+    value[7] = r->final_loss;
+    v = value[column];
+    ddp__add_fixed(t, v, decimals[column] >= 0 ? decimals[column] : v < 10 ? 2 : 1);
+    if (column == 3 && v > 0) ddp__text_addf(t, "x");
 }
 
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
@@ -56908,7 +56479,6 @@ struct ddp_jsonl {
     ddp_error error;  /* the first one */
     int       depth;  /* open values; 0 = between two lines */
     char      closer[DDP__JSONL_DEPTH + 1];
-    int       any[DDP__JSONL_DEPTH + 1]; /* that value has a member already */
 };
 
 static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
@@ -56968,8 +56538,7 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 {
     if (!j || j->error.code || j->depth < 1) return 0;
-    if (j->any[j->depth]) ddp__text_add(&j->line, ",", 1);
-    j->any[j->depth] = 1;
+    if (j->line.size && !strchr("{[", j->line.data[j->line.size - 1])) ddp__text_add(&j->line, ",", 1);
     if (j->closer[j->depth] == '}') {
         ddp__json_string(&j->line, key ? key : "");
         ddp__text_add(&j->line, ":", 1);
@@ -56987,7 +56556,6 @@ static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
     ddp__text_add(&j->line, &opener, 1);
     j->depth++;
     j->closer[j->depth] = closer;
-    j->any[j->depth] = 0;
 }
 
 void ddp_jsonl_event(ddp_jsonl *j, const char *name)
@@ -57188,7 +56756,7 @@ typedef struct ddp__pm_rank {
     int present;
     ddp__pm_op *op;  /* [ops] */
     int ops; /* room is for the next power of two */
-    long begun, oldest; /* collectives submitted; the first that is not forgotten */
+    long begun;      /* collectives submitted */
     long told;       /* what others heard of one without a dump: begun; -1 = nothing */
     char error[DDP_ERROR_TEXT];
 } ddp__pm_rank;
@@ -57238,7 +56806,6 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     *rank = &pm->rank[(int)number];
     if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
-    (*rank)->oldest = -1;
     v = ddp__json_get(v, "error");
     snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
@@ -57272,9 +56839,7 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     else
         snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
                  layer ? layer : values);
-    if (o->peer >= 0) return DDP_OK;
-    if (o->sequence >= r->begun) r->begun = o->sequence + 1;
-    if (r->oldest < 0 || o->sequence < r->oldest) r->oldest = o->sequence;
+    if (o->peer < 0 && o->sequence >= r->begun) r->begun = o->sequence + 1;
     return DDP_OK;
 }
 
@@ -57403,8 +56968,6 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
     char who[160], others[160];
 
     if (!o) return 0;
-    memset(flag, 0, (size_t)pm->world);
-    memset(waits, 0, (size_t)pm->world);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_rank *x = &pm->rank[r];
         const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
@@ -57526,16 +57089,6 @@ static void ddp__perfetto_event(ddp__perfetto *p, long tid, const char *kind, do
     ddp__json_string(&p->text, name);
 }
 
-static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
-{
-    const char *kind = ddp_span_kind_name(s->kind);
-    const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
-
-    ddp__perfetto_event(p, tid, kind, s->begin_s, s->end_s, layer ? layer : kind);
-    ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
-                   s->step, s->layer, s->bytes);
-}
-
 /* One lane of a worker, as many threads as it has rows. */
 static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, unsigned kinds, const char *name)
 {
@@ -57547,7 +57100,14 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
         ddp__perfetto_name(p, "thread", p->next_tid + row, numbered, p->next_tid + row);
     }
-    for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (int i = 0; i < lane.count; i++) {
+        const ddp_span *s = &lane.items[i].span;
+        const char *kind = ddp_span_kind_name(s->kind);
+        const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
+        ddp__perfetto_event(p, p->next_tid + lane.items[i].row, kind, s->begin_s, s->end_s, layer ? layer : kind);
+        ddp__text_addf(&p->text, ",\"args\":{\"kind\":\"%s\",\"step\":%ld,\"layer\":%d,\"bytes\":%" PRId64 "}}", kind,
+                       s->step, s->layer, s->bytes);
+    }
     p->next_tid += lane.rows;
     DDP_FREE(lane.items);
 }
@@ -57794,17 +57354,13 @@ static int ddp__run_pipelines(const ddp_report_run *r)
     return most;
 }
 
-/* One of them; *out's slots are what is returned and DDP_FREE frees; NULL: out of memory. */
-static ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
+/* One of them; its slots go to slot. */
+static void ddp__run_pipeline(const ddp_report_run *r, int number, ddp_pipeline_slot *slot, ddp_report_pipeline *out)
 {
-    size_t room = 1;
-    ddp_pipeline_slot *slot;
     double busy = 0, end = 0;
 
     memset(out, 0, sizeof *out);
-    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
-    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
-    for (int w = 0; slot && w < r->worker_count; w++)
+    for (int w = 0; w < r->worker_count; w++)
         for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++)
             slot[out->slots++] = r->workers[w].slot[i];
     out->slot = slot;
@@ -57818,106 +57374,41 @@ static ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number,
     }
     out->step_s = end - out->begin_s;
     if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
-    return slot;
 }
 
 static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
 {
     const int all = ddp__run_pipelines(r), shown = all < DDP__PIPELINES_SHOWN ? all : DDP__PIPELINES_SHOWN;
     ddp_report_pipeline p[DDP__PIPELINES_SHOWN];
-    ddp_pipeline_slot *slot[DDP__PIPELINES_SHOWN];
+    ddp_pipeline_slot *slot, *at;
     char name[DDP__PIPELINES_SHOWN][80];
+    size_t room = 0;
 
     if (!all) return;
-    memset(p, 0, sizeof p);
+    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
+    slot = at = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
+    if (!slot) t->failed = 1;
     ddp__text_addf(t, "<h2>A step of the pipeline</h2>\n");
-    for (int i = 0; i < shown; i++) {
-        slot[i] = ddp__run_pipeline(r, i, &p[i]);
-        if (!slot[i]) t->failed = 1;
+    for (int i = 0; i < shown && slot; i++) {
+        ddp__run_pipeline(r, i, at, &p[i]);
+        at += p[i].slots;
         snprintf(name[i], sizeof name[i], "%.20s, %d stages, pipeline %d of %d", r->schedule, r->stages, i, all);
         p[i].name = name[i];
     }
-    ddp__svg_stages(t, "", p, shown);
-    for (int i = 0; i < shown; i++)
-        if (slot[i]) DDP_FREE(slot[i]);
+    if (slot) ddp__svg_stages(t, "", p, shown);
+    DDP_FREE(slot);
 }
 
 /* ---- charts ---- */
 
-typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
-
-/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
- * there are more: 8 times the round, and the colour. */
-static int ddp__html_style(const ddp_report_data *d, int run)
-{
-    const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
-    int style = 0, is_first = 0;
-
-    for (int i = 0; i <= run; i++) {
-        is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
-        style += !is_first;
-    }
-    return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
-}
-
-/* Over how many steps losses are averaged: what the eye should follow. */
-static int ddp__html_smooth_over(const ddp_report_data *d)
-{
-    int most = 0;
-
-    for (int i = 0; i < d->run_count; i++)
-        if (d->runs[i].step_count > most) most = d->runs[i].step_count;
-    return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
-}
-
-static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
-{
-    const int diverges = what == DDP__CURVE_DIVERGENCE;
-    ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count, sizeof *series);
-    double *room, *x;
-    size_t total = 0;
-    ddp__chart chart;
-
-    memset(&chart, 0, sizeof chart);
-    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 2;
-    room = x = (double *)ddp__calloc(total, sizeof *room);
-    if (!series || !room) t->failed = 1;
-    for (int i = 0; i < d->run_count && !t->failed; i++) {
-        const ddp_report_run *r = &d->runs[i];
-        ddp__series *s = &series[i];
-        double *y = x + r->step_count;
-        for (int j = 0; j < r->step_count; j++) {
-            const ddp_report_step *step = &r->steps[j];
-            x[j] = what == DDP__CURVE_TIME ? step->time_s : diverges ? j + 1 : (double)step->bytes / 1e6;
-            y[j] = diverges ? step->divergence : step->loss;
-        }
-        s->name = r->strategy;
-        s->style = ddp__html_style(d, i);
-        s->x = x;
-        s->y = y;
-        s->count = r->step_count;
-        s->notes = r->notes;
-        s->note_count = what == DDP__CURVE_BYTES ? 0 : r->note_count;
-        x = y + r->step_count;
-    }
-    chart.x_label = what == DDP__CURVE_TIME ? "seconds" : diverges ? "step" : "MB sent by a worker";
-    chart.y_label = diverges ? "divergence (log scale)" : "loss";
-    chart.over = diverges ? 1 : ddp__html_smooth_over(d);
-    chart.note_steps = chart.log_y = diverges;
-    chart.series = series;
-    chart.count = d->run_count;
-    ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
-    if (!t->failed) ddp__svg_chart(t, &chart);
-    ddp__text_addf(t, "</div>\n");
-    DDP_FREE(room);
-    DDP_FREE(series);
-}
-
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
-    int loss = 0, divergence = 0, marks = 0, over = ddp__html_smooth_over(d);
+    static const char *const heading[] = {"Loss against time", "Loss against bytes sent",
+                                          "Model divergence &#915; where workers are averaged"};
+    int loss = 0, divergence = 0, marks = 0, most = 0, over;
 
     for (int i = 0; i < d->run_count; i++) {
+        if (d->runs[i].step_count > most) most = d->runs[i].step_count;
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
             divergence |= d->runs[i].steps[j].divergence > 0;
@@ -57925,6 +57416,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);
     }
     if (!loss && !divergence) return;
+    over = most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1; /* steps of a mean: what the eye should follow */
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
         ddp__text_addf(t, "<p class=\"note\">Loss: strong lines are means over the last %d steps, "
@@ -57933,11 +57425,12 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__text_addf(t, "<p class=\"note\">Dashed upright lines: a worker was lost or joined, or "
                           "the plan was made again.</p>\n");
     ddp__text_addf(t, "<div class=\"charts\">\n");
-    if (loss) {
-        ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);
-        ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
+    for (int k = DDP__CURVE_TIME; k <= DDP__CURVE_DIVERGENCE; k++) {
+        if (!(k == DDP__CURVE_DIVERGENCE ? divergence : loss)) continue;
+        ddp__text_addf(t, "<div><h3>%s</h3>\n", heading[k]);
+        ddp__svg_chart(t, d, (ddp__curve)k, k == DDP__CURVE_DIVERGENCE ? 1 : over);
+        ddp__text_addf(t, "</div>\n");
     }
-    if (divergence) ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
