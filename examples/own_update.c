@@ -29,7 +29,7 @@ static float forward(network *n, ddp_rng *random)
             y += n->w[1][k] * n->h[b][k];
         }
         n->dy[b] = y - sinf(3 * n->x[b][0]) * cosf(2 * n->x[b][1]);
-        sum += n->dy[b] * n->dy[b] / BATCH;
+        sum += n->dy[b] * n->dy[b] / (float)BATCH;
     }
     return sum;
 }
@@ -37,8 +37,8 @@ static float forward(network *n, ddp_rng *random)
 static void backward_output(network *n)
 {
     for (int b = 0; b < BATCH; b++) {
-        for (int k = 0; k < HIDDEN; k++) n->g[1][k] += 2 * n->dy[b] * n->h[b][k] / BATCH;
-        n->g[1][HIDDEN] += 2 * n->dy[b] / BATCH;
+        for (int k = 0; k < HIDDEN; k++) n->g[1][k] += 2 * n->dy[b] * n->h[b][k] / (float)BATCH;
+        n->g[1][HIDDEN] += 2 * n->dy[b] / (float)BATCH;
     }
 }
 
@@ -46,7 +46,7 @@ static void backward_hidden(network *n)
 {
     for (int b = 0; b < BATCH; b++)
         for (int k = 0; k < HIDDEN; k++) {
-            const float d = 2 * n->dy[b] * n->w[1][k] * (1 - n->h[b][k] * n->h[b][k]) / BATCH;
+            const float d = 2 * n->dy[b] * n->w[1][k] * (1 - n->h[b][k] * n->h[b][k]) / (float)BATCH;
             for (int i = 0; i < IN; i++) n->g[0][k * IN + i] += d * n->x[b][i];
             n->g[0][HIDDEN * IN + k] += d;
         }
