@@ -7589,6 +7589,8 @@ static inline DDP__DEVICE long ddp__heads_out(const ddp__heads *z, long head)
 
 /* Checks that input 0 is (batch, channels, height, width). */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
+/* Elements of such a shape, also of one that is refused later for being too large. */
+DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
  * float, planes in double, in order. */
@@ -8561,6 +8563,11 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, dd
 }
 
 /* ---- what operators on images (batch, channels, height, width) share ---- */
+
+double ddp__image_count(const ddp_shape *s)
+{
+    return (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[2] * (double)s->dim[3];
+}
 
 ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
@@ -10065,7 +10072,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
     s->param[0].matrix = 1;
     if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
-    s->flops = 2 * (double)ddp_shape_count(&s->out) * reads;
+    s->flops = 2 * ddp__image_count(&s->out) * reads;
     s->out_unread = 1;
     return DDP_OK;
 }
@@ -10404,7 +10411,7 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     if (2 * s->arg[2] > s->arg[0])
         return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
                          "of %g", op, s->arg[2], s->arg[0]);
-    s->flops = (double)ddp_shape_count(&s->out) * s->arg[0] * s->arg[0];
+    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
@@ -10434,7 +10441,7 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
     s->saved = (size_t)ddp_shape_count(&s->out);
-    s->backward_flops = (double)ddp_shape_count(&s->out);
+    s->backward_flops = ddp__image_count(&s->out);
     return DDP_OK;
 }
 
@@ -10523,7 +10530,7 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     s->out.dims = 2;
     s->out.dim[0] = s->in[0].dim[0];
     s->out.dim[1] = s->in[0].dim[1];
-    s->flops = (double)ddp_shape_count(&s->in[0]);
+    s->flops = ddp__image_count(&s->in[0]);
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;

@@ -30,7 +30,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
     s->param[0].matrix = 1;
     if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
-    s->flops = 2 * (double)ddp_shape_count(&s->out) * reads;
+    s->flops = 2 * ddp__image_count(&s->out) * reads;
     s->out_unread = 1;
     return DDP_OK;
 }

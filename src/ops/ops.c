@@ -90,6 +90,11 @@ ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__heads *z, dd
 
 /* ---- what operators on images (batch, channels, height, width) share ---- */
 
+double ddp__image_count(const ddp_shape *s)
+{
+    return (double)s->dim[0] * (double)s->dim[1] * (double)s->dim[2] * (double)s->dim[3];
+}
+
 ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err)
 {
     DDP__TRY(ddp__op_floats(s, op, 0, 0, err));

@@ -231,6 +231,8 @@ static inline DDP__DEVICE long ddp__heads_out(const ddp__heads *z, long head)
 
 /* Checks that input 0 is (batch, channels, height, width). */
 DDP_LIB ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err);
+/* Elements of such a shape, also of one that is refused later for being too large. */
+DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
  * float, planes in double, in order. */

@@ -9,7 +9,7 @@ static ddp_status ddp__pool2d_shape(ddp_op_spec *s, const char *op, ddp_error *e
     if (2 * s->arg[2] > s->arg[0])
         return ddp__fail(err, DDP_ARG, "%s: the padding is %g, it must be at most half the kernel "
                          "of %g", op, s->arg[2], s->arg[0]);
-    s->flops = (double)ddp_shape_count(&s->out) * s->arg[0] * s->arg[0];
+    s->flops = ddp__image_count(&s->out) * s->arg[0] * s->arg[0];
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
@@ -39,7 +39,7 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__pool2d_shape(s, "max_pool2d", err));
     s->saved = (size_t)ddp_shape_count(&s->out);
-    s->backward_flops = (double)ddp_shape_count(&s->out);
+    s->backward_flops = ddp__image_count(&s->out);
     return DDP_OK;
 }
 
@@ -128,7 +128,7 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     s->out.dims = 2;
     s->out.dim[0] = s->in[0].dim[0];
     s->out.dim[1] = s->in[0].dim[1];
-    s->flops = (double)ddp_shape_count(&s->in[0]);
+    s->flops = ddp__image_count(&s->in[0]);
     s->backward_flops = s->flops;
     s->out_unread = 1;
     return DDP_OK;
