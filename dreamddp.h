@@ -19723,6 +19723,8 @@ DDP_LIB void ddp__activate(ddp__engine *e, double now);
 /* Bytes to the wire, over all peers, or of the frame being written; 1 if anything moved. */
 DDP_LIB int  ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int  ddp__continue_frame(ddp__engine *e, int peer, double now);
+/* Begins to write the next frame at once, paced or not; 0 if there is none. */
+DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
@@ -22916,6 +22918,14 @@ static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__
     return 1;
 }
 
+int ddp__start_next(ddp__engine *e, int peer, double now)
+{
+    ddp__frame f;
+    ddp__op *op;
+
+    return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
+}
+
 static void ddp__frame_sent(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
@@ -23011,19 +23021,15 @@ static int ddp__load_uplink(ddp__engine *e, double now)
 
 int ddp__send_all(ddp__engine *e, double now)
 {
-    const int paced = e->paced && e->fault.code == DDP_OK; /* the news of a failure waits for nothing */
     int moved = 0;
 
     for (int k = 1; k < e->world; k++) {
         const int peer = (e->rank + k) % e->world;
-        ddp__frame f;
-        ddp__op *op;
         moved |= ddp__continue_frame(e, peer, now);
-        if (!paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__next_frame(e, peer, &f, &op) &&
-            ddp__start_frame(e, peer, &f, op, now, now))
+        if (!e->paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__start_next(e, peer, now))
             moved |= ddp__continue_frame(e, peer, now);
     }
-    while (paced && ddp__load_uplink(e, now)) moved = 1;
+    while (e->paced && ddp__load_uplink(e, now)) moved = 1;
     return moved;
 }
 
@@ -23353,9 +23359,13 @@ static void ddp__give_up(ddp__engine *e)
     while (busy) {
         double now = ddp_now();
         busy = 0;
-        (void)ddp__send_all(e, now);
         for (int r = 0; r < e->world; r++) {
-            e->want_send[r] = e->peers[r].out_state == DDP__OUT_WRITING;
+            ddp__peer *p = &e->peers[r];
+            if (r == e->rank) continue;
+            (void)ddp__continue_frame(e, r, now);
+            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_next(e, r, now))
+                (void)ddp__continue_frame(e, r, now);
+            e->want_send[r] = p->out_state == DDP__OUT_WRITING;
             busy |= e->want_send[r];
         }
         if (now >= until) break;

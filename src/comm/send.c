@@ -178,6 +178,14 @@ static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__
     return 1;
 }
 
+int ddp__start_next(ddp__engine *e, int peer, double now)
+{
+    ddp__frame f;
+    ddp__op *op;
+
+    return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
+}
+
 static void ddp__frame_sent(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
@@ -273,18 +281,14 @@ static int ddp__load_uplink(ddp__engine *e, double now)
 
 int ddp__send_all(ddp__engine *e, double now)
 {
-    const int paced = e->paced && e->fault.code == DDP_OK; /* the news of a failure waits for nothing */
     int moved = 0;
 
     for (int k = 1; k < e->world; k++) {
         const int peer = (e->rank + k) % e->world;
-        ddp__frame f;
-        ddp__op *op;
         moved |= ddp__continue_frame(e, peer, now);
-        if (!paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__next_frame(e, peer, &f, &op) &&
-            ddp__start_frame(e, peer, &f, op, now, now))
+        if (!e->paced && e->peers[peer].out_state == DDP__OUT_IDLE && ddp__start_next(e, peer, now))
             moved |= ddp__continue_frame(e, peer, now);
     }
-    while (paced && ddp__load_uplink(e, now)) moved = 1;
+    while (e->paced && ddp__load_uplink(e, now)) moved = 1;
     return moved;
 }

@@ -510,6 +510,8 @@ DDP_LIB void ddp__activate(ddp__engine *e, double now);
 /* Bytes to the wire, over all peers, or of the frame being written; 1 if anything moved. */
 DDP_LIB int  ddp__send_all(ddp__engine *e, double now);
 DDP_LIB int  ddp__continue_frame(ddp__engine *e, int peer, double now);
+/* Begins to write the next frame at once, paced or not; 0 if there is none. */
+DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
 /* Before the thread sleeps: marks operations that wait for a peer. */
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 

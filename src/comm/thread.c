@@ -152,9 +152,13 @@ static void ddp__give_up(ddp__engine *e)
     while (busy) {
         double now = ddp_now();
         busy = 0;
-        (void)ddp__send_all(e, now);
         for (int r = 0; r < e->world; r++) {
-            e->want_send[r] = e->peers[r].out_state == DDP__OUT_WRITING;
+            ddp__peer *p = &e->peers[r];
+            if (r == e->rank) continue;
+            (void)ddp__continue_frame(e, r, now);
+            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_next(e, r, now))
+                (void)ddp__continue_frame(e, r, now);
+            e->want_send[r] = p->out_state == DDP__OUT_WRITING;
             busy |= e->want_send[r];
         }
         if (now >= until) break;
