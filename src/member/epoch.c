@@ -151,7 +151,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__elastic *el = e->member_data;
     ddp__word *own = &el->own;
     uint32_t round;
-    int why;
+    int why, kept;
 
     el->look = 0;
     if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
@@ -179,9 +179,11 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     }
     ddp__tell_state(e);
     why = ddp__hopeless(e, own, el->set);
+    /* fewer than min_world is why those who counted them give in: that a server does so too is no other cause */
+    kept = el->why_then == 1 && (el->set_then >> e->rank & 1);
     if (!why && (el->set >> e->rank & 1)) {
         el->hopeless_at = -1;
-    } else if (el->hopeless_at < 0 || why != el->why_then) {
+    } else if (el->hopeless_at < 0 || (why != el->why_then && !kept)) {
         if (el->hopeless_at < 0) el->hopeless_at = now;
         el->why_then = why;
         el->set_then = el->set;
