@@ -1,5 +1,5 @@
 # make               every program of examples/ and bench/ into build/
-# make quickstart    the main job: five strategies over a slow link, two minutes
+# make quickstart    the main job: five strategies over a slow link, a minute and a half
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A PyTorch loop over slow links: DistributedDataParallel with gloo beside dreamddp.wrap, in turn in one run.
 
-    bench/python_ddp.py [--quick] [--rate MBIT] [--delay MS] [--workers 4] [--dim 128] [--batch 16] [--rounds 3]
+    bench/python_ddp.py [--quick] [--rate MBIT] [--delay MS] [--workers 4] [--dim 128] [--batch 2] [--rounds 3]
                         [--steps 40] [--period 5] [--json FILE]
 
 Both go over the same network of real TCP connections: each worker is in a network namespace of its own, whose one
@@ -207,7 +207,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     for name, value in (("rate", 100.0), ("delay", 5.0)):
         parser.add_argument("--" + name, type=float, default=value)
-    for name, value in (("workers", 4), ("dim", 128), ("batch", 16), ("rounds", 3), ("steps", 40), ("period", 5), ("rank", 0)):
+    for name, value in (("workers", 4), ("dim", 128), ("batch", 2), ("rounds", 3), ("steps", 40), ("period", 5), ("rank", 0)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--child", choices=("gloo", "wfbp", "dreamddp"), help=argparse.SUPPRESS)
     parser.add_argument("--json")

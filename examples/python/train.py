@@ -10,7 +10,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 LAYERS, HEADS, DIM, SEQ, BATCH = 4, 4, 128, 64, 8
 
 
@@ -35,6 +34,7 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens, self.places = nn.Embedding(256, DIM), nn.Embedding(SEQ, DIM)
         self.blocks, self.norm = nn.Sequential(*[Block() for _ in range(LAYERS)]), nn.LayerNorm(DIM)
+        for e in (self.tokens, self.places): nn.init.normal_(e.weight, std=0.02)
 
     def forward(self, x):
         h = self.blocks(self.tokens(x) + self.places(torch.arange(x.shape[1])))
@@ -42,7 +42,7 @@ class GPT(nn.Module):
 
 
 dreamddp.init()                                                            # 1: who are we?
-paths = [os.path.join(os.environ.get("DDP_DATA", "data"), "tinyshakespeare", "input.txt"), HERE + "/../../dreamddp.h"]
+paths = [os.path.join(os.environ.get("DDP_DATA", "data"), "tinyshakespeare", "input.txt"), sys.path[0] + "/../../dreamddp.h"]
 text = torch.frombuffer(bytearray(open(next(filter(os.path.exists, paths)), "rb").read()), dtype=torch.uint8).long()
 torch.manual_seed(dreamddp.rank())
 model = GPT()

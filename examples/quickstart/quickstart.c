@@ -34,9 +34,9 @@ static int parse(quickstart *q, int argc, char **argv)
     const cli_option table[] = {
         {"--strategies", CLI_TEXT, &q->strategies, "A,B,..", "or all [ssgd,wfbp,localsgd,enp,dreamddp]"},
         {"--data", CLI_TEXT, &q->data, "FILE", "text to learn [dreamddp.h]"},
-        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [100]"},
+        {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [64]"},
         {"--workers", CLI_COUNT, &q->workers, "N", "worker processes [4]"},
-        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [70mbit,1ms]"},
+        {"--net", CLI_TEXT, &q->net, "RATE,DELAY", "every worker's link [100mbit,1ms]"},
         {"--period", CLI_COUNT, &q->period, "H", "steps in which each layer is averaged once [4]"},
         {"--layers", CLI_COUNT, &q->layers, "N", "transformer blocks [6]"},
         {"--heads", CLI_COUNT, &q->heads, "N", "attention heads [4]"},
@@ -303,8 +303,8 @@ int main(int argc, char **argv)
     ddp_error err;
     int code, s;
 
-    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp", q.data = "dreamddp.h", q.net = "70mbit,1ms", q.out = "quickstart";
-    q.steps = 100, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4,
+    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp", q.data = "dreamddp.h", q.net = "100mbit,1ms", q.out = "quickstart";
+    q.steps = 64, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4,
     q.dim = 64, q.seq = 64, q.lr = 4e-3;
     cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
