@@ -15,31 +15,15 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Skipped, case, expect, run_cases  # noqa: E402
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGING = os.path.join(ROOT, "packaging")
 CONSUMER = os.path.join(ROOT, "tests", "packaging", "consumer")
 LIBRARY = os.path.join(ROOT, "build", "lib", "libdreamddp.so")
 WARNINGS = "-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror"
 LESS = "-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS"  # half the time, where what is compiled matters less
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-class Wrong(Exception):
-    pass
-
-
-class Skipped(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
 
 
 def need(*tools):
@@ -368,28 +352,11 @@ def abi_keeps_what_programs_use(_):
 
 def main():
     global WORK
-    words = sys.argv[1:]
     if not os.path.exists(LIBRARY):
         print("skipped: build/lib/libdreamddp.so is missing: make lib")
         return 77
-    counts = [0, 0, 0]
     with tempfile.TemporaryDirectory() as WORK:
-        for function in CASES:
-            if words and not any(w in function.__name__ for w in words):
-                continue
-            folder = os.path.join(WORK, function.__name__)
-            os.mkdir(folder)
-            kind, why = 0, ""
-            try:
-                function(folder)
-            except Skipped as e:
-                kind, why = 2, ": %s" % e
-            except (Wrong, subprocess.TimeoutExpired) as e:
-                kind, why = 1, ": %s" % e
-            counts[kind] += 1
-            print("%s %s%s" % (("ok  ", "FAIL", "skipped")[kind], function.__name__.replace("_", " "), why), flush=True)
-    print("%d passed, %d failed, %d skipped" % tuple(counts))
-    return 1 if counts[1] else 0
+        return run_cases()
 
 
 if __name__ == "__main__":

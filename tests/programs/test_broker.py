@@ -14,28 +14,15 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Wrong, case as plain_case, expect, run_cases  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 GPT = "--layers 2 --heads 2 --dim 16 --seq 16 --batch 2 --microbatches 3 --seed 7".split()
 MLP = "--model mlp --hidden 16,12,10,8 --batch 4 --microbatches 3 --seed 5".split()
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
 
 
 def images(folder):
@@ -105,6 +92,19 @@ class Job:
             if p and p.poll() is None:
                 p.kill()
                 p.wait()
+
+
+def case(function):
+    """Its function gets a job too, in a folder that has a text."""
+    def with_job(folder):
+        with open(os.path.join(folder, "text"), "w") as f:
+            f.write("the quick brown fox jumps over the lazy dog\n" * 40)
+        job = Job(folder)
+        try:
+            function(job, folder)
+        finally:
+            job.close()
+    return plain_case(function.__name__.replace("_", " "))(with_job)
 
 
 def trainer(folder, program, *args, pipeline=False):
@@ -430,26 +430,5 @@ def mistakes_on_the_command_line(job, folder):
     expect("fastest" in err and all("fastest" in text and "\n" not in text for text in said), err)
 
 
-def main():
-    failed = 0
-    chosen = [c for c in CASES if not sys.argv[1:] or any(word in c.__name__ for word in sys.argv[1:])]
-    for c in chosen:
-        began = time.time()
-        with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(folder, "text"), "w") as f:
-                f.write("the quick brown fox jumps over the lazy dog\n" * 40)
-            job = Job(folder)
-            try:
-                c(job, folder)
-                said = "ok"
-            except (Wrong, subprocess.TimeoutExpired) as e:
-                said, failed = "FAILED: %s" % e, failed + 1
-            finally:
-                job.close()
-        print("%-60s %5.1f s  %s" % (c.__name__.replace("_", " "), time.time() - began, said), flush=True)
-    print("%d cases, %d failed" % (len(chosen), failed))
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cases())

@@ -10,27 +10,14 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import case, expect, run_cases  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 DDPRUN = os.path.join(BUILD, "ddprun")
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
 
 
 def run(*args, cwd=None, env=None, text_in=None, limit=60):
@@ -212,21 +199,10 @@ def mistakes_are_one_sentence(folder):
 
 
 def main():
-    failed = 0
     if not os.access(DDPRUN, os.X_OK):
-        print("not ok - build/ddprun is not built: make build/ddprun build/own_loop")
+        print("FAILED: build/ddprun is not built: make build/ddprun build/own_loop")
         return 1
-    for function in CASES:
-        if sys.argv[1:] and not any(word in function.__name__ for word in sys.argv[1:]):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                function(folder)
-                print("ok - %s" % function.__name__)
-            except (Wrong, subprocess.TimeoutExpired) as e:
-                failed += 1
-                print("not ok - %s: %s" % (function.__name__, e))
-    return 1 if failed else 0
+    return run_cases()
 
 
 if __name__ == "__main__":

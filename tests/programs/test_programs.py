@@ -7,20 +7,21 @@ Needs build/train_gpt, build/train_image, build/own_loop, build/own_strategy, bu
 (`make all`). Every case runs in its own folder; beyond what it checks itself, no program may leave a process of its
 group, a temporary file, or more than one line of complaint behind.
 """
-import concurrent.futures
 import csv as csv_module
+import functools
 import glob
 import json
 import os
 import re
 import resource
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import CASES, Wrong, case as plain_case, chosen, expect, run_cases  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -35,20 +36,15 @@ TEXT_MODEL = "--layers 2 --heads 2 --dim 16 --seq 16 --batch 2 --data text --qui
 LAYERS = 4  # embed, h.0.attn, h.0.mlp, head
 PERIOD = ["--period", "4"]
 LONG = SMALL + ["--steps", "100000000"]
-CASES = []
 
 
 def case(name):
-    return lambda function: CASES.append((name, function)) or function
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
+    """Its folder has a text."""
+    def with_text(function, folder):
+        with open(os.path.join(ROOT, "dreamddp.h")) as f:
+            write(folder, "text", f.read(30000))
+        function(folder)
+    return lambda function: plain_case(name)(functools.partial(with_text, function))
 
 
 # ---- running ----
@@ -1060,41 +1056,15 @@ def check(folder):
 
 # ---- all cases ----
 
-def attempt(which):
-    name, function = which
-    folder = tempfile.mkdtemp(prefix="programs.")
-    began = time.time()
-    try:
-        with open(os.path.join(ROOT, "dreamddp.h")) as f:
-            write(folder, "text", f.read(30000))
-        function(folder)
-        why = ""
-    except Wrong as e:
-        why = str(e) or "wrong"
-    except Exception as e:  # a broken expectation of the test itself: still only one failed case
-        why = "%s: %s" % (type(e).__name__, e)
-    shutil.rmtree(folder, ignore_errors=True)
-    return name, why, time.time() - began
-
-
-def main(words):
-    chosen = [c for c in CASES if not words or any(w in c[0] for w in words)]
+def main():
     programs = ("train_gpt", "own_loop", "own_strategy", "pipeline", "quickstart", "plan")
     missing = [n for n in programs if not os.path.exists(os.path.join(BUILD, n))]
     if missing:
         print("not built: %s; run make all first" % " ".join(missing))
-        print("0 passed, %d failed, 0 skipped" % len(chosen))
+        print("0 passed, %d failed, 0 skipped" % sum(chosen(name) for name, _ in CASES))
         return 1
-    failed = 0
-    chosen.reverse()  # the long ones stand last: they begin first
-    with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        for name, why, seconds in pool.map(attempt, chosen):
-            failed += bool(why)
-            print("%-6s %5.1f s  %s%s" % ("FAILED" if why else "ok", seconds, name, ": " + why if why else ""),
-                  flush=True)
-    print("%d passed, %d failed, 0 skipped" % (len(chosen) - failed, failed))
-    return 1 if failed else 0
+    return run_cases(6)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -10,32 +10,15 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Skipped, case, chosen, expect, run_cases, told  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DDPRUN = os.path.join(ROOT, "build", "ddprun")
 SOURCE = os.path.join(ROOT, "python")
 RANKS_PY = os.path.join(ROOT, "tests", "python", "ranks.py")
 RANKS = 3
-CASES = []
-
-
-def case(function):
-    CASES.append(function)
-    return function
-
-
-class Wrong(Exception):
-    pass
-
-
-class Skipped(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
 
 
 def clean(**more):
@@ -229,11 +212,11 @@ def the_example_learns(folder):
     expect(len(losses) >= 2 and losses[-1] < losses[0], r.stdout)
 
 
-def together(words):
+def together():
     """The cases of the workers: {name: what went wrong, "" if nothing}."""
     with open(RANKS_PY, encoding="ascii") as f:
         names = re.findall(r"^@worker\ndef (\w+)", f.read(), re.M)
-    names = [n for n in names if not words or any(w in n for w in words)]
+    names = [n for n in names if chosen(n.replace("_", " "))]
     if not names:
         return {}
     if not has("torch"):
@@ -249,29 +232,10 @@ def together(words):
 
 
 def main():
-    words = sys.argv[1:]
     if not os.path.exists(DDPRUN) or not os.path.exists(os.path.join(ROOT, "build", "lib", "libdreamddp.so")):
         print("skipped: build/ddprun or build/lib/libdreamddp.so is missing: make lib build/ddprun build/plan")
         return 77
-    results = together(words)
-    for function in CASES:
-        if words and not any(w in function.__name__ for w in words):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                function(folder)
-                results[function.__name__] = ""
-            except Skipped as e:
-                results[function.__name__] = e
-            except (Wrong, subprocess.TimeoutExpired) as e:
-                results[function.__name__] = str(e)
-    counts = [0, 0, 0]
-    for name, wrong in results.items():
-        kind = 2 if isinstance(wrong, Skipped) else 1 if wrong else 0
-        counts[kind] += 1
-        print("%s %s%s" % (("ok  ", "FAIL", "skipped")[kind], name.replace("_", " "), ": %s" % wrong if wrong else ""))
-    print("%d passed, %d failed, %d skipped" % tuple(counts))
-    return 1 if counts[1] else 0
+    return run_cases(kinds=[told(name.replace("_", " "), why) for name, why in together().items()])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 
     tests/run/test_netcheck.py [WORD...]     only the cases whose names contain one of the words
 """
-import concurrent.futures
 import glob
 import json
 import os
@@ -13,27 +12,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import case, expect, run_cases, Wrong  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 NETCHECK, TRAIN, PLAN, BENCH = (os.path.join(BUILD, p) for p in ("netcheck", "train_gpt", "plan", "bench_allreduce"))
 SMALL = "--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet --steps 100000000".split()
-CASES = []
-
-
-def case(name):
-    return lambda function: CASES.append((name, function)) or function
-
-
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
 
 
 def environment(**extra):
@@ -335,27 +322,5 @@ def lost(folder):
             expect(notes[0]["text"] in f.read(), "the page says nothing of it")
 
 
-def attempt(item):
-    name, function = item
-    with tempfile.TemporaryDirectory(prefix="netcheck.") as folder:
-        try:
-            function(folder)
-            return name, None
-        except Wrong as why:
-            return name, str(why)
-
-
-def main():
-    chosen = [c for c in CASES if len(sys.argv) < 2 or any(w in c[0] for w in sys.argv[1:])]
-    failed = 0
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        for name, why in pool.map(attempt, chosen):
-            if why:
-                print("FAILED: %s: %s" % (name, why))
-                failed += 1
-    print("%d passed, %d failed" % (len(chosen) - failed, failed))
-    return failed > 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_cases(2))
