@@ -219,7 +219,7 @@ def tried(name, path):
         drawing = curve_picture(printed) if picture == "curve" else report_picture(folder, picture)
     with open(path, "w", encoding="ascii", errors="xmlcharrefreplace") as f:
         f.write(drawing)
-    return text + "```\n\n![%s](gallery/%s.svg)\n\n%s%s, %s, %.0f s with others at work beside it.\n" % (
+    return text + "```\n\n![%s](gallery/%s.svg)\n\n%s%s, %s, %.0f s.\n" % (
         title, name, "The curve is drawn from the lines above. " if picture == "curve" else
         "From the page that `--report` writes, without its tooltips. ", machine(), time.strftime("%Y-%m-%d"), seconds)
 

@@ -7,7 +7,7 @@
 #   [patient]  waits by the clock with time to spare: TSan runs JOBS of them at a time, whose workers take many times
 #              as long, so that twice as many run at a time without it
 #   [strict]   strict about times: nothing else runs beside it in plain builds
-#   [timed]    a script whose workers wait for one another, some of them by the clock: as strict
+#   [timed]    a script whose workers wait for one another, some of them by the clock: one other runs beside it
 class     = $(basename $(shell awk 'FNR > 2 { nextfile } /\[$(1)\]/ { print substr(FILENAME, 7) }' $(wildcard tests/*/test_*.$(2))))
 TESTS    := $(patsubst tests/%.c,%,$(wildcard tests/*/test_*.c))
 SCRIPTS  := $(wildcard tests/*/test_*.sh tests/*/test_*.py)
@@ -19,7 +19,13 @@ ALONE     = $(PATIENT) $(STRICT)
 WAITING   = $(shell expr 2 \* $(JOBS))
 # These see what a user sees: the generated header, and the shared library (under a sanitizer, the archive).
 API_TESTS := $(filter api/%,$(TESTS))
-TIMED    := $(shell awk 'FNR > 2 { nextfile } /\[timed\]/ { print FILENAME }' $(SCRIPTS))
+scripts   = $(shell awk 'FNR > 2 { nextfile } /\[$(1)\]/ { print FILENAME }' $(SCRIPTS))
+TIMED    := $(call scripts,timed)
+ALONE_TOO := $(call scripts,strict)
+# Those that take the longest begin first, so that no core is idle at the end.
+longest   = $(filter $(addprefix %/,test_refusals test_join test_ring test_elastic test_memory test_place test_recompute \
+            test_elastic_training.py test_mpi.py test_presets.py test_python.py test_packages.py test_cuda_mutations.py),$(1))
+ordered   = $(call longest,$(1)) $(filter-out $(call longest,$(1)),$(1))
 
 .PHONY: test sanitize soak fuzz tests-plain tests-asan tests-tsan tests-cuda
 
@@ -71,15 +77,18 @@ CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; 
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) lib $(EXAMPLES) build/vectors build/bench_allreduce tests-cuda tests-plain
 	@tools/run_tests.py --timeout 300 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
-	    --jobs $(JOBS) check-header='$(CHECK_HEADER)' check-abi='tools/abi.py' house='tools/house.py --check' cuda-programs='$(CUDA_CHECK)' $(addprefix build/plain/,$(PURE) $(CALM)) \
-	    $(addprefix build/cuda/,$(CUDA_TESTS)) $(filter-out $(TIMED),$(SCRIPTS)) --jobs $(WAITING) $(addprefix build/plain/,$(PATIENT)) \
-	    --jobs 1 $(addprefix build/plain/,$(STRICT)) $(TIMED)
+	    --jobs $(JOBS) cuda-programs='$(CUDA_CHECK)' $(call ordered,$(filter-out $(TIMED) $(ALONE_TOO),$(SCRIPTS)) \
+	        $(addprefix build/plain/,$(PURE) $(CALM)) $(addprefix build/cuda/,$(CUDA_TESTS))) \
+	        check-header='$(CHECK_HEADER)' check-abi='tools/abi.py' house='tools/house.py --check' \
+	    --jobs $(WAITING) $(call ordered,$(addprefix build/plain/,$(PATIENT))) \
+	    --jobs 2 $(call ordered,$(TIMED)) --jobs 1 $(addprefix build/plain/,$(STRICT)) $(ALONE_TOO)
 
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 300 \
-	    --jobs $(JOBS) $(addprefix build/asan/,$(PURE) $(CALM)) --jobs $(WAITING) $(addprefix build/asan/,$(PATIENT)) \
-	    --jobs $(JOBS) $(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(CALM) $(ALONE))
+	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(PURE) $(CALM))) \
+	    --jobs $(WAITING) $(call ordered,$(addprefix build/asan/,$(PATIENT))) \
+	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(CALM) $(ALONE)))
 
 # Random kills, stalls, drops and joins for MINUTES=10, or until there were EVENTS; FLAVOUR=asan or tsan.
 SOAK_IN = build/$(or $(FLAVOUR),plain)

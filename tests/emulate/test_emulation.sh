@@ -1,5 +1,5 @@
 #!/bin/sh
-# [timed] The emulated link takes what htb of the same rate takes, roughly: a shared machine disturbs both. The strict
+# [strict] The emulated link takes what htb of the same rate takes, roughly: a shared machine disturbs both. The strict
 # comparison is bench/emulation.py --within 5. Needs root, ip and tc; skipped otherwise (77).
 cd "$(dirname "$0")/../.." || exit 1
 make -s build/bench_allreduce || exit 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[timed] build/netcheck against links that are known, and the trainers' post-mortem as a user asks for it.
+"""[strict] build/netcheck against links that are known, and the trainers' post-mortem as a user asks for it.
 
     tests/run/test_netcheck.py [WORD...]     only the cases whose names contain one of the words
 """
