@@ -1,4 +1,5 @@
-/* plan choose: which strategy suits a model, a network and a number of workers, by the planners' own predictions. */
+/* plan choose: which strategy suits a model, a network and a number of workers, by the planners' own predictions;
+ * plan bandwidth: how fast links must be for each. */
 #ifndef EXAMPLES_PLAN_CHOOSE_H
 #define EXAMPLES_PLAN_CHOOSE_H
 
@@ -6,9 +7,10 @@
 #include "models.h"
 
 typedef struct choose_arguments {
-    const char *profile, *model, *net, *json, *svg;
+    const char *program, *profile, *model, *net, *delay, *json, *svg;
     double      speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
     long        workers, period, batch;
+    int         text; /* a table in the place of JSON lines */
 } choose_arguments;
 
 /* What is trained where. */
@@ -209,8 +211,8 @@ static const choose_entry choose_table[] = {
     {"diloco", "--overlap stream --wire int4", CHOOSE_OUTER, 500, 4.5 / 32, choose_overlapped},
     {"sparseloco", "", CHOOSE_OUTER, 500, (64 * 14.0 + 32) / (4096 * 32.0), choose_gathered},
 };
-enum { CHOOSE_ENTRIES = sizeof choose_table / sizeof choose_table[0], CHOOSE_LEVELS = 4 };
-static const double choose_level[CHOOSE_LEVELS] = {50, 90, 95, 99};
+enum { CHOOSE_ENTRIES = sizeof choose_table / sizeof choose_table[0], CHOOSE_LEVELS = 5 };
+static const double choose_level[CHOOSE_LEVELS] = {50, 80, 90, 95, 99};
 
 /* All layers over a link of `rate` bytes per second, by direct all-reduce: two one-way delays. */
 static void choose_link(choose_case *c, double rate)
@@ -254,6 +256,7 @@ static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period,
 
 typedef struct choose_answer {
     int    period; /* 0 where it has none */
+    int    rank;   /* 1 = the best */
     double step_s, sent, utilisation, rate[CHOOSE_LEVELS];
 } choose_answer;
 
@@ -273,17 +276,47 @@ static ddp_status choose_period(const choose_entry *e, choose_case *c, const cho
     return s;
 }
 
+/* rate 0: no link is given, what links need is all that is asked for. */
 static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate,
                                    choose_answer *out, ddp_error *err)
 {
-    ddp_status s = choose_period(e, c, a, rate, &out->period, err);
+    ddp_status s = DDP_OK;
     int i;
 
+    if (rate > 0) s = choose_period(e, c, a, rate, &out->period, err);
+    else if (e->longest) out->period = a->period ? (int)a->period : e->kind == CHOOSE_OUTER ? 50 : 5;
     for (i = 0; i < CHOOSE_LEVELS && s == DDP_OK; i++)
         s = choose_rate(e, c, out->period, choose_level[i], &out->rate[i], err);
+    if (!(rate > 0)) return s;
     if (s == DDP_OK) s = choose_utilisation(e, c, rate, out->period, &out->utilisation, err);
     if (s == DDP_OK) s = e->step(e, c, out->period, &out->step_s, &out->sent, err);
     return s;
+}
+
+/* Below 0 where a is better: a shorter step; without a link, a slower one that computing for 90 % needs, or for less where
+ * none is enough for that. */
+static int choose_order(const choose_answer *a, const choose_answer *b)
+{
+    int k;
+
+    if (a->step_s != b->step_s) return a->step_s < b->step_s ? -1 : 1;
+    if (a->step_s > 0) return 0;
+    for (k = 2; k > 0 && a->rate[k] == b->rate[k]; k--) {}
+    return a->rate[k] < b->rate[k] ? -1 : a->rate[k] > b->rate[k];
+}
+
+/* Among equals the nearest to S-SGD is the better one. */
+static void choose_rank(choose_answer *r)
+{
+    int i, k;
+
+    for (i = 0; i < CHOOSE_ENTRIES; i++) {
+        r[i].rank = 1;
+        for (k = 0; k < CHOOSE_ENTRIES; k++) {
+            const int order = choose_order(&r[k], &r[i]);
+            r[i].rank += order < 0 || (order == 0 && k < i);
+        }
+    }
 }
 
 /* What the trainers need beside --strategy. */
@@ -300,14 +333,45 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
 
     fprintf(f, "{%s\"strategy\": \"%s\", ", event ? "\"event\": \"prediction\", " : "", e->strategy);
     choose_options(f, e, r);
-    fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"bytes_per_step\": %.6g, \"mbit_for_pct\": {",
-            1e3 * r->step_s, r->utilisation, r->sent * c->bytes);
+    if (r->step_s > 0)
+        fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"bytes_per_step\": %.6g, ", 1e3 * r->step_s,
+                r->utilisation, r->sent * c->bytes);
+    fprintf(f, "\"rank\": %d, \"mbit_for_pct\": {", r->rank);
     for (i = 0; i < CHOOSE_LEVELS; i++) {
         fprintf(f, "%s\"%g\": ", i ? ", " : "", choose_level[i]);
         if (r->rate[i] < INFINITY) fprintf(f, "%.3g", 8e-6 * r->rate[i]);
         else fputs("null", f);
     }
     fprintf(f, "}}\n");
+}
+
+/* Mbit/s that a link needs, or that none is fast enough. */
+static void choose_cell(FILE *f, double rate)
+{
+    if (rate < INFINITY) fprintf(f, "%10.3g", 8e-6 * rate);
+    else fprintf(f, "%10s", "-");
+}
+
+/* A row for each, the best first. */
+static void choose_table_text(FILE *f, const choose_case *c, const choose_answer *r)
+{
+    const int steps = r[0].step_s > 0;
+    int rank, i, k;
+
+    fprintf(f, "%*s\n%-15s%-34s%6s", steps ? 136 : 105, "Mbit/s for so much computing", "strategy", "options", "H");
+    if (steps) fprintf(f, "%10s%12s%9s", "step ms", "computing %", "MB/step");
+    for (k = 0; k < CHOOSE_LEVELS; k++) fprintf(f, "%8g %%", choose_level[k]);
+    fputc('\n', f);
+    for (rank = 1; rank <= CHOOSE_ENTRIES; rank++) {
+        for (i = 0; r[i].rank != rank; i++) {}
+        fprintf(f, "%-15s%-34s", choose_table[i].strategy, choose_table[i].options);
+        if (r[i].period) fprintf(f, "%6d", r[i].period);
+        else fprintf(f, "%6s", "-");
+        if (steps)
+            fprintf(f, "%10.4g%12.3g%9.3g", 1e3 * r[i].step_s, r[i].utilisation, 1e-6 * r[i].sent * c->bytes);
+        for (k = 0; k < CHOOSE_LEVELS; k++) choose_cell(f, r[i].rate[k]);
+        fputc('\n', f);
+    }
 }
 
 static int choose_is_better(const choose_answer *a, const choose_answer *than)
@@ -333,6 +397,15 @@ static int choose_best(const choose_answer *r, double aim)
     return best;
 }
 
+static void choose_because(FILE *f, const choose_answer *r, double aim, int best)
+{
+    const char *why = choose_why[choose_table[best].kind];
+
+    if (r[best].utilisation < aim)
+        fprintf(f, "no strategy computes %g %% of the time on this link; this one is the fastest: %s", aim, why);
+    else fprintf(f, "of those that compute at least %g %% of the time it is nearest to S-SGD: %s", aim, why);
+}
+
 static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
 {
     const int best = choose_best(r, aim);
@@ -342,12 +415,19 @@ static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
     choose_options(f, e, &r[best]);
     fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"because\": \"", 1e3 * r[best].step_s,
             r[best].utilisation);
-    if (r[best].utilisation < aim)
-        fprintf(f, "no strategy computes %g %% of the time on this link; this one is the fastest: %s\"}\n", aim,
-                choose_why[e->kind]);
-    else
-        fprintf(f, "of those that compute at least %g %% of the time it is nearest to S-SGD: %s\"}\n", aim,
-                choose_why[e->kind]);
+    choose_because(f, r, aim, best);
+    fprintf(f, "\"}\n");
+}
+
+static void choose_say_text(FILE *f, const choose_answer *r, double aim)
+{
+    const int best = choose_best(r, aim);
+
+    fprintf(f, "\nchoose --strategy %s %s", choose_table[best].strategy, choose_table[best].options);
+    if (r[best].period) fprintf(f, "%s--period %d", choose_table[best].options[0] ? " " : "", r[best].period);
+    fprintf(f, "\n");
+    choose_because(f, r, aim, best);
+    fputc('\n', f);
 }
 
 /* ---- the picture: utilisation against the link's rate ---- */
@@ -430,8 +510,8 @@ static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, do
             "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
             "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">How much of the time %d workers compute, "
             "by the rate of their links</text>\n<text x=\"12\" y=\"44\">%.4g MB of parameters, %.4g ms of computing "
-            "in a step, %.4g ms one way; full lines: bits of ssgd; red: the link of --net</text>\n",
-            c->workers, c->bytes * 1e-6, 1e3 * c->compute_s, 1e3 * c->delay_s);
+            "in a step, %.4g ms one way; full lines: bits of ssgd%s</text>\n",
+            c->workers, c->bytes * 1e-6, 1e3 * c->compute_s, 1e3 * c->delay_s, rate > 0 ? "; red: the link of --net" : "");
     choose_axes(&v, rate);
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) s = choose_curve(&v, i, c, &r[i], err);
     fprintf(f, "</svg>\n");
@@ -490,37 +570,85 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
     int i;
 
     memset(r, 0, sizeof r);
-    if (!plan_output_open(&out, "plan choose")) return 1;
+    if (!plan_output_open(&out, a->program)) return 1;
+    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
+    if (s == DDP_OK) choose_rank(r);
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) {
-        s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
-        if (s != DDP_OK) break;
-        choose_json(out.line, &choose_table[i], c, &r[i], 0);
+        if (!a->text) choose_json(out.line, &choose_table[i], c, &r[i], 0);
         choose_json(out.json, &choose_table[i], c, &r[i], 1);
     }
-    if (s == DDP_OK) choose_say(out.line, r, a->aim, 0), choose_say(out.json, r, a->aim, 1);
+    if (s == DDP_OK && a->text) choose_table_text(out.line, c, r);
+    if (s == DDP_OK && rate > 0) {
+        if (a->text) choose_say_text(out.line, r, a->aim);
+        else choose_say(out.line, r, a->aim, 0);
+        choose_say(out.json, r, a->aim, 1);
+    }
     if (s == DDP_OK && a->svg) s = choose_svg(out.svg, c, r, rate, &err);
-    if (s != DDP_OK) fprintf(stderr, "plan choose: %s\n", err.msg);
-    return plan_output_close(&out, "plan choose", s, a->json, a->svg);
+    if (s != DDP_OK) fprintf(stderr, "%s: %s\n", a->program, err.msg);
+    return plan_output_close(&out, a->program, s, a->json, a->svg);
 }
+
+/* The exit code of a mistake, after its sentence; -1: there is none. */
+static int choose_mistake(choose_arguments *a)
+{
+    const char *me = a->program;
+
+    if (!a->profile == !a->model) return plan_usage(me, "either --profile or %s is needed", "--model");
+    if (a->model && isnan(a->speed)) return plan_usage(me, "--model needs %s, what a worker reaches", "--speed TFLOPS");
+    if (a->model && !(a->speed > 0)) return plan_usage(me, "%s must be above 0", "--speed");
+    if (a->profile && !isnan(a->speed)) return plan_usage(me, "--profile and %s exclude each other", "--speed");
+    if (a->workers < 2 || a->workers > 1000000)
+        return plan_usage(me, "--workers %s is needed, from 2 to 1000000", "N");
+    if (a->batch == 0) return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the model's usual number");
+    if (a->period == 0)
+        return plan_refuse(me, "--period", 0, "at least 1; leave it out for as many as each strategy needs");
+    if (a->batch < 0) a->batch = 0;
+    if (a->period < 0) a->period = 0;
+    if (a->period > 1000000) return plan_usage(me, "%s is at most 1000000", "--period");
+    if (!(a->aim > 0 && a->aim < 100)) return plan_usage(me, "--utilisation is above 0 and below %s", "100");
+    return -1;
+}
+
+/* rate 0: of any link. */
+static int choose_tell(const choose_arguments *a, choose_case *c, double rate)
+{
+    ddp_error err;
+    int code;
+
+    memset(&err, 0, sizeof err);
+    c->workers = (int)a->workers;
+    if (choose_read(a, c, &err) != DDP_OK) {
+        fprintf(stderr, "%s: %s\n", a->program, err.msg);
+        code = ddp_status_exit_code(err.code);
+    } else {
+        code = choose_run(a, c, rate);
+    }
+    ddp_profile_free(&c->p);
+    return code;
+}
+
+#define CHOOSE_OPTIONS(a) \
+    {"--profile", CLI_TEXT, &(a).profile, "P.csv", "layers and their times; its comm_s is not used"}, \
+    {"--model", CLI_TEXT, &(a).model, "NAME", "or a model (plan fence --help lists them), with --speed"}, \
+    {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "10^12 operations per second that a worker reaches"}, \
+    {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step of a model (default: a usual number)"}, \
+    {"--workers", CLI_COUNT, &(a).workers, "N", "workers, at least 2"}, \
+    {"--text", CLI_FLAG, &(a).text, NULL, "print a table, the best first, in the place of JSON lines"}, \
+    {"--svg", CLI_TEXT, &(a).svg, "FILE", "draw utilisation against the rate of the link"}, \
+    {"--json", CLI_TEXT, &(a).json, "FILE", "write the JSON lines to FILE as well"}
 
 static int plan_choose(int argc, char **argv)
 {
     static const char about[] =
         "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
-        "planner predicts, how much of it is computing, bytes that a worker sends, and the link rate that it\n"
-        "needs to compute 50, 90, 95 and 99 % of the time. The last line chooses.";
-    choose_arguments a = {NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, -1, -1};
+        "planner predicts, how much of it is computing, bytes that a worker sends, its rank by step, and the\n"
+        "link rate that it needs to compute 50, 80, 90, 95 and 99 % of the time. The last line chooses.";
+    choose_arguments a = {"plan choose", NULL, NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, -1, -1, 0};
     const cli_option table[] = {
-        {"--profile", CLI_TEXT, &a.profile, "P.csv", "layers and their times; its comm_s is not used"},
-        {"--model", CLI_TEXT, &a.model, "NAME", "or a model (plan fence --help lists them), with --speed"},
-        {"--speed", CLI_REAL, &a.speed, "TFLOPS", "10^12 operations per second that a worker reaches"},
-        {"--batch", CLI_COUNT, &a.batch, "N", "samples per step of a model (default: a usual number)"},
+        CHOOSE_OPTIONS(a),
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "each worker's link, such as 100mbit,20ms"},
-        {"--workers", CLI_COUNT, &a.workers, "N", "workers, at least 2"},
         {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default: for each as many as it needs)"},
         {"--utilisation", CLI_REAL, &a.aim, "PCT", "how much of the time shall be computing (default 90)"},
-        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw utilisation against the rate of the link"},
-        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     double rate = 0;
@@ -529,35 +657,40 @@ static int plan_choose(int argc, char **argv)
 
     if (code >= 0) return code;
     memset(&c, 0, sizeof c);
-    memset(&err, 0, sizeof err);
-    if (!a.profile == !a.model) return plan_usage("plan choose", "either --profile or %s is needed", "--model");
-    if (a.model && isnan(a.speed))
-        return plan_usage("plan choose", "--model needs %s, what a worker reaches", "--speed TFLOPS");
-    if (a.model && !(a.speed > 0)) return plan_usage("plan choose", "%s must be above 0", "--speed");
-    if (a.profile && !isnan(a.speed))
-        return plan_usage("plan choose", "--profile and %s exclude each other", "--speed");
-    if (!a.net) return plan_usage("plan choose", "%s is needed", "--net RATE,DELAY");
-    if (a.workers < 2 || a.workers > 1000000)
-        return plan_usage("plan choose", "--workers %s is needed, from 2 to 1000000", "N");
-    if (a.batch == 0)
-        return plan_refuse("plan choose", "--batch", 0, "at least 1; leave it out for the model's usual number");
-    if (a.period == 0)
-        return plan_refuse("plan choose", "--period", 0, "at least 1; leave it out for as many as each strategy needs");
-    if (a.batch < 0) a.batch = 0;
-    if (a.period < 0) a.period = 0;
-    if (a.period > 1000000) return plan_usage("plan choose", "%s is at most 1000000", "--period");
-    if (!(a.aim > 0 && a.aim < 100)) return plan_usage("plan choose", "--utilisation is above 0 and below %s", "100");
-    if (ddp_net_parse(a.net, &rate, &c.delay_s, &err) != DDP_OK) return plan_usage("plan choose", "%s", err.msg);
-    if (!(rate > 0)) return plan_usage("plan choose", "--net needs a %s above 0", "rate");
-    c.workers = (int)a.workers;
-    if (choose_read(&a, &c, &err) != DDP_OK) {
-        fprintf(stderr, "plan choose: %s\n", err.msg);
-        code = ddp_status_exit_code(err.code);
-    } else {
-        code = choose_run(&a, &c, rate);
-    }
-    ddp_profile_free(&c.p);
-    return code;
+    code = choose_mistake(&a);
+    if (code >= 0) return code;
+    if (!a.net) return plan_usage(a.program, "%s is needed", "--net RATE,DELAY");
+    if (ddp_net_parse(a.net, &rate, &c.delay_s, &err) != DDP_OK) return plan_usage(a.program, "%s", err.msg);
+    if (!(rate > 0)) return plan_usage(a.program, "--net needs a %s above 0", "rate");
+    return choose_tell(&a, &c, rate);
+}
+
+static int plan_bandwidth(int argc, char **argv)
+{
+    static const char about[] =
+        "How fast must links be? A line for each strategy: the rate in Mbit/s at which its planner predicts that\n"
+        "workers compute 50, 80, 90, 95 and 99 % of the time, and its rank by the rate for 90 %; null or -: no\n"
+        "rate is enough, because of the delay.";
+    choose_arguments a = {"plan bandwidth", NULL, NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, -1, -1, 0};
+    const cli_option table[] = {
+        CHOOSE_OPTIONS(a),
+        {"--delay", CLI_TEXT, &a.delay, "TIME", "one way, such as 20ms (default 0)"},
+        {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default 5, for outer optimizers 50)"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    char net[80];
+    double rate = 0;
+    choose_case c;
+    ddp_error err;
+
+    if (code >= 0) return code;
+    memset(&c, 0, sizeof c);
+    code = choose_mistake(&a);
+    if (code >= 0) return code;
+    snprintf(net, sizeof net, "1gbit,%.60s", a.delay ? a.delay : "0ms");
+    if (ddp_net_parse(net, &rate, &c.delay_s, &err) != DDP_OK)
+        return plan_usage(a.program, "--delay %s: a time such as 20ms", a.delay);
+    return choose_tell(&a, &c, 0);
 }
 
 #endif /* EXAMPLES_PLAN_CHOOSE_H */

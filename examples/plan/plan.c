@@ -31,6 +31,7 @@ static const subcommand subcommands[] = {
     {"fence", "which device runs which operators (FusionLLM)", plan_fence},
     {"pipeline", "how stages run their micro-batches: gpipe, 1f1b, zero-bubble", plan_pipeline},
     {"choose", "which strategy, for a model, a network and a number of workers", plan_choose},
+    {"bandwidth", "how fast links must be, for a model and a number of workers", plan_bandwidth},
     {"speed", "which fraction of its peak a device reaches (FusionLLM)", plan_speed},
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };

@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan choose: its predictions against sums made by hand, its choice, its sentences and exit codes.
+# [calm] build/plan choose and bandwidth: their predictions against sums made by hand, the choice, sentences and exit codes.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=choose
 . "$root/tests/plan/plan_cli.sh"
@@ -48,7 +48,16 @@ predicts() {
     if command -v python3 >/dev/null; then
         python3 -c 'import json,xml.dom.minidom as x
 [json.loads(l) for f in ("p.json", "out") for l in open(f)]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+        python3 -c 'import json
+a = [json.loads(l) for l in open("out")][:-1]; a.sort(key=lambda r: r["rank"])
+assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["step_ms"] for p, q in zip(a, a[1:]))' && ok ||
+            bad "ranks are not by step"
     fi
+    # computing 3 s for 80 % leaves 0.75 s for 100 KB: 1.07 Mbit/s, and 0.33 s for 90 %: 2.4, found to 1 %
+    has '"80": 1.07, "90": 2.4' $base
+    has 'choose --strategy mgwfbp' $base --utilisation 75 --text
+    "$plan" choose $base --text | awk 'NR == 2 { ok = $1 == "strategy" } NR > 2 && NR < 22 { ok = ok && $(NF - 7) >= last; last = $(NF - 7) }
+        END { exit !ok || NR < 22 }' && ok || bad "--text: rows are not by step"
 
     says 2 'either --profile or --model is needed' --net 1mbit --workers 2
     says 2 'either --profile or --model is needed' $base --model gpt2 --speed 1
@@ -65,6 +74,24 @@ predicts() {
     says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
     printf 'layer,forward_s,backward_s,comm_s\na,1,1,1\n' >bare.csv
     says 1 'column params is missing' --profile bare.csv --net 1mbit --workers 2
+    sub=bandwidth
+    link="--profile p.csv --workers 2"
+    # of ssgd as above; averages of every second step need half of that; streams need the whole period for theirs
+    has '{"strategy": "ssgd", "options": "", "rank": ' $link
+    has '"mbit_for_pct": {"50": 0.267, "80": 1.07, "90": 2.41' $link
+    has '"strategy": "localsgd", "options": "--period 2", "rank": ' $link --period 2
+    has '"mbit_for_pct": {"50": 0.134, "80": 0.535, "90": 1.2' $link --period 2
+    has '"99": null' $link --delay 500ms
+    "$plan" bandwidth $link --text >out 2>err || bad "bandwidth --text: $(cat err)"
+    [ "$(wc -l <out)" -eq 21 ] && sed -n 3p out | grep -q '^sparseloco  *50  *3.8e-05' && ok || bad "--text: $(cat out)"
+    "$plan" bandwidth $link --svg b.svg >out 2>err && [ "$(grep -c '<path fill="none"' b.svg)" -eq 19 ] && ! grep -q 'red: the link' b.svg &&
+        ok || bad "bandwidth --svg: $(cat err)"
+    says 2 'either --profile or --model is needed' --workers 2
+    says 2 '--workers N is needed, from 2' --profile p.csv
+    says 2 '--delay soon: a time such as 20ms' $link --delay soon
+    says 2 '--delay -1ms: a time such as 20ms' $link --delay -1ms
+    says 2 '--net' $link --net 1gbit
+    sub=choose
     "$plan" choose $base --json absent/p.json >out 2>err
     [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err && ok || bad "an unwritable --json: $(cat err)"
 }
