@@ -31,5 +31,11 @@ void  heap_free(void *p);
 #else
 #define SAMPLED(n) 1
 #endif
+/* The step of a loop over what one worker does alone: ThreadSanitizer, for which that is little, tries each n-th. */
+#if defined(__SANITIZE_THREAD__)
+#define ALONE(n) (n)
+#else
+#define ALONE(n) 1
+#endif
 
 #endif /* TEST_HEAP_H */

@@ -474,13 +474,14 @@ static void feedback_is_not_lost_in_silence(void **unused)
 static void other_stages_go_on_with_the_same_bits(void **unused)
 {
     static const int from[] = {0, 2, 3, 1, 4, 0}, to[] = {3, 0, 2, 2, 2, 1};
+    int n = 0;
 
     (void)unused;
     for (int i = 0; i < 6; i++)
         for (int m = GPT; m <= RESNET; m++)
             for (int copies = 1; copies <= 2; copies++) {
                 leg a = leg_of((model)m, copies == 1 ? DDP_SSGD : i % 2 ? DDP_WFBP : DDP_LOCALSGD, 0), x, y;
-                if (m == RESNET && from[i] > 3) continue;
+                if ((m == RESNET && from[i] > 3) || n++ % SAMPLED(3)) continue;
                 a.optimizer = (i + copies) % 3;
                 x = y = a;
                 x.stages = from[i], y.stages = to[i];
