@@ -83,9 +83,10 @@ test: deps-test
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/plain/,$(PATIENT))) \
 	    --jobs 2 $(call ordered,$(TIMED)) --jobs 1 $(addprefix build/plain/,$(STRICT)) $(ALONE_TOO)
 
+# Huge pages for the shadow halve what the kernel does for each process that a test starts.
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
-	@TSAN_OPTIONS="halt_on_error=1 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 300 \
+	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 300 \
 	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(PURE) $(CALM))) \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/asan/,$(PATIENT))) \
 	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(CALM) $(ALONE)))
