@@ -610,20 +610,23 @@ static int choose_mistake(choose_arguments *a)
 }
 
 /* rate 0: of any link. */
-static int choose_tell(const choose_arguments *a, choose_case *c, double rate)
+static int choose_tell(const choose_arguments *a, double rate, double delay)
 {
+    choose_case c;
     ddp_error err;
     int code;
 
+    memset(&c, 0, sizeof c);
     memset(&err, 0, sizeof err);
-    c->workers = (int)a->workers;
-    if (choose_read(a, c, &err) != DDP_OK) {
+    c.workers = (int)a->workers;
+    c.delay_s = delay;
+    if (choose_read(a, &c, &err) != DDP_OK) {
         fprintf(stderr, "%s: %s\n", a->program, err.msg);
         code = ddp_status_exit_code(err.code);
     } else {
-        code = choose_run(a, c, rate);
+        code = choose_run(a, &c, rate);
     }
-    ddp_profile_free(&c->p);
+    ddp_profile_free(&c.p);
     return code;
 }
 
@@ -637,13 +640,23 @@ static int choose_tell(const choose_arguments *a, choose_case *c, double rate)
     {"--svg", CLI_TEXT, &(a).svg, "FILE", "draw utilisation against the rate of the link"}, \
     {"--json", CLI_TEXT, &(a).json, "FILE", "write the JSON lines to FILE as well"}
 
+static choose_arguments choose_defaults(const char *program)
+{
+    choose_arguments a;
+
+    memset(&a, 0, sizeof a);
+    a.program = program;
+    a.speed = NAN, a.aim = 90, a.period = a.batch = -1;
+    return a;
+}
+
 static int plan_choose(int argc, char **argv)
 {
     static const char about[] =
         "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
         "planner predicts, how much of it is computing, bytes that a worker sends, its rank by step, and the\n"
         "link rate that it needs to compute 50, 80, 90, 95 and 99 % of the time. The last line chooses.";
-    choose_arguments a = {"plan choose", NULL, NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, -1, -1, 0};
+    choose_arguments a = choose_defaults("plan choose");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "each worker's link, such as 100mbit,20ms"},
@@ -651,18 +664,15 @@ static int plan_choose(int argc, char **argv)
         {"--utilisation", CLI_REAL, &a.aim, "PCT", "how much of the time shall be computing (default 90)"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
-    double rate = 0;
-    choose_case c;
     ddp_error err;
+    double rate = 0, delay = 0;
 
-    if (code >= 0) return code;
-    memset(&c, 0, sizeof c);
-    code = choose_mistake(&a);
+    if (code < 0) code = choose_mistake(&a);
     if (code >= 0) return code;
     if (!a.net) return plan_usage(a.program, "%s is needed", "--net RATE,DELAY");
-    if (ddp_net_parse(a.net, &rate, &c.delay_s, &err) != DDP_OK) return plan_usage(a.program, "%s", err.msg);
+    if (ddp_net_parse(a.net, &rate, &delay, &err) != DDP_OK) return plan_usage(a.program, "%s", err.msg);
     if (!(rate > 0)) return plan_usage(a.program, "--net needs a %s above 0", "rate");
-    return choose_tell(&a, &c, rate);
+    return choose_tell(&a, rate, delay);
 }
 
 static int plan_bandwidth(int argc, char **argv)
@@ -671,26 +681,22 @@ static int plan_bandwidth(int argc, char **argv)
         "How fast must links be? A line for each strategy: the rate in Mbit/s at which its planner predicts that\n"
         "workers compute 50, 80, 90, 95 and 99 % of the time, and its rank by the rate for 90 %; null or -: no\n"
         "rate is enough, because of the delay.";
-    choose_arguments a = {"plan bandwidth", NULL, NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, -1, -1, 0};
+    choose_arguments a = choose_defaults("plan bandwidth");
     const cli_option table[] = {
         CHOOSE_OPTIONS(a),
         {"--delay", CLI_TEXT, &a.delay, "TIME", "one way, such as 20ms (default 0)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default 5, for outer optimizers 50)"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
-    char net[80];
-    double rate = 0;
-    choose_case c;
-    ddp_error err;
+    char net[80]; /* with any rate, it is read as --net is */
+    double any = 0, delay = 0;
 
-    if (code >= 0) return code;
-    memset(&c, 0, sizeof c);
-    code = choose_mistake(&a);
+    if (code < 0) code = choose_mistake(&a);
     if (code >= 0) return code;
     snprintf(net, sizeof net, "1gbit,%.60s", a.delay ? a.delay : "0ms");
-    if (ddp_net_parse(net, &rate, &c.delay_s, &err) != DDP_OK)
+    if (ddp_net_parse(net, &any, &delay, NULL) != DDP_OK)
         return plan_usage(a.program, "--delay %s: a time such as 20ms", a.delay);
-    return choose_tell(&a, &c, 0);
+    return choose_tell(&a, 0, delay);
 }
 
 #endif /* EXAMPLES_PLAN_CHOOSE_H */
