@@ -2,6 +2,7 @@
 #include "io/json.h"
 #include "pipe/job.h"
 
+/* As FusionLLM names operators in its Table 2. */
 static const char *const ddp__job_types[] = {"placeholder", "variable", "parametric", "non-parametric", "loss"};
 static const char *const ddp__job_inits[] = {"zero", "one", "normal", "uniform"};
 static const char *const ddp__job_dtypes[] = {"f32", "i32"};

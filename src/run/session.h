@@ -60,7 +60,7 @@ typedef struct ddp_step_info {
  *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
  *                       its parameters and gradients are the library's. Gradients come back zeroed
  *   ddp_skip            in place of ddp_backward_end, where this step had no gradient of layer (an unused
- *                       branch, frozen for now): it counts as zero in averages of gradients; under
+ *                       branch, a layer frozen in it): it counts as zero in averages of gradients; under
  *                       strategies that average parameters the layer is not updated here in this step
  *   ddp_report          optional, before ddp_step_end
  *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
