@@ -47,6 +47,7 @@
  *     DDP_NO_PLANNERS                    planners and what follows them (strategies, ddp_probe, Top-K,
  *                                        packings), but those of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
+ *     DDP_NO_SIMULATOR                   ddp_simulate
  *     DDP_NO_REPORTS                     everything under [report]
  *
  * CONVENTIONS. Zero means default, all-zero structs are valid. Times are seconds (double), sizes
@@ -3225,6 +3226,48 @@ DDP_API size_t        ddp_job_floats(const ddp_job_part *p, int op, int bare);
 DDP_API int           ddp_job_get(ddp_job_part *p, int op, int bare, float *out);
 DDP_API int           ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats);
 
+/* ==== sim/sim.h ==== [sim] */
+/* A world on a virtual clock: the program's own loop, the strategies and all else run as they do on real machines, but
+ * nothing is sent and nobody sleeps. docs/simulate.md */
+
+typedef struct ddp_ctx    ddp_ctx;
+typedef struct ddp_config ddp_config; /* run/config.h */
+
+typedef struct ddp_simulation {
+    /* 1: workers that cannot differ are one: ranks 0 and 1 run, rank 1 for all others, where all links are alike, without
+     * jitter, sites, servers or incidents, and fn does the same on every rank, in the same time. What rank 0 sees is
+     * then the same to the last bit. Ignored where links can differ. */
+    int fold;
+    /* Memory of ddp_paper that nothing is read from or written to: layers that lie in its first half cost no time, nor
+     * does what is kept beside them. NULL: none. */
+    void  *paper;
+    size_t paper_bytes;
+    double scale; /* a value of a layer stands for so many, and takes as long on the way; 0 = 1 */
+} ddp_simulation;
+
+typedef struct ddp_simulated {
+    double  seconds;  /* of virtual time until the last worker was done */
+    int     workers;  /* that were run */
+    int64_t events;   /* of the network */
+} ddp_simulated;
+
+/* ddp_simulate - as ddp_launch of threads, on a virtual clock that begins at 0 and that ddp_now tells: fn runs once per
+ *   rank, and is where time passes: ddp_sleep_until in place of computing. Messages take what the emulated links take
+ *   (cfg->net, net2, net_script; the arithmetic of src/emulate): latency, rate, shares, priorities, but no processor
+ *   time. One worker runs at a time, in an order that follows from the times alone: two runs are equal to the last bit.
+ *   What the library sends itself is there; sums of memory on paper are not made. fn may not wait for anything but
+ *   through the library, nor begin threads. Not simulated: processes, TLS, devices, joining, servers beside workers.
+ *   Returns as ddp_launch; also DDP_UNSUPPORTED for one of these, and DDP_USAGE where nobody could ever go on, with who
+ *   waits for what. *out (may be NULL) is filled in any case.
+ * ddp_sleep_until - sleeps until ddp_now() tells `when`, on the real clock or on a virtual one.
+ * ddp_paper - room for so many bytes that read as 0 and cost nothing until they are written; NULL: none.
+ *   ddp_paper_free - NULL is fine. */
+DDP_API int    ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, int (*fn)(ddp_ctx *, void *), void *user,
+                            ddp_simulated *out, ddp_error *err);
+DDP_API void   ddp_sleep_until(double when);
+DDP_API void  *ddp_paper(size_t bytes);
+DDP_API void   ddp_paper_free(void *paper, size_t bytes);
+
 /* ==== nn/models.h ==== [nn] */
 /* Ready-made models, built from the public operators of a graph. */
 
@@ -4150,6 +4193,10 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
 DDP_LIB struct timespec ddp__timespec(double s);
+/* This thread's time is a variable's from here on (NULL: the machine's again), which only its sleeping and whoever owns
+ * the variable change; returns what it was. time: what it is. */
+DDP_LIB double *ddp__time_set(double *now);
+DDP_LIB double *ddp__time(void);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
 /* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:
@@ -4374,10 +4421,23 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
+static __thread double *ddp__own_time;/* NULL: the machine's */
+
+double *ddp__time_set(double *now)
+{
+    double *was = ddp__own_time;
+
+    ddp__own_time = now;
+    return was;
+}
+
+double *ddp__time(void) { return ddp__own_time; }
+
 double ddp_now(void)
 {
     struct timespec ts;
 
+    if (ddp__own_time) return *ddp__own_time;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
@@ -4592,8 +4652,12 @@ struct timespec ddp__timespec(double s)
 
 void ddp__sleep_until(double when)
 {
-    double left;
+    double left, *own = ddp__time();
 
+    if (own) {
+        if (*own < when) *own = when;
+        return;
+    }
     while ((left = when - ddp_now()) > 0) {
         struct timespec ts = ddp__timespec(left < 3600 ? left : 3600);
         nanosleep(&ts, NULL);
@@ -5067,26 +5131,36 @@ typedef struct ddp__host {
     ddp_error         error;  /* the first error of the context; sticky */
     const ddp_backend *backend; /* where layers and activations live; NULL = here */
     void             *device;   /* its self */
+    const unsigned char *paper; /* [paper_bytes] where nothing is read or written: the layers' memory in its first half, */
+    size_t            paper_bytes; /* what is allocated beside it in the second. NULL = none (src/sim) */
 } ddp__host;
+
+static inline int ddp__on_paper(const ddp__host *h, const void *at)
+{
+    const unsigned char *p = (const unsigned char *)at;
+
+    return h && h->paper && p >= h->paper && p < h->paper + h->paper_bytes;
+}
 
 /* Memory of layers and activations: the device's where the host has a backend, else this process's own; h may be NULL.
  * alloc: zeroed, NULL when short or for 0 bytes. Copies are in the order of all work there; download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;
+    if (h && h->paper && bytes > 4096 && bytes <= h->paper_bytes / 2) return (void *)(h->paper + h->paper_bytes / 2);
     return ddp__alloc(h ? &h->allocator : NULL, bytes);
 }
 
 static inline void ddp__host_release(const ddp__host *h, void *at, size_t bytes)
 {
-    if (!at) return;
+    if (!at || ddp__on_paper(h, at)) return;
     if (h && h->backend) h->backend->release(h->device, at, bytes);
     else ddp__release(h ? &h->allocator : NULL, at, bytes);
 }
 
 static inline void ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes)
 {
-    if (bytes == 0) return;
+    if (bytes == 0 || ddp__on_paper(h, to)) return;
     if (h && h->backend) h->backend->upload(h->device, to, from, bytes);
     else memcpy(to, from, bytes);
 }
@@ -5094,7 +5168,7 @@ static inline void ddp__host_upload(const ddp__host *h, void *to, const void *fr
 static inline ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from,
                                             size_t bytes, ddp_error *err)
 {
-    if (bytes == 0) return DDP_OK;
+    if (bytes == 0 || ddp__on_paper(h, from) || ddp__on_paper(h, to)) return DDP_OK;
     if (h && h->backend) return h->backend->download(h->device, to, from, bytes, err);
     memcpy(to, from, bytes);
     return DDP_OK;
@@ -5102,14 +5176,14 @@ static inline ddp_status ddp__host_download(const ddp__host *h, void *to, const 
 
 static inline void ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes)
 {
-    if (bytes == 0) return;
+    if (bytes == 0 || ddp__on_paper(h, to) || ddp__on_paper(h, from)) return;
     if (h && h->backend) h->backend->copy(h->device, to, from, bytes);
     else memcpy(to, from, bytes);
 }
 
 static inline void ddp__host_zero(const ddp__host *h, void *at, size_t bytes)
 {
-    if (bytes == 0) return;
+    if (bytes == 0 || ddp__on_paper(h, at)) return;
     if (h && h->backend) h->backend->zero(h->device, at, bytes);
     else memset(at, 0, bytes);
 }
@@ -13746,6 +13820,7 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 
 struct ddp__op;
 struct ddp__exchange;
+struct ddp__engine;
 
 typedef struct ddp__wire ddp__wire;
 
@@ -13762,10 +13837,21 @@ typedef struct ddp__wire_table {
     void (*cut)(ddp__wire *w, int peer);
 } ddp__wire_table;
 
+/* Moves whole messages itself, in a time of its own: its engine has no comm thread, and no frames (src/sim). All calls
+ * come from the thread that uses the engine, without its lock. */
+typedef struct ddp__carrier {
+    void (*opened)(ddp__wire *w, struct ddp__engine *e);
+    void (*posted)(ddp__wire *w); /* a message was queued */
+    void (*await)(ddp__wire *w);  /* returns when something has happened to those of this rank */
+    void (*catch_up)(ddp__wire *w); /* returns when all that happens before the caller's time has happened */
+    void (*failed)(ddp__wire *w); /* the engine has its error: the others get it */
+} ddp__carrier;
+
 #define DDP__WIRE_NAME 96
 
 struct ddp__wire {
     const ddp__wire_table *table;
+    const ddp__carrier *carrier; /* NULL: bytes move by the table */
     int    rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
     size_t pair_bytes; /* memory of its own that it takes per peer */
@@ -13806,6 +13892,9 @@ typedef struct ddp__hub ddp__hub;
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
 DDP_LIB ddp__hub  *ddp__hub_second(ddp__hub *hub, int make);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
+/* ddp__hub_making - of wires that attach makes; link: 1 of the second hub. */
+typedef ddp_status (*ddp__wire_fn)(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
+DDP_LIB ddp__hub  *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
 DDP_LIB void       ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void       ddp__hub_free(ddp__hub *hub);
 
@@ -14522,6 +14611,9 @@ struct ddp__hub {
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
+    ddp__wire_fn attach;   /* makes the wires, or NULL */
+    void *attach_user;
+    int link;
 };
 
 typedef struct ddp__thread_wire {
@@ -14582,9 +14674,23 @@ ddp__hub *ddp__hub_new(int world)
     return NULL;
 }
 
+ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user)
+{
+    ddp__hub *hub = (ddp__hub *)ddp__calloc(1, sizeof *hub);
+
+    if (!hub) return NULL;
+    hub->refs = 1;
+    hub->world = world;
+    hub->attach = attach;
+    hub->attach_user = user;
+    return hub;
+}
+
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
 {
-    if (!hub->second && make) hub->second = ddp__hub_new(hub->world);
+    if (!hub->second && make)
+        hub->second = hub->attach ? ddp__hub_making(hub->world, hub->attach, hub->attach_user) : ddp__hub_new(hub->world);
+    if (hub->second) hub->second->link = 1;
     return hub->second;
 }
 
@@ -14707,6 +14813,7 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
+    if (hub->attach) return; /* who carries the messages knows */
     for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
@@ -14747,6 +14854,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     if (!hub || !out) return ddp__fail(err, DDP_ARG, "a wire between threads needs a hub");
     if (rank < 0 || rank >= hub->world)
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
+    if (hub->attach) return hub->attach(hub->attach_user, hub->link, rank, out, err);
     t = (ddp__thread_wire *)ddp__calloc(1, sizeof *t);
     if (t) t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
     if (!t || !t->told || !ddp__wire_init(&t->base, &ddp__threads_table, rank, hub->world)) {
@@ -19232,8 +19340,9 @@ enum {
     DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
     DDP__SLOTS_MAX = 256,
-    DDP__SPANS = 2048,
-    DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
+    DDP__SPANS = 2048, /* that are kept */
+    DDP__STRIPS_MIN = 4096, /* pieces of all queued messages together */
+    DDP__LARGE_WORLD = 256 /* of workers in one process: each has less room */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
@@ -19542,6 +19651,7 @@ struct ddp__engine {
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
+    int                span_room, group_room;
     ddp__net_stats     stats;         /* but for its bytes: the comm thread writes these, atomically */
     int64_t            bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
     ddp__oplog        *wanted;        /* somebody waits for a copy of the log */
@@ -19560,6 +19670,9 @@ DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t r
 DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
+/* Under the lock, which it lets go of: until something has changed; until the carrier's time, if any, is the caller's. */
+DDP_LIB void ddp__await(ddp__engine *e);
+DDP_LIB void ddp__catch_up(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer); /* and is another rank */
@@ -19976,6 +20089,22 @@ void ddp__notify(ddp__engine *e)
     if (sleeping) e->wire->table->wake(e->wire);
 }
 
+void ddp__await(ddp__engine *e)
+{
+    if (!e->wire->carrier) {
+        pthread_cond_wait(&e->changed, &e->lock);
+        return;
+    }
+    pthread_mutex_unlock(&e->lock);
+    e->wire->carrier->await(e->wire);
+    pthread_mutex_lock(&e->lock);
+}
+
+void ddp__catch_up(ddp__engine *e)
+{
+    if (e->wire->carrier) e->wire->carrier->catch_up(e->wire);
+}
+
 ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer)
 {
     return &e->rows[(size_t)op->row * (size_t)e->world + (size_t)peer];
@@ -20146,7 +20275,7 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
-    if (op->p2p && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
+    if (op->p2p && !e->wire->carrier && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
     if (op->m.divergence) {
         double sum = 0;
         for (int r = 0; r < e->world; r++) sum += ddp__row(e, op, r)->divergence;
@@ -21936,7 +22065,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
     } else if (e->span_count > 0) { /* nothing in flight: what was last */
-        const ddp__op_span *last = &e->spans[(e->span_count - 1) % DDP__SPANS];
+        const ddp__op_span *last = &e->spans[(e->span_count - 1) % e->span_room];
         snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
     }
@@ -23043,7 +23172,7 @@ void ddp__publish(ddp__engine *e)
     while (e->finished) {
         ddp__op *op = e->finished;
         e->finished = op->next_done;
-        e->spans[e->span_count++ % DDP__SPANS] = op->span;
+        e->spans[e->span_count++ % e->span_room] = op->span;
         e->stats.operations++;
         if (op->m.verb == DDP_ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
         op->done = 1;
@@ -23061,10 +23190,11 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
     int n = 0;
     long from;
 
+    ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
-    from = e->span_count > DDP__SPANS ? e->span_count - DDP__SPANS : 0;
+    from = e->span_count > e->span_room ? e->span_count - e->span_room : 0;
     for (; from < e->span_count && n < room; from++) {
-        const ddp__op_span *s = &e->spans[from % DDP__SPANS];
+        const ddp__op_span *s = &e->spans[from % e->span_room];
         if (s->end >= t0 && s->begin <= t1) out[n++] = *s;
     }
     for (long t = e->first; t < e->submitted && n < room; t++) {
@@ -23077,6 +23207,7 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 
 void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 {
+    ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
     *out = e->stats;
     if (e->running > 0) out->busy_s += ddp_now() - e->running_since;
@@ -23085,7 +23216,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->bytes_received = ddp__atomic_load(&e->bytes_received);
     for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
         out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->sent_as[i]);
-    out->cpu_s = ddp__thread_cpu_s(e->thread);
+    out->cpu_s = e->wire->carrier ? 0 : ddp__thread_cpu_s(e->thread);
 }
 
 void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
@@ -23152,14 +23283,14 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log, int inner)
 /* Under the lock. */
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
-    long unfinished = 0, kept = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
+    long unfinished = 0, kept = e->span_count < e->span_room ? e->span_count : e->span_room;
 
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
     if (kept > DDP__OPLOG - unfinished) kept = unfinished < DDP__OPLOG ? DDP__OPLOG - unfinished : 0;
     log->now = ddp_now();
     log->error = e->error;
     for (long s = e->span_count - kept; s < e->span_count; s++)
-        (void)ddp__oplog_add(log, &e->spans[s % DDP__SPANS], DDP__IS_DONE);
+        (void)ddp__oplog_add(log, &e->spans[s % e->span_room], DDP__IS_DONE);
     ddp__oplog_unfinished(e, log, inner);
     log->dropped = e->span_count + unfinished - log->count;
     ddp__oplog_peers(e, log, inner);
@@ -23191,7 +23322,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
     if (!out->record || !out->peer)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", (int)DDP__OPLOG);
     pthread_mutex_lock(&e->lock);
-    while (!e->quiet && !out->served) {
+    while (!e->quiet && !out->served && !e->wire->carrier) {
         if (!e->wanted) { /* else somebody else's turn comes first */
             e->wanted = out;
             ddp__notify(e);
@@ -23199,7 +23330,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
         if (ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT) break;
     }
     if (e->wanted == out) e->wanted = NULL;
-    if (!out->served) ddp__oplog_copy(e, out, e->quiet);
+    if (!out->served) ddp__oplog_copy(e, out, e->quiet && !e->wire->carrier);
     pthread_mutex_unlock(&e->lock);
     qsort(out->record, (size_t)out->count, sizeof *out->record, ddp__oplog_order);
     return DDP_OK;
@@ -23533,17 +23664,18 @@ static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t
 static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
+    const size_t frames = e->wire->carrier ? 0 : world; /* peers that bytes come from */
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
     int **const ids[] = {&e->ring, &e->turn, &e->order, &e->site, &e->site_place, &e->site_part, &e->site_side};
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
     e->strips = (ddp__strip *)ddp__carve(block, &used, (size_t)e->strip_room, sizeof *e->strips);
-    e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
-    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * world, sizeof *e->rows);
+    e->peers = (ddp__peer *)ddp__carve(block, &used, frames, sizeof *e->peers);
+    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * frames, sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
     e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
-    e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
+    e->spans = (ddp__op_span *)ddp__carve(block, &used, (size_t)e->span_room, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     if (e->membership) e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
@@ -23553,11 +23685,11 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
         e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     }
-    e->member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->member);
-    e->place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->place);
+    e->member = (int *)ddp__carve(block, &used, world * (size_t)e->group_room, sizeof *e->member);
+    e->place = (int *)ddp__carve(block, &used, world * (size_t)e->group_room, sizeof *e->place);
     for (int i = 0; i < 7; i++) *ids[i] = (int *)ddp__carve(block, &used, world, sizeof **ids[i]);
     e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
-    for (int r = 0; r < e->world; r++) {
+    for (int r = 0; r < (int)frames; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;
         if (e->cfg.coding) coded = ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
@@ -23606,10 +23738,17 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
+    if (e->wire->carrier) e->slots = 0;
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
     e->strip_room = DDP__STRIPS_MIN;
+    e->span_room = DDP__SPANS;
+    e->group_room = DDP__GROUPS;
+    if (!e->wire->carrier || e->world <= DDP__LARGE_WORLD) return;
+    e->strip_room /= 4; /* one of very many in this process */
+    e->span_room /= 8;
+    e->group_room = 2;
 }
 
 static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
@@ -23631,6 +23770,10 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
 /* Starts the comm thread and waits until the wire has begun. */
 static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
 {
+    if (e->wire->carrier) {
+        e->wire->carrier->opened(e->wire, e);
+        return DDP_OK;
+    }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
         return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
     pthread_mutex_lock(&e->lock);
@@ -23675,14 +23818,14 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     DDP__TRY(ddp__engine_check(cfg, err));
     memset(&plan, 0, sizeof plan);
     plan.cfg = *cfg;
-    plan.membership = cfg->membership;
+    plan.membership = cfg->wire->carrier ? NULL : cfg->membership;
     plan.wire = cfg->wire;
     plan.rank = cfg->rank;
     plan.world = cfg->world;
     if (cfg->links) plan.links = *cfg->links;
     plan.paced = plan.links.slowest > 0 || plan.links.own.turns > 0;
     plan.shaped = plan.paced || plan.links.farthest > 0;
-    if (plan.cfg.queue < 1) plan.cfg.queue = 64;
+    if (plan.cfg.queue < 1 || (cfg->wire->carrier && cfg->world > DDP__LARGE_WORLD)) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
     ddp__ways_fill(plan.ways);
@@ -23703,9 +23846,10 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
+        e->order[r] = r;
+        if (cfg->wire->carrier) continue;
         e->peers[r].in_slot = e->peers[r].pending.first = e->peers[r].pending.last = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
-        e->order[r] = r;
     }
     e->groups = 1;
     e->blocks = e->world;
@@ -23729,7 +23873,7 @@ void ddp__engine_close(ddp__engine *e)
     e->stop = 1;
     ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
-    pthread_join(e->thread, NULL);
+    if (!e->wire->carrier) pthread_join(e->thread, NULL);
     e->wire->table->close(e->wire);
     ddp__engine_free(e);
 }
@@ -23770,8 +23914,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED, "groups in a world that changes (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
-    if (e->groups == DDP__GROUPS) {
-        status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
+    if (e->groups == e->group_room) {
+        status = ddp__fail(err, DDP_ARG, "more than %d groups", e->group_room - 1);
     } else {
         int *member = e->member + (size_t)e->groups * (size_t)e->world;
         int *place = e->place + (size_t)e->groups * (size_t)e->world;
@@ -23799,7 +23943,7 @@ void ddp__engine_retire(ddp__engine *e)
     pthread_mutex_lock(&e->lock);
     e->retires = 1;
     ddp__notify(e);
-    while (e->retires && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
+    while (e->retires && e->error.code == DDP_OK) ddp__await(e);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -23971,7 +24115,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
 /* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
 static void ddp__settle(ddp__engine *e)
 {
-    while (e->error.code != DDP_OK && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
+    while (e->error.code != DDP_OK && !e->quiet) ddp__await(e);
 }
 
 static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
@@ -23987,7 +24131,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
                                                         (start = ddp__strip_place(e, pieces)) < 0)) {
         e->tight = 1;
         ddp__notify(e);
-        pthread_cond_wait(&e->changed, &e->lock);
+        ddp__await(e);
     }
     if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
@@ -24001,6 +24145,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
         ddp__notify(e);
     }
     pthread_mutex_unlock(&e->lock);
+    if (bad == DDP_OK && e->wire->carrier) e->wire->carrier->posted(e->wire);
     return bad;
 }
 
@@ -24017,7 +24162,7 @@ static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_er
 
     pthread_mutex_lock(&e->lock);
     while (!ddp__ticket_done(e, ticket) && !(input && op->released) && !e->quiet)
-        pthread_cond_wait(&e->changed, &e->lock);
+        ddp__await(e);
     if (!ddp__ticket_done(e, ticket) && !(input && op->released)) {
         if (err) *err = e->error;
         status = e->error.code;
@@ -24037,6 +24182,7 @@ int ddp__engine_done(ddp__engine *e, long ticket)
 {
     int done;
 
+    ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
@@ -24058,6 +24204,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
         ddp__notify(e);
     }
     pthread_mutex_unlock(&e->lock);
+    if (e->wire->carrier) e->wire->carrier->failed(e->wire);
 }
 
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
@@ -24076,7 +24223,7 @@ int ddp__engine_left(ddp__engine *e)
     int gone = -1;
 
     pthread_mutex_lock(&e->lock);
-    for (int r = e->world - 1; r >= 0; r--)
+    for (int r = e->wire->carrier ? -1 : e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
     pthread_mutex_unlock(&e->lock);
     return gone;
@@ -24108,7 +24255,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket
 
 ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
-    int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
+    int parks = !e->shaped && !e->membership && !e->wire->begin && !e->wire->carrier, driven = 0;
     ddp_status status;
     double until;
     long ticket;
@@ -24148,7 +24295,7 @@ int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const i
         for (int i = 0; found < 0 && i < count; i++)
             if (ddp__ticket_done(e, tickets[i])) found = i;
         if (found >= 0 || e->quiet || ddp__atomic_load(stop)) break;
-        pthread_cond_wait(&e->changed, &e->lock);
+        ddp__await(e);
     }
     pthread_mutex_unlock(&e->lock);
     return found;
@@ -40685,6 +40832,7 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
 
+    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
     if (d->host.backend) {
         d->host.backend->axpy(d->host.device, y, x, n, a);
         return;
@@ -40700,6 +40848,7 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 
 void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 {
+    if (ddp__on_paper(&d->host, x)) return;
     if (d->host.backend) d->host.backend->scale(d->host.device, x, n, a);
     else ddp__scale(x, n, a);
 }
@@ -40756,6 +40905,7 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
 {
     const ddp__unit *u = &d->unit[layer];
 
+    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
@@ -40785,7 +40935,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     }
     if (u->skipped && d->ops.averages != DDP_AVERAGES_GRADIENTS) return; /* no gradient, nobody's */
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    for (int i = 0; i < u->gradients; i++) {
+    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
         const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state, n, u->updates, d->lr, NULL,
@@ -40832,6 +40982,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
             double more = 0;
+            if (ddp__on_paper(&d->host, g->data)) continue;
             if (b) DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
             else more = ddp__sum_squares(g->data, g->count);
             squares += more;
@@ -40871,6 +41022,7 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
     DDP__VERB("ddp_set");
+    if (ddp__on_paper(&d->host, x)) return 0;
     if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
     else
         for (size_t i = 0; i < n; i++) x[i] = a;
@@ -40880,6 +41032,8 @@ int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 {
     DDP__VERB("ddp_norm2");
+    *out = 0;
+    if (ddp__on_paper(&d->host, x)) return 0;
     if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
     *out = ddp__sum_squares(x, n);
     return 0;
@@ -40911,6 +41065,7 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
         ddp__axpy(d, target, own, n, -f);
         return 0;
     case DDP_LATE_COMPENSATE:
+        if (ddp__on_paper(&d->host, late)) return 0;
         if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
         else ddp__late_compensate(late, target, own, n, f);
         return 0;
@@ -55716,6 +55871,1348 @@ int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, in
 }
 
 #endif
+#endif
+#ifndef DDP_NO_SIMULATOR
+
+/* ==== sim/world.h ==== [sim] */
+/* Inside of a simulated world: whose turn it is, what happens when, and what is under way. One mutex guards all of it,
+ * and one worker runs at a time; the network moves only while none does. */
+
+typedef struct ddp__world ddp__world;
+typedef struct ddp__port  ddp__port;
+
+typedef enum ddp__player_state { DDP__PLAYER_READY, DDP__PLAYER_RUNS, DDP__PLAYER_WAITS, DDP__PLAYER_DEAD, DDP__PLAYER_OVER } ddp__player_state;
+
+/* A worker's thread. */
+typedef struct ddp__player {
+    ddp__world     *world;
+    int             rank;
+    double          now;
+    ddp__player_state state;
+    ddp__port      *at;    /* where it waits for a message; NULL: for its time */
+    struct ddp__player *next; /* of those that are ready */
+    pthread_t       thread;
+    pthread_cond_t  turn;
+    ddp_error       error;
+} ddp__player;
+
+/* What happens at a time, to something; i and j are its own matter. Of two at once the one that was foreseen first. */
+typedef struct ddp__event {
+    double   at;
+    uint64_t order;
+    void (*fn)(ddp__world *w, void *what, int i, int j);
+    void    *what;
+    int      i, j;
+} ddp__event;
+
+struct ddp__world {
+    pthread_mutex_t lock;
+    double      now;              /* of the network */
+    ddp__player  *seat;             /* [seats] */
+    int         seats, size;      /* size: ranks; seats < size: the last one stands for all that are not there */
+    ddp__player  *first, *last;     /* ready, in order */
+    ddp__event *event;            /* [events_due] a heap */
+    int         events_due, event_room;
+    uint64_t    orders;
+    ddp__port **port[2];          /* [seats] of each link; NULL: not open, or closed */
+    struct ddp__carried *carried; /* collectives under way */
+    const unsigned char *paper;
+    size_t      paper_bytes;
+    double      scale;
+    int64_t     events;
+    ddp_error   error;            /* what ended it */
+    /* Files above these: what may begin at a port; every engine has this error; nobody can go on. */
+    void (*look)(ddp__port *p);
+    void (*fails)(ddp__world *w, const ddp_error *why);
+    void (*stuck)(ddp__world *w);
+};
+
+/* ---- clock.c ---- */
+/* Room for one more than count; 0: out of memory, the world has failed. */
+DDP_LIB int  ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size);
+DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what, int i, int j);
+DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the network's time */
+/* Under the lock. turn: waits for something at `at` (NULL: until the network has come to its time). end: never again. */
+DDP_LIB void ddp__seat_wait(ddp__player *s, ddp__port *at);
+DDP_LIB void ddp__seat_end(ddp__player *s);
+DDP_LIB void ddp__seat_begin(ddp__player *s); /* first on its thread: waits for its turn */
+DDP_LIB void ddp__world_begin(ddp__world *w);
+
+/* ---- port.c ---- */
+DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
+DDP_LIB void ddp__port_rules(ddp__world *w); /* sets look, fails and stuck */
+DDP_LIB void ddp__carried_free(ddp__world *w);
+
+/* ==== sim/clock.c ==== [sim] */
+/* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next, until that
+ * lets somebody go on, and hands over to him. */
+
+int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size)
+{
+    const int more = *room ? 2 * *room : 64;
+    ddp_error err;
+    void *grown;
+
+    if (count < *room) return 1;
+    grown = DDP_REALLOC(*at, (size_t)more * size);
+    if (!grown) {
+        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
+        w->fails(w, &err);
+        return 0;
+    }
+    *at = grown;
+    *room = more;
+    return 1;
+}
+
+/* ---- events ---- */
+
+static int ddp__event_before(const ddp__event *a, const ddp__event *b)
+{
+    return a->at != b->at ? a->at < b->at : a->order < b->order;
+}
+
+void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what, int i, int j)
+{
+    const ddp__event e = {at > w->now ? at : w->now, w->orders++, fn, what, i, j};
+    size_t k = (size_t)w->events_due;
+
+    if (!ddp__world_grow(w, (void **)&w->event, &w->event_room, w->events_due, sizeof *w->event)) return;
+    w->events_due++;
+    for (; k > 0 && ddp__event_before(&e, &w->event[(k - 1) / 2]); k = (k - 1) / 2) w->event[k] = w->event[(k - 1) / 2];
+    w->event[k] = e;
+}
+
+static ddp__event ddp__event_take(ddp__world *w)
+{
+    const ddp__event first = w->event[0], last = w->event[--w->events_due];
+    const size_t n = (size_t)w->events_due;
+    size_t k = 0, child;
+
+    for (; (child = 2 * k + 1) < n; k = child) {
+        if (child + 1 < n && ddp__event_before(&w->event[child + 1], &w->event[child])) child++;
+        if (!ddp__event_before(&w->event[child], &last)) break;
+        w->event[k] = w->event[child];
+    }
+    if (n) w->event[k] = last;
+    return first;
+}
+
+/* ---- turns ---- */
+
+void ddp__seat_ready(ddp__world *w, ddp__player *s)
+{
+    if (s->state != DDP__PLAYER_WAITS) return;
+    if (s->now < w->now) s->now = w->now;
+    s->state = DDP__PLAYER_READY;
+    s->at = NULL;
+    s->next = NULL;
+    if (w->first) w->last->next = s;
+    else w->first = s;
+    w->last = s;
+}
+
+static void ddp__seat_wakes(ddp__world *w, void *what, int i, int j)
+{
+    (void)i, (void)j;
+    ddp__seat_ready(w, (ddp__player *)what);
+}
+
+/* Somebody's turn comes; NULL: nobody's ever will. */
+static ddp__player *ddp__world_next(ddp__world *w)
+{
+    double *own = ddp__time_set(&w->now);
+    ddp__player *s;
+
+    while (!w->first && w->events_due) {
+        const ddp__event e = ddp__event_take(w);
+        w->now = e.at;
+        w->events++;
+        e.fn(w, e.what, e.i, e.j);
+    }
+    if (!w->first) w->stuck(w);
+    s = w->first;
+    if (s) {
+        w->first = s->next;
+        s->state = DDP__PLAYER_RUNS;
+        pthread_cond_signal(&s->turn);
+    }
+    (void)ddp__time_set(own);
+    return s;
+}
+
+static void ddp__seat_pause(ddp__player *s)
+{
+    while (s->state != DDP__PLAYER_RUNS) pthread_cond_wait(&s->turn, &s->world->lock);
+}
+
+void ddp__seat_wait(ddp__player *s, ddp__port *at)
+{
+    ddp__world *w = s->world;
+
+    s->state = DDP__PLAYER_WAITS;
+    s->at = at;
+    if (!at) ddp__world_at(w, s->now, ddp__seat_wakes, s, 0, 0);
+    (void)ddp__world_next(w);
+    ddp__seat_pause(s);
+}
+
+void ddp__seat_end(ddp__player *s)
+{
+    s->state = DDP__PLAYER_OVER;
+    (void)ddp__world_next(s->world);
+}
+
+void ddp__seat_begin(ddp__player *s)
+{
+    pthread_mutex_lock(&s->world->lock);
+    ddp__seat_pause(s);
+    pthread_mutex_unlock(&s->world->lock);
+    (void)ddp__time_set(&s->now);
+}
+
+void ddp__world_begin(ddp__world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]);
+    (void)ddp__world_next(w);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* ==== sim/port.h ==== [sim] */
+/* A worker's end of a link in a simulated world, and what is under way on it. */
+
+enum { DDP__CUTS = 16 /* parts of a message at most: more make no step longer or shorter by 1 % */ };
+
+/* A part that waits for its uplink. */
+typedef struct ddp__job {
+    int      priority, phase, part, member;
+    long     ticket;  /* of its operation */
+    double   bytes, payload;
+    struct ddp__carried *carried; /* NULL: */
+    struct ddp__mail    *mail;
+    void (*left)(ddp__world *w, const struct ddp__job *job); /* it has left */
+} ddp__job;
+
+/* Values of a message that do not lie on paper, as they were when it left. */
+typedef struct ddp__scrap { struct ddp__scrap *next; size_t at, count; } ddp__scrap;
+
+/* A message between two. */
+typedef struct ddp__mail {
+    struct ddp__mail *next;   /* of those that are there, or behind which nobody has come */
+    ddp__port *from, *to;
+    ddp__op   *op;            /* the sender's until it has left */
+    ddp_verb   verb;
+    int        lane, peer, layer, left, got, parts;
+    size_t     n, unit;
+    double     bytes;
+    ddp__scrap *scrap;
+} ddp__mail;
+
+/* A worker's end of a link. */
+struct ddp__port {
+    ddp__wire    base;
+    ddp__world  *world;
+    ddp__player   *seat;
+    ddp__engine *e;
+    ddp__job    *job;        /* [jobs] a heap */
+    int          jobs, job_room;
+    int          sends;      /* the uplink is taken */
+    int          active;     /* collectives in the window */
+    long         seen;       /* tickets below have come to their time */
+    ddp__op    **want;       /* [wants] receives that wait for mail, oldest first */
+    int          wants, want_room;
+    ddp__mail   *mail, *last; /* whole, and not yet received */
+    int          unsent;     /* messages to one other that have not left */
+    int          dead;
+};
+
+/* A collective of those who take part, by place among them. */
+typedef struct ddp__carried {
+    struct ddp__carried *next, *before;
+    ddp__world *world;
+    int        group, members, here; /* ranks; those that are simulated: all, or one for all */
+    uint32_t   seq;
+    int        phases, parts, together; /* together: it begins when all have come */
+    int        joined, over;
+    int        in_turn;   /* a ring: each phase goes to the next alone */
+    int        root;      /* place of the one that sends alone; -1: all send */
+    double     out[4], payload[4], in[4]; /* bytes of a part: that a member sends, of them values, and gets in phase i % 4 */
+    ddp__op  **op;        /* [here] */
+    ddp__port **port;     /* [here] */
+    int       *left;      /* [here] parts that it has still to send, or to get in the last phase */
+    int       *gone;      /* [phases x parts x here] of those of one cell, at its first member's place */
+    double    *leave;     /* [phases x parts x here] */
+    ddp__scrap *scrap;    /* of a root */
+    int       *cell[2];   /* [here] of those who send to each other, the lowest place: inside, across; NULL: all do */
+} ddp__carried;
+
+/* ---- uplink.c ---- */
+DDP_LIB double ddp__scale_of(const ddp__world *w, const ddp_message *m); /* how much longer than its values a message is */
+DDP_LIB double ddp__frames_of(const ddp__port *p, double values, size_t unit); /* that they travel in */
+DDP_LIB void   ddp__job_add(ddp__port *p, const ddp__job *job);
+DDP_LIB void   ddp__port_send(ddp__port *p); /* the next job, if the uplink is free */
+DDP_LIB void   ddp__op_over(ddp__port *p, ddp__op *op); /* it is done */
+
+/* ---- mail.c ---- */
+DDP_LIB int         ddp__is_paper(const ddp__world *w, const void *at);
+DDP_LIB ddp__scrap *ddp__scraps_cut(const ddp__world *w, const ddp__op *op);
+DDP_LIB void        ddp__scraps_paste(const ddp__scrap *s, const ddp__op *op);
+DDP_LIB void        ddp__scraps_free(ddp__scrap *s);
+DDP_LIB void        ddp__mail_post(ddp__port *p, ddp__op *op);
+DDP_LIB void        ddp__mail_match(ddp__port *p); /* receives take what is there, in order */
+DDP_LIB void        ddp__mail_free(ddp__mail *m);
+
+/* ---- collective.c ---- */
+DDP_LIB void ddp__carried_join(ddp__port *p, ddp__op *op);
+DDP_LIB void ddp__carried_drop(ddp__carried *c);
+
+/* ==== sim/uplink.c ==== [sim] */
+/* The uplink of a simulated worker: the parts of its messages leave one by one, most urgent first. */
+
+double ddp__scale_of(const ddp__world *w, const ddp_message *m)
+{
+    return m->layer == DDP__OWN_WORD || m->layer == DDP__BARRIER ? 1 : w->scale;
+}
+
+double ddp__frames_of(const ddp__port *p, double values, size_t unit)
+{
+    return fmax(1, ceil(values * (double)unit / ((double)p->e->chunk * sizeof(float))));
+}
+
+static int ddp__job_before(const ddp__job *a, const ddp__job *b)
+{
+    if (a->priority != b->priority) return a->priority < b->priority;
+    if (a->ticket != b->ticket) return a->ticket < b->ticket;
+    return a->phase != b->phase ? a->phase > b->phase : a->part < b->part;
+}
+
+static ddp__job ddp__job_take(ddp__port *p)
+{
+    const ddp__job first = p->job[0], last = p->job[--p->jobs];
+    int k = 0, child;
+
+    for (; (child = 2 * k + 1) < p->jobs; k = child) {
+        if (child + 1 < p->jobs && ddp__job_before(&p->job[child + 1], &p->job[child])) child++;
+        if (!ddp__job_before(&p->job[child], &last)) break;
+        p->job[k] = p->job[child];
+    }
+    if (p->jobs) p->job[k] = last;
+    return first;
+}
+
+/* When a job has left: over the way to each receiver where they differ, else at once. */
+static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
+{
+    const ddp__carried *c = job->carried;
+    ddp__links *l = &p->e->links;
+    const double now = p->world->now;
+    double leaves = now, each;
+    int to = 0;
+
+    if (!l->path) return now;
+    if (!l->by_pair || !c) {
+        ddp__path any = {0, 0, 0, 0, 0, {0}};
+        return ddp__link_send(&l->own, c ? &any : &l->path[job->mail->to->base.rank], now, (size_t)llround(job->bytes));
+    }
+    for (int i = 0; i < c->here; i++) to += i != job->member;
+    each = job->bytes / (c->in_turn ? 1 : to);
+    for (int i = 1; i <= (c->in_turn ? 1 : to); i++) {
+        const ddp__port *other = c->port[(job->member + i) % c->here];
+        leaves = fmax(leaves, ddp__link_send(&l->own, &l->path[other->base.rank], now, (size_t)llround(each)));
+    }
+    return leaves;
+}
+
+static void ddp__job_left(ddp__world *w, void *what, int i, int j)
+{
+    const ddp__job job = *(ddp__job *)what;
+
+    (void)i, (void)j;
+    DDP_FREE(what);
+    job.left(w, &job);
+}
+
+static void ddp__uplink_free(ddp__world *w, void *what, int i, int j);
+
+void ddp__port_send(ddp__port *p)
+{
+    ddp__world *w = p->world;
+    double leaves, frees;
+    ddp__job *gone;
+    ddp__op *op;
+
+    if (p->sends || !p->jobs || p->dead) return;
+    gone = (ddp__job *)ddp__calloc(1, sizeof *gone);
+    if (!gone) return;
+    *gone = ddp__job_take(p);
+    op = gone->carried ? gone->carried->op[gone->member] : gone->mail->op;
+    ddp__op_moves(p->e, op, w->now);
+    leaves = ddp__job_leaves(p, gone);
+    frees = p->e->links.path ? fmin(leaves, fmax(w->now, p->e->links.own.up_free)) : w->now;
+    ddp__atomic_add(&p->e->bytes_sent, (int64_t)llround(gone->bytes));
+    ddp__count_sent(p->e, op, (int)op->m.coding, (int64_t)llround(gone->payload));
+    p->sends = 1;
+    ddp__world_at(w, frees, ddp__uplink_free, p, 0, 0);
+    ddp__world_at(w, leaves, ddp__job_left, gone, 0, 0);
+}
+
+static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
+{
+    ddp__port *p = (ddp__port *)what;
+
+    (void)w, (void)i, (void)j;
+    p->sends = 0;
+    ddp__port_send(p);
+}
+
+void ddp__job_add(ddp__port *p, const ddp__job *job)
+{
+    int k = p->jobs;
+
+    if (!ddp__world_grow(p->world, (void **)&p->job, &p->job_room, p->jobs, sizeof *p->job)) return;
+    p->jobs++;
+    for (; k > 0 && ddp__job_before(job, &p->job[(k - 1) / 2]); k = (k - 1) / 2) p->job[k] = p->job[(k - 1) / 2];
+    p->job[k] = *job;
+}
+
+void ddp__op_over(ddp__port *p, ddp__op *op)
+{
+    ddp__engine *e = p->e;
+
+    if (!op->p2p) p->active--;
+    op->way = ddp__plain_way();
+    op->m.divergence = NULL;
+    op->left = 0;
+    op->released = 1;
+    op->last_move = p->world->now;
+    ddp__op_advance(e, op, 0);
+    ddp__publish(e);
+    if (p->seat->at == p) ddp__seat_ready(p->world, p->seat);
+}
+
+/* ==== sim/mail.c ==== [sim] */
+/* Messages between two simulated workers, and what lies in memory of any. */
+
+int ddp__is_paper(const ddp__world *w, const void *at)
+{
+    return w->paper && (const unsigned char *)at >= w->paper && (const unsigned char *)at < w->paper + w->paper_bytes;
+}
+
+ddp__scrap *ddp__scraps_cut(const ddp__world *w, const ddp__op *op)
+{
+    ddp__scrap *list = NULL;
+
+    for (int i = 0; i < op->from.count; i++) {
+        const ddp__strip *s = &op->from.strip[i];
+        ddp__scrap *x = ddp__is_paper(w, s->data) ? NULL : (ddp__scrap *)ddp__calloc(1, sizeof *x + s->count * op->unit);
+        if (!x) continue;
+        x->at = s->start;
+        x->count = s->count;
+        memcpy(x + 1, s->data, s->count * op->unit);
+        x->next = list;
+        list = x;
+    }
+    return list;
+}
+
+void ddp__scraps_paste(const ddp__scrap *s, const ddp__op *op)
+{
+    for (; s; s = s->next)
+        if (s->at + s->count <= op->n) ddp__memory_copy(op, &op->to, s->at, s->count, (void *)(uintptr_t)(s + 1), 1);
+}
+
+void ddp__scraps_free(ddp__scrap *s)
+{
+    while (s) {
+        ddp__scrap *next = s->next;
+        DDP_FREE(s);
+        s = next;
+    }
+}
+
+/* ---- from one to another ---- */
+
+static int ddp__mail_fits(const ddp__op *op, const ddp__mail *m)
+{
+    return ddp__paired_lane(op) == m->lane && (op->m.peer == DDP_ANY || op->m.peer == m->from->base.rank);
+}
+
+void ddp__mail_free(ddp__mail *m)
+{
+    ddp__scraps_free(m->scrap);
+    DDP_FREE(m);
+}
+
+static void ddp__mail_open(ddp__port *p, ddp__op *op, ddp__mail *m)
+{
+    ddp_received *r = op->m.received;
+
+    op->m.peer = op->span.peer = m->from->base.rank;
+    if (op->m.verb == DDP_SERVE) op->m.layer = op->span.layer = m->layer;
+    if (r) {
+        r->verb = op->m.verb != DDP_SERVE ? DDP_SEND : m->verb == DDP__ASK ? DDP_PULL : DDP_PUSH;
+        r->peer = m->from->base.rank;
+        r->layer = op->m.verb == DDP_SERVE ? m->layer : op->m.layer;
+        r->count = m->n;
+    }
+    ddp__scraps_paste(m->scrap, op);
+    ddp__op_moves(p->e, op, p->world->now);
+    ddp__op_over(p, op);
+    ddp__mail_free(m);
+}
+
+/* Receives take what is there, in order. */
+void ddp__mail_match(ddp__port *p)
+{
+    for (int i = 0; i < p->wants; i++) {
+        ddp__mail **m = &p->mail, *before = NULL, *found;
+        while (*m && !ddp__mail_fits(p->want[i], *m)) before = *m, m = &(*m)->next;
+        if (!*m) continue;
+        found = *m;
+        *m = found->next;
+        if (p->last == found) p->last = before;
+        {
+            ddp__op *op = p->want[i];
+            memmove(p->want + i, p->want + i + 1, (size_t)(--p->wants - i) * sizeof *p->want);
+            ddp__mail_open(p, op, found);
+        }
+        i = -1;
+    }
+}
+
+static void ddp__mail_got(ddp__world *w, void *what, int i, int j)
+{
+    ddp__mail *m = (ddp__mail *)what;
+
+    (void)i, (void)j;
+    if (++m->got < m->parts) return;
+    if (m->to->dead) {
+        ddp__mail_free(m);
+        return;
+    }
+    m->next = NULL;
+    if (m->to->mail) m->to->last->next = m;
+    else m->to->mail = m;
+    m->to->last = m;
+    ddp__mail_match(m->to);
+    w->look(m->to);
+}
+
+static void ddp__mail_arrives(ddp__world *w, void *what, int i, int j)
+{
+    ddp__mail *m = (ddp__mail *)what;
+    ddp__engine *e = m->to->e;
+    double done = w->now;
+
+    if (!e) return;
+    if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
+    ddp__atomic_add(&e->bytes_received, (int64_t)llround(m->bytes / m->parts));
+    ddp__world_at(w, done, ddp__mail_got, m, i, j);
+}
+
+static void ddp__mail_left(ddp__world *w, const ddp__job *job)
+{
+    ddp__mail *m = job->mail;
+    ddp__port *p = m->from;
+    ddp__links *l = m->to->e ? &m->to->e->links : NULL;
+    ddp__op *op = m->op;
+    const int whole = ++m->left == m->parts;
+
+    ddp__world_at(w, l && l->path ? ddp__path_receive(&l->path[p->base.rank], w->now) : w->now, ddp__mail_arrives, m, 0, 0);
+    if (!whole) return;
+    p->unsent--;
+    m->op = NULL;
+    ddp__op_over(p, op);
+    w->look(p);
+}
+
+void ddp__mail_post(ddp__port *p, ddp__op *op)
+{
+    ddp__world *w = p->world;
+    ddp__mail *m = (ddp__mail *)ddp__calloc(1, sizeof *m);
+    const int link = p == w->port[0][p->seat->rank] ? 0 : 1;
+    const double scale = ddp__scale_of(w, &op->m), values = scale * (double)op->n;
+    ddp__job job;
+
+    if (!m) return;
+    m->from = p;
+    m->to = w->port[link] && op->m.peer < w->seats ? w->port[link][op->m.peer] : NULL;
+    if (!m->to) {
+        ddp_error err;
+        DDP_FREE(m);
+        (void)ddp__fail(&err, DDP_UNSUPPORTED, "a message between rank %d and rank %d, where one simulated worker stands for all: "
+                        "simulate each (ddp_simulation.fold 0)", p->base.rank, op->m.peer);
+        w->fails(w, &err);
+        return;
+    }
+    m->op = op;
+    m->verb = op->m.verb;
+    m->lane = ddp__paired_lane(op);
+    m->layer = op->m.layer;
+    m->n = op->n;
+    m->parts = (int)fmin(DDP__CUTS, ddp__frames_of(p, values, op->unit));
+    memset(&job, 0, sizeof job);
+    job.payload = op->unit == 1 ? values : (double)ddp__frame_payload((int)op->m.coding, (size_t)llround(values));
+    m->bytes = job.payload + ddp__frames_of(p, values, op->unit) * DDP__FRAME_BYTES;
+    job.priority = op->m.priority;
+    job.ticket = op->ticket;
+    job.bytes = m->bytes / m->parts;
+    job.payload /= m->parts;
+    job.mail = m;
+    job.left = ddp__mail_left;
+    m->scrap = ddp__scraps_cut(w, op);
+    p->unsent++;
+    for (job.part = 0; job.part < m->parts; job.part++) ddp__job_add(p, &job);
+    ddp__port_send(p);
+}
+
+/* ==== sim/collective.c ==== [sim] */
+/* What travels in a simulated world. A message is cut into parts; a part leaves over its worker's uplink, most urgent
+ * first, reaches its receivers a delay later, passes their downlinks, and lets them send what follows from it: a
+ * collective is a few such phases, the same that the engine's frames go through (src/comm). Between workers that do the
+ * same at the same time nothing depends on which of them sends to which, so all that one sends in a phase is one job. */
+
+static void ddp__carried_left(ddp__world *w, const ddp__job *job);
+
+static void ddp__carried_job(ddp__carried *c, int member, int phase, int part)
+{
+    const ddp__op *op = c->op[member];
+    const ddp__job job = {op->m.priority, phase, part, member, op->ticket, c->out[phase % 4], c->payload[phase % 4], c, NULL,
+                          ddp__carried_left};
+
+    ddp__job_add(c->port[member], &job);
+}
+
+void ddp__carried_drop(ddp__carried *c)
+{
+    if (c->before) c->before->next = c->next;
+    else c->world->carried = c->next;
+    if (c->next) c->next->before = c->before;
+    ddp__scraps_free(c->scrap);
+    DDP_FREE(c);
+}
+
+static void ddp__carried_less(ddp__carried *c, int member)
+{
+    ddp__port *p = c->port[member];
+
+    if (--c->left[member] > 0 || !c->op[member]) return;
+    ddp__op_over(p, c->op[member]);
+    c->op[member] = NULL;
+    c->world->look(p);
+    ddp__port_send(p);
+    if (++c->over == c->here) ddp__carried_drop(c);
+}
+
+/* A part has passed a member's downlink: the last phase is received, another lets it send the next. */
+static void ddp__part_got(ddp__world *w, void *what, int member, int at)
+{
+    ddp__carried *c = (ddp__carried *)what;
+    const int phase = at / c->parts, part = at % c->parts;
+
+    (void)w;
+    ddp__op_moves(c->port[member]->e, c->op[member], w->now);
+    if (phase + 1 == c->phases) {
+        ddp__carried_less(c, member);
+        return;
+    }
+    ddp__carried_job(c, member, phase + 1, part);
+    ddp__port_send(c->port[member]);
+}
+
+static void ddp__part_arrives(ddp__world *w, void *what, int member, int at)
+{
+    ddp__carried *c = (ddp__carried *)what;
+    ddp__engine *e = c->port[member]->e;
+    const double bytes = c->in[at / c->parts % 4];
+    double done = w->now;
+
+    if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(bytes));
+    ddp__atomic_add(&e->bytes_received, (int64_t)llround(bytes));
+    if (done > w->now) ddp__world_at(w, done, ddp__part_got, c, member, at);
+    else ddp__part_got(w, c, member, at);
+}
+
+static int ddp__cell_of(const ddp__carried *c, int member, int phase)
+{
+    const int *cell = c->cell[phase == 1 || phase == 2];
+
+    return cell ? cell[member] : 0;
+}
+
+/* When what left at the times of a cell's members reaches one of them. */
+static double ddp__part_reaches(ddp__carried *c, int member, int at, int from)
+{
+    ddp__links *l = &c->port[member]->e->links;
+    const double *leave = c->leave + (size_t)at * (size_t)c->here;
+    double latest = 0;
+
+    if (!l->path) return c->world->now;
+    for (int i = 0; i < c->here; i++) {
+        if (i == member && c->here < c->members && member == c->here - 1) { /* others that do what this one does */
+            latest = fmax(latest, leave[i] + l->path[0].delay_s);
+            continue;
+        }
+        if (i == member || (from >= 0 && i != from) || ddp__cell_of(c, i, at / c->parts) != ddp__cell_of(c, member, at / c->parts))
+            continue;
+        latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
+    }
+    return latest;
+}
+
+static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
+{
+    int n = 0;
+
+    if (!c->cell[0]) return c->here;
+    for (int i = 0; i < c->here; i++) n += ddp__cell_of(c, i, phase) == cell;
+    return n;
+}
+
+/* A member's part has left: to the next in a ring, from a root to all, else to those of its cell once theirs have too. */
+static void ddp__carried_left(ddp__world *w, const ddp__job *job)
+{
+    ddp__carried *c = job->carried;
+    const int member = job->member, phase = job->phase, part = job->part;
+    const int at = phase * c->parts + part, cell = ddp__cell_of(c, member, phase);
+    int *gone = &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
+
+    c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
+    if (c->in_turn) {
+        const int next = (member + 1) % c->here;
+        ddp__world_at(w, ddp__part_reaches(c, next, at, member), ddp__part_arrives, c, next, at);
+    } else if (c->root >= 0) {
+        *gone = 1;
+        for (int i = 0; i < c->here; i++)
+            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member), ddp__part_arrives, c, i, at);
+    } else if (++*gone == ddp__cell_size(c, cell, phase)) {
+        for (int i = 0; i < c->here; i++)
+            if (ddp__cell_of(c, i, phase) == cell)
+                ddp__world_at(w, ddp__part_reaches(c, i, at, -1), ddp__part_arrives, c, i, at);
+    }
+    ddp__carried_less(c, member);
+}
+
+/* Sites: sizes of a member's cells; *uneven: sites of unlike sizes, of which one crosses. */
+static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
+{
+    for (int i = 0; i < c->here; i++) {
+        int place = 0;
+        c->cell[0][i] = c->cell[1][i] = i;
+        for (int k = i - 1; k >= 0; k--)
+            if (e->site[e->member[k]] == e->site[e->member[i]]) c->cell[0][i] = k, place++;
+        for (int k = i - 1; k >= 0; k--) {
+            int other = 0;
+            for (int j = 0; j < k; j++) other += e->site[e->member[j]] == e->site[e->member[k]];
+            if (other == place) c->cell[1][i] = k;
+        }
+    }
+}
+
+static void ddp__carried_phase(ddp__carried *c, const ddp__port *p, int phase, const ddp__op *op, double values, int peers,
+                               int coding)
+{
+    const double scale = ddp__scale_of(c->world, &op->m), per = scale * values / peers; /* to one peer */
+    const double payload = coding == (int)DDP__AS_BYTES ? per : (double)ddp__frame_payload(coding, (size_t)llround(per));
+
+    c->payload[phase] = peers * payload / c->parts;
+    c->out[phase] = c->payload[phase] + peers * ddp__frames_of(p, per, op->unit) * DDP__FRAME_BYTES / c->parts;
+    c->in[phase] = c->out[phase];
+}
+
+/* Who is simulated in place of a member: the last one stands for all that are not. */
+static int ddp__standing_in(const ddp__carried *c, int member) { return member < c->here ? member : c->here - 1; }
+
+/* What each member sends and gets, by the way that the operation takes. */
+static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__op *op)
+{
+    const double n = (double)op->n, M = c->members, crossing = op->m.coding;
+    const int peers = c->members - 1, coding = (int)op->m.coding;
+    const double scale = ddp__scale_of(c->world, &op->m);
+    double part = n;
+
+    c->phases = 1;
+    c->root = -1;
+    if (op->m.verb == DDP_BROADCAST) c->root = ddp__standing_in(c, ddp__team_of(p->e, op).place[ddp__root(p->e, op)]);
+    else if (op->way->whole) part = n;
+    else part = n / M;
+    if (op->m.verb == DDP_ALL_REDUCE && !op->way->whole) c->phases = 2;
+    if (op->way == ddp__ring_way()) {
+        c->in_turn = c->together = 1;
+        c->phases = 2 * peers;
+    }
+    c->parts = (int)fmin(DDP__CUTS, ddp__frames_of(p, scale * part, op->unit));
+    if (op->way == ddp__sites_way()) {
+        const double size = ddp__cell_size(c, c->cell[0][0], 0), sites = ddp__cell_size(c, c->cell[1][0], 1);
+        c->together = 1;
+        c->phases = 4;
+        for (int i = 0; i < 4; i++) {
+            const int across = i == 1 || i == 2, others = (int)(across ? sites : size) - 1;
+            if (others > 0)
+                ddp__carried_phase(c, p, i, op, (across ? n / size / sites : n / size) * others, others, across ? (int)crossing : 0);
+        }
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        ddp__carried_phase(c, p, i, op, c->in_turn ? part : part * peers, c->in_turn ? 1 : peers, coding);
+        if (c->root >= 0) c->in[i] /= peers;
+    }
+}
+
+/* ---- what the library sends itself, and whatever lies in memory ---- */
+
+/* Values from offset at on of all members that are not on paper: their sum is all's. */
+static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
+{
+    ddp__op *first = c->op[0];
+    const ddp_message *m = &first->m;
+    const float scale = m->mean ? 1.0f / (float)c->members : m->scale;
+    const ddp__op *op;
+
+    for (int i = 0; i < c->members; i++) {
+        float *own = sum + (i ? count : 0);
+        op = c->op[ddp__standing_in(c, i)];
+        ddp__memory_copy(op, &op->from, at, count, own, 0);
+        for (size_t k = 0; i && k < count; k++) sum[k] += own[k];
+    }
+    for (size_t k = 0; scale != 1 && k < count; k++) sum[k] *= scale;
+    for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
+}
+
+/* Blocks of an all-gather, all values of a message that lies on no paper. */
+static void ddp__carried_blocks(ddp__carried *c, void *block)
+{
+    const ddp__op *first = c->op[0];
+    const size_t n = first->n / (size_t)c->members;
+
+    for (int from = 0; from < c->members; from++) {
+        const int one = ddp__standing_in(c, from);
+        const size_t at = n * (size_t)from;
+        ddp__memory_copy(c->op[one], &c->op[one]->from, n * (size_t)one, n, block, 0);
+        for (int i = 0; i < c->here; i++) ddp__memory_copy(c->op[i], &c->op[i]->to, at, n, block, 1);
+    }
+}
+
+static void ddp__carried_move(ddp__carried *c)
+{
+    const ddp__op *first = c->op[0];
+    const int gathers = c->root < 0 && first->m.verb == DDP_ALL_GATHER, reduces = c->root < 0 && first->m.verb == DDP_ALL_REDUCE;
+    void *room;
+
+    for (int i = 0; (gathers || reduces) && i < first->from.count; i++) {
+        const ddp__strip *s = &first->from.strip[i];
+        if (ddp__is_paper(c->world, s->data)) continue;
+        room = ddp__calloc(2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
+        if (room && gathers) ddp__carried_blocks(c, room);
+        else if (room) ddp__carried_values(c, s->start, s->count, (float *)room);
+        if (room) DDP_FREE(room);
+        if (gathers) return;
+    }
+}
+
+/* ---- who takes part ---- */
+
+static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(p->e, op);
+    const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
+    const size_t steps = (ring ? 2 * (size_t)team.members : 4) * DDP__CUTS, h = (size_t)here;
+    ddp__carried *c = (ddp__carried *)ddp__calloc(1, sizeof *c + h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)) +
+                                                  steps * h * (sizeof(double) + sizeof(int)));
+    ddp_error err;
+
+    if (!c) {
+        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for a collective of %d simulated workers", here);
+        p->world->fails(p->world, &err);
+        return NULL;
+    }
+    c->leave = (double *)(void *)(c + 1);
+    c->op = (ddp__op **)(void *)(c->leave + steps * h);
+    c->port = (ddp__port **)(void *)(c->op + h);
+    c->left = (int *)(void *)(c->port + h);
+    c->gone = c->left + h;
+    c->world = p->world;
+    c->group = op->m.group;
+    c->seq = op->seq;
+    c->members = team.members;
+    c->here = here;
+    if (op->way == ddp__sites_way()) {
+        c->cell[0] = c->gone + steps * h;
+        c->cell[1] = c->cell[0] + h;
+        ddp__carried_cells(c, p->e);
+    }
+    ddp__carried_shape(c, p, op);
+    c->next = p->world->carried;
+    if (c->next) c->next->before = c;
+    p->world->carried = c;
+    return c;
+}
+
+static void ddp__member_begins(ddp__carried *c, int member)
+{
+    const int sends = c->root < 0 || c->root == member, gets = c->root < 0 || c->root != member;
+
+    c->left[member] = c->parts * ((sends ? c->phases : 0) + gets);
+    for (int i = 0; sends && i < c->parts; i++) ddp__carried_job(c, member, 0, i);
+}
+
+/* They do not mean the same message. */
+static int ddp__carried_differs(const ddp__carried *c, int member)
+{
+    const ddp__op *first = NULL, *op = c->op[member];
+    char a[128], b[128];
+    ddp_error err;
+    int i;
+
+    for (i = 0; i < c->here && (!c->op[i] || i == member); i++) {}
+    first = i < c->here ? c->op[i] : op;
+    if (first->m.verb == op->m.verb && first->n == op->n && first->m.layer == op->m.layer && first->unit == op->unit) return 0;
+    (void)ddp__fail(&err, DDP_MISMATCH, "rank %d has %s of %zu values where rank %d has %s of %zu: every rank must post the "
+                    "same messages in the same order", c->port[i]->base.rank,
+                    ddp__op_text(c->port[i]->e, first, a, sizeof a), first->n, c->port[member]->base.rank,
+                    ddp__op_text(c->port[member]->e, op, b, sizeof b), op->n);
+    c->world->fails(c->world, &err);
+    return 1;
+}
+
+void ddp__carried_join(ddp__port *p, ddp__op *op)
+{
+    ddp__carried *c = p->world->carried;
+    const int place = ddp__team_of(p->e, op).place[p->base.rank];
+    const double now = p->world->now;
+
+    while (c && !(c->group == op->m.group && c->seq == op->seq && c->port[place] == NULL)) c = c->next;
+    if (!c) c = ddp__carried_new(p, op);
+    if (!c) return;
+    c->op[place] = op;
+    c->port[place] = p;
+    if (ddp__carried_differs(c, place)) return;
+    c->joined++;
+    if (!c->together) ddp__member_begins(c, place);
+    if (place == c->root) c->scrap = ddp__scraps_cut(c->world, op);
+    for (int i = 0; c->scrap && i < c->here; i++)
+        if (i != c->root && c->op[i] && (place == c->root || place == i)) ddp__scraps_paste(c->scrap, c->op[i]);
+    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it came */
+        if (c->gone[(size_t)at * (size_t)c->here])
+            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root), ddp__part_arrives, c, place, at);
+    if (c->joined == c->here) {
+        ddp__carried_move(c);
+        for (int i = 0; i < c->here; i++) {
+            ddp__op *own = c->op[i];
+            if (own && now > own->active_at) { /* until now somebody was waited for, but for its own first part */
+                own->waiting_since = fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
+            }
+            if (c->together) ddp__member_begins(c, i);
+            ddp__port_send(c->port[i]);
+        }
+    } else ddp__port_send(p);
+}
+
+/* ==== sim/port.c ==== [sim] */
+/* The carrier of a simulated worker's engine: what begins when, and what ends the world. */
+
+static ddp__port *ddp__port_of(ddp__wire *w) { return (ddp__port *)(void *)w; }
+
+/* ---- from the queue into the window: as src/comm/activate.c has it ---- */
+
+static int ddp__port_begins(ddp__port *p, ddp__op *op)
+{
+    ddp__engine *e = p->e;
+    ddp_error err;
+
+    op->state = DDP__OP_ACTIVE;
+    op->active_at = op->last_move = op->clock = p->world->now;
+    op->note_s = e->cfg.note_s;
+    op->waiting_since = -1;
+    if (op->p2p) {
+        if (op->m.verb < DDP_RECEIVE) {
+            ddp__mail_post(p, op);
+            return 1;
+        }
+        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return 0;
+        p->want[p->wants++] = op;
+        ddp__mail_match(p);
+        return 1;
+    }
+    p->active++;
+    op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
+    op->span.seq = op->seq;
+    op->way = ddp__way_of(e, op);
+    if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = op->way->letter;
+    if (op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER) &&
+        op->m.maker->make(op->m.maker->user, &err) != DDP_OK) {
+        p->world->fails(p->world, &err);
+        return 0;
+    }
+    if (ddp__team_of(e, op).members == 1) ddp__op_over(p, op);
+    else ddp__carried_join(p, op);
+    return 1;
+}
+
+static void ddp__port_look(ddp__port *p)
+{
+    ddp__engine *e = p->e;
+    uint64_t groups = 0;
+    int waits = 0, full = 0;
+
+    if (!e || p->dead || e->error.code) return;
+    while (e->queued_from < p->seen && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED) e->queued_from++;
+    for (long t = e->queued_from; t < p->seen; t++) {
+        ddp__op *op = &e->ops[t % e->cfg.queue];
+        const long after = op->m.after - 1;
+        const uint64_t group = (uint64_t)1 << op->m.group;
+        if (op->state != DDP__OP_QUEUED) continue;
+        if (op->p2p) {
+            if (!ddp__port_begins(p, op)) return;
+            continue;
+        }
+        if (p->active + waits >= e->width) full = 1;
+        if (full) continue;
+        if ((after >= e->first && !e->ops[after % e->cfg.queue].done) || groups & group) {
+            groups |= group;
+            waits++;
+            continue;
+        }
+        if (!ddp__port_begins(p, op)) return;
+    }
+}
+
+/* ---- the carrier ---- */
+
+static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
+{
+    ddp__port *p = (ddp__port *)what;
+
+    (void)w, (void)i, (void)j;
+    if (!p->e) return;
+    p->seen++;
+    ddp__port_look(p);
+}
+
+static void ddp__port_posted(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    p->e->taken = p->e->submitted;
+    ddp__world_at(p->world, ddp_now(), ddp__port_hears, p, 0, 0);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_awaits(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    ddp__seat_wait(p->seat, p);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_catches_up(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    if (ddp__time() != &p->seat->now) return;
+    pthread_mutex_lock(&p->world->lock);
+    ddp__seat_wait(p->seat, NULL);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_failed(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    p->world->fails(p->world, &p->e->error);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_opened(ddp__wire *wire, ddp__engine *e) { ddp__port_of(wire)->e = e; }
+
+static void ddp__port_close(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    while (p->unsent && !p->e->error.code) ddp__seat_wait(p->seat, p);
+    p->e = NULL;
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
+
+static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL};
+static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_awaits, ddp__port_catches_up,
+                                               ddp__port_failed};
+
+ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err)
+{
+    ddp__world *w = (ddp__world *)user;
+    ddp__port *p = (ddp__port *)ddp__calloc(1, sizeof *p);
+
+    if (!p) return ddp__fail(err, DDP_MEMORY, "out of memory for the link of simulated rank %d", rank);
+    p->base.table = &ddp__port_table;
+    p->base.carrier = &ddp__port_carrier;
+    p->base.rank = rank;
+    p->base.world = w->size;
+    p->base.intact = 1;
+    p->world = w;
+    p->seat = &w->seat[rank];
+    w->port[link][p->seat->rank] = p;
+    *out = &p->base;
+    return DDP_OK;
+}
+
+static void ddp__world_fails(ddp__world *w, const ddp_error *why)
+{
+    if (w->error.code == DDP_OK) w->error = *why;
+    for (int link = 0; link < 2; link++)
+        for (int r = 0; w->port[link] && r < w->seats; r++) {
+            ddp__port *p = w->port[link][r];
+            if (!p || !p->e) continue;
+            if (p->e->error.code == DDP_OK) p->e->error = w->error;
+            p->e->quiet = 1;
+            if (p->seat->at == p) ddp__seat_ready(w, p->seat);
+        }
+}
+
+static void ddp__world_stuck(ddp__world *w)
+{
+    char text[DDP_ERROR_TEXT], one[128];
+    size_t n = 0;
+    ddp_error err;
+    int waiting = 0;
+
+    text[0] = 0;
+    for (int r = 0; r < w->seats; r++) {
+        const ddp__port *p = w->seat[r].state == DDP__PLAYER_WAITS ? w->seat[r].at : NULL;
+        const ddp__op *op = NULL;
+        if (!p || !p->e) continue;
+        for (long t = p->e->first; t < p->e->submitted && !op; t++)
+            if (!p->e->ops[t % p->e->cfg.queue].done) op = &p->e->ops[t % p->e->cfg.queue];
+        if (waiting++ >= 3 || n >= sizeof text) continue;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
+                              op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
+    }
+    if (!waiting) return;
+    (void)ddp__fail(&err, DDP_USAGE, "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting, w->seats,
+                    text, waiting > 3 ? " ..." : "");
+    ddp__world_fails(w, &err);
+}
+
+void ddp__port_rules(ddp__world *w)
+{
+    w->look = ddp__port_look;
+    w->fails = ddp__world_fails;
+    w->stuck = ddp__world_stuck;
+}
+
+void ddp__carried_free(ddp__world *w)
+{
+    while (w->carried) ddp__carried_drop(w->carried);
+    for (int link = 0; link < 2; link++) {
+        for (int r = 0; w->port[link] && r < w->seats; r++) {
+            ddp__port *p = w->port[link][r];
+            if (!p) continue;
+            while (p->mail) {
+                ddp__mail *m = p->mail;
+                p->mail = m->next;
+                ddp__mail_free(m);
+            }
+            if (p->job) DDP_FREE(p->job);
+            if (p->want) DDP_FREE(p->want);
+            DDP_FREE(p);
+        }
+        if (w->port[link]) DDP_FREE(w->port[link]);
+    }
+}
+
+/* ==== sim/simulate.c ==== [sim] */
+/* A simulated world's beginning and end: a thread and a context for each worker, on a virtual clock. */
+
+#include <sys/mman.h>
+
+typedef struct ddp__play_of {
+    ddp__world *world;
+    ddp__hub   *hub;
+    const ddp_config *cfg;
+    int (*fn)(ddp_ctx *, void *);
+    void *user;
+} ddp__play_of;
+
+typedef struct ddp__part_of { const ddp__play_of *play; ddp__player *seat; } ddp__part_of;
+
+void ddp_sleep_until(double when) { ddp__sleep_until(when); }
+
+void *ddp_paper(size_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANON;
+    void *p;
+
+#ifdef MAP_NORESERVE
+    flags |= MAP_NORESERVE;
+#endif
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void ddp_paper_free(void *paper, size_t bytes)
+{
+    if (paper) munmap(paper, bytes);
+}
+
+/* ---- workers ---- */
+
+static void *ddp__play_worker(void *arg)
+{
+    const ddp__part_of *x = (const ddp__part_of *)arg;
+    ddp__player *s = x->seat;
+    ddp__world *w = s->world;
+    ddp_config cfg = *x->play->cfg;
+    ddp_ctx *d;
+    int code;
+
+    ddp__seat_begin(s);
+    cfg.rank = s->rank;
+    d = ddp__open(&cfg, ddp__built_in(), x->play->hub, -1, &s->error);
+    if (d) {
+        d->host.paper = w->paper;
+        d->host.paper_bytes = w->paper_bytes;
+        code = x->play->fn(d, x->play->user);
+        if (d->host.error.code) s->error = d->host.error;
+        else if (code)
+            (void)ddp__fail(&s->error, code > 0 && code < (int)DDP_STATUS_COUNT ? (ddp_status)code : DDP_FAILED,
+                            "rank %d returned %d without an error of the context", s->rank, code);
+        ddp_close(d);
+    }
+    pthread_mutex_lock(&w->lock);
+    if (s->error.code) w->fails(w, &s->error);
+    ddp__seat_end(s);
+    pthread_mutex_unlock(&w->lock);
+    (void)ddp__time_set(NULL);
+    return NULL;
+}
+
+static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
+{
+    ddp__world *w = play->world;
+    ddp__part_of *x = (ddp__part_of *)ddp__calloc((size_t)w->seats, sizeof *x);
+    int started = 0, why = 0;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for %d simulated workers", w->seats);
+    for (; started < w->seats && !why; started += !why) {
+        x[started].play = play;
+        x[started].seat = &w->seat[started];
+        why = ddp__thread_deep(&w->seat[started].thread, ddp__play_worker, &x[started]);
+    }
+    if (why) {
+        (void)ddp__fail(err, DDP_MEMORY, "only %d of %d simulated workers could be started: %s", started, w->seats, strerror(why));
+        w->seats = started;
+        w->error = *err; /* each ends at its first message */
+    }
+    if (started) ddp__world_begin(w);
+    for (int r = 0; r < started; r++) pthread_join(w->seat[r].thread, NULL);
+    DDP_FREE(x);
+    if (w->error.code == DDP_OK) return DDP_OK;
+    *err = w->error;
+    return err->code;
+}
+
+/* ---- the world ---- */
+
+static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
+{
+    if (c->backend || c->join || c->max_world > c->world)
+        return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out", c->backend ? "a device" : "joining");
+    if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "servers beside workers are not simulated: set servers to a number of ranks that serve");
+    if (c->min_world > 0)
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d: a simulated worker is not lost: leave min_world 0", c->min_world);
+    return DDP_OK;
+}
+
+/* All workers see the same. */
+static int ddp__simulated_alike(const ddp_config *c, const ddp_strategy_ops *ops)
+{
+    ddp__netspec spec;
+    int alike = !c->net_script && c->site == 0 && !(ops->traits & DDP_NEEDS_SERVERS) && c->world > 1;
+
+    for (int link = 0; alike && link < 2; link++) {
+        const char *net = link ? c->net2 : c->net;
+        alike = !net || (ddp__netspec_parse(net, &spec, NULL) == DDP_OK && spec.jitter_s == 0);
+    }
+    return alike;
+}
+
+static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, ddp_error *err)
+{
+    memset(w, 0, sizeof *w);
+    ddp__port_rules(w);
+    w->size = c->world;
+    w->seats = how && how->fold && alike && c->world > 2 ? 2 : c->world;
+    w->scale = how && how->scale > 0 ? how->scale : 1;
+    if (how) {
+        w->paper = (const unsigned char *)how->paper;
+        w->paper_bytes = how->paper_bytes;
+    }
+    pthread_mutex_init(&w->lock, NULL);
+    w->seat = (ddp__player *)ddp__calloc((size_t)w->seats, sizeof *w->seat);
+    for (int link = 0; link < 2; link++) w->port[link] = (ddp__port **)ddp__calloc((size_t)w->seats, sizeof *w->port[link]);
+    if (!w->seat || !w->port[0] || !w->port[1]) return ddp__fail(err, DDP_MEMORY, "out of memory for a world of %d", w->seats);
+    for (int r = 0; r < w->seats; r++) {
+        w->seat[r].world = w;
+        w->seat[r].rank = r;
+        w->seat[r].state = DDP__PLAYER_WAITS;
+        pthread_cond_init(&w->seat[r].turn, NULL);
+    }
+    return DDP_OK;
+}
+
+static void ddp__world_close(ddp__world *w)
+{
+    for (int r = 0; w->seat && r < w->seats; r++) pthread_cond_destroy(&w->seat[r].turn);
+    if (w->port[0] && w->port[1]) ddp__carried_free(w);
+    if (w->seat) DDP_FREE(w->seat);
+    if (w->event) DDP_FREE(w->event);
+    pthread_mutex_destroy(&w->lock);
+}
+
+int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(ddp_ctx *, void *), void *user,
+                 ddp_simulated *out, ddp_error *err)
+{
+    ddp_strategy_ops ops;
+    ddp_config cfg;
+    ddp__world w;
+    ddp_error local;
+    ddp__play_of play = {&w, NULL, &cfg, fn, user};
+    ddp_status s;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (out) memset(out, 0, sizeof *out);
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_simulate: configuration or function is NULL");
+    DDP__DO(ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err));
+    cfg.transport = DDP_THREADS;
+    cfg.no_env = 1;
+    s = ddp__simulated_check(&cfg, &ops, err);
+    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg, &ops), err);
+    else memset(&w, 0, sizeof w);
+    if (s == DDP_OK) {
+        play.hub = ddp__hub_making(cfg.world, ddp__port_attach, &w);
+        if (!play.hub || (ddp__two_links(&cfg) && !ddp__hub_second(play.hub, 1)))
+            s = ddp__fail(err, DDP_MEMORY, "out of memory for a simulated world");
+    }
+    if (s == DDP_OK) s = ddp__players_run(&play, err);
+    for (int r = 0; out && r < w.seats; r++) out->seconds = fmax(out->seconds, w.seat[r].now);
+    if (out) out->workers = w.seats;
+    if (out) out->events = w.events;
+    if (play.hub) ddp__hub_free(play.hub);
+    if (w.seat) ddp__world_close(&w);
+    ddp__config_free(&cfg);
+    return (int)s;
+}
+
 #endif
 #ifndef DDP_NO_REPORTS
 

@@ -47,6 +47,7 @@
  *     DDP_NO_PLANNERS                    planners and what follows them (strategies, ddp_probe, Top-K,
  *                                        packings), but those of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
+ *     DDP_NO_SIMULATOR                   ddp_simulate
  *     DDP_NO_REPORTS                     everything under [report]
  *
  * CONVENTIONS. Zero means default, all-zero structs are valid. Times are seconds (double), sizes
@@ -99,6 +100,7 @@
 #include "graph/graph.h"
 #include "pipe/pipe.h"
 #include "pipe/job.h"
+#include "sim/sim.h"
 #include "nn/models.h"
 #include "data/data.h"
 
@@ -339,6 +341,16 @@
 #include "pipe/job_part.c"
 #include "pipe/survive.c"
 #endif
+#endif
+#ifndef DDP_NO_SIMULATOR
+#include "sim/world.h"
+#include "sim/clock.c"
+#include "sim/port.h"
+#include "sim/uplink.c"
+#include "sim/mail.c"
+#include "sim/collective.c"
+#include "sim/port.c"
+#include "sim/simulate.c"
 #endif
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"

@@ -5,17 +5,6 @@
 
 enum { SLEEPING_FORWARD, SLEEPING_BACKWARD, SLEEPING_PARAMS, SLEEPING_WIDTH, SLEEPING_ARGS };
 
-static void sleeping_until(double end)
-{
-    const double rest = end - ddp_now();
-    struct timespec ts;
-
-    if (rest <= 0) return;
-    ts.tv_sec = (time_t)rest;
-    ts.tv_nsec = (long)((rest - (double)ts.tv_sec) * 1e9);
-    nanosleep(&ts, NULL);
-}
-
 /* args: seconds forward and backward, parameters, values that leave it. */
 static ddp_status sleeping_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -36,7 +25,7 @@ static void sleeping_forward(const ddp_op_call *c)
     const double end = ddp_now() + c->spec->arg[SLEEPING_FORWARD];
 
     memset(c->out, 0, (size_t)ddp_shape_count(&c->spec->out) * sizeof(float));
-    sleeping_until(end);
+    ddp_sleep_until(end);
 }
 
 /* The two halves of a backward, of the input and of the parameters, take as long as each other; where one of them is not
@@ -48,7 +37,7 @@ static void sleeping_backward(const ddp_op_call *c)
                  end = ddp_now() + half * ((c->grad_in[0] != NULL) + (c->grad_param[0] != NULL));
 
     if (c->grad_in[0] && !c->add_in[0]) memset(c->grad_in[0], 0, (size_t)ddp_shape_count(&c->spec->in[0]) * sizeof(float));
-    sleeping_until(end);
+    ddp_sleep_until(end);
 }
 
 static ddp_status sleeping_loss_shape(ddp_op_spec *s, ddp_error *err)

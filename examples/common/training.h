@@ -43,6 +43,7 @@ typedef struct training_result {
     double samples_per_s;          /* tokens or images, all ranks */
     long   steps, first;           /* first: of this run, the step of the checkpoint */
     long   room;                   /* steps that the arrays below have room for */
+    int    spare;                  /* the place of ranks that have none of their own */
     int    world, leader;          /* leader: place in rank of who filled it, rank 0 if it lives */
     int64_t bytes_sent;            /* rank 0 */
     double peak_rss_mb;            /* rank 0 */
@@ -119,6 +120,9 @@ typedef struct training {
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
+    float            *paper;         /* NULL, or where such layers lie without memory of their own: ddp_paper */
+    double            noise;         /* of such layers: their times are drawn from +- this share of them */
+    const char       *slow;          /* NULL, or "R:F,R:F": worker R takes F times as long */
     double            emulate_bytes; /* of stages: of what passes between two layers, of a micro-batch, before that */
     const char       *sleep;        /* NULL, or "S,S,..": seconds that each worker sleeps in every step, as if it
                                        computed; the last is of those behind it too */
@@ -142,10 +146,10 @@ static training_result *training_result_new(int workers, long steps, int period)
     r->workers = workers, r->fill_room = period, r->room = steps;
     r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
     r->wait_s = (double *)training_share((size_t)steps * sizeof *r->wait_s);
-    r->rank = (training_rank *)training_share((size_t)workers * sizeof *r->rank);
+    r->rank = (training_rank *)training_share(((size_t)workers + 1) * sizeof *r->rank);
     r->fill = (unsigned char *)training_share((size_t)period * TRAINING_LAYERS);
     if (!r->step || !r->wait_s || !r->rank || !r->fill) return NULL;
-    for (i = 0; i < workers; i++) {
+    for (i = 0; i <= workers; i++) {
         r->rank[i].span = (ddp_span *)training_share(TRAINING_SPANS * sizeof(ddp_span));
         r->rank[i].slot = (ddp_pipeline_slot *)training_share(TRAINING_SLOTS * sizeof(ddp_pipeline_slot));
         r->rank[i].loss = (float *)training_share((size_t)steps * sizeof(float));
@@ -182,7 +186,7 @@ static int training_worker(const ddp_ctx *d, const training *t)
 
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
  * own place, whatever its number. */
-static training_rank *training_place(training_result *r, int rank) { return &r->rank[rank < r->workers ? rank : 0]; }
+static training_rank *training_place(training_result *r, int rank) { return &r->rank[rank < r->workers ? rank : r->spare]; }
 
 /* "2 x Intel(R) Xeon(R) ..." for the report. */
 static inline void training_host(char *out, size_t room)
@@ -218,6 +222,8 @@ typedef struct training_model {
     float    **params, **grads; /* emulated layers */
     size_t    *count;
     double     late;            /* seconds that sleeping is behind */
+    double     slow;            /* times as long as the profile says */
+    ddp_rng    noise;
 } training_model;
 
 /* The model of a run for batch sequences of context tokens. */
@@ -252,6 +258,7 @@ static inline ddp_status training_check(const training *t, ddp_error *err)
 
 static int training_build_emulated(ddp_ctx *d, const training *t, training_model *m)
 {
+    size_t at = 0;
     int l, bad = 0;
 
     m->params = (float **)calloc((size_t)t->emulate->layers, sizeof *m->params);
@@ -266,7 +273,11 @@ static int training_build_emulated(ddp_ctx *d, const training *t, training_model
         if (t->emulate->params[l] > 0 && m->count[l] == 0) m->count[l] = 1;
         layer.name = t->emulate->name[l];
         layer.count = m->count[l];
-        if (layer.count) {
+        if (layer.count && t->paper) {
+            m->params[l] = t->paper + at;
+            m->grads[l] = m->params[l] + layer.count;
+            at += 2 * layer.count;
+        } else if (layer.count) {
             m->params[l] = (float *)calloc(layer.count, sizeof(float));
             m->grads[l] = (float *)calloc(layer.count, sizeof(float));
             if (!m->params[l] || !m->grads[l]) return DDP_MEMORY;
@@ -324,11 +335,23 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     return m->nowhere && m->sample ? training_load(d, t, m) : (int)DDP_MEMORY;
 }
 
+/* Of training.slow what is of a worker: 1, or the number behind it and a colon. */
+static double training_slow_of(const char *list, int worker)
+{
+    for (; list && *list; list += strcspn(list, ",") + (list[strcspn(list, ",")] == ',')) {
+        char *colon;
+        if (strtol(list, &colon, 10) == worker && *colon == ':') return strtod(colon + 1, NULL);
+    }
+    return 1;
+}
+
 static int training_build(ddp_ctx *d, const training *t, training_model *m)
 {
     int bad;
 
     memset(m, 0, sizeof *m);
+    m->slow = training_slow_of(t->slow, ddp_rank(d));
+    m->noise = ddp_rng_seed(t->seed ^ 0x6e6f697365, (uint64_t)ddp_rank(d));
     if (t->emulate && t->stages < 2) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
     m->loss = t->emulate ? sleeping_model(m->graph, t->emulate, t->emulate_scale, t->emulate_bytes) :
@@ -349,14 +372,14 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     return 0;
 }
 
-static void training_free(training_model *m)
+static void training_free(const training *t, training_model *m)
 {
     int l;
 
     free(m->nowhere);
     free(m->sample);
     ddp_pipe_close(m->pipe);
-    for (l = 0; m->count && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
+    for (l = 0; m->count && !t->paper && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
     free(m->params);
     free(m->grads);
     free(m->count);
@@ -388,14 +411,9 @@ static const float *training_output(const training_model *m, const ddp_node *n)
  * does not, because later layers make up for it. */
 static void training_pace(training_model *m, double seconds)
 {
-    double begin = ddp_now(), rest = seconds - m->late;
-    struct timespec ts;
+    double begin = ddp_now();
 
-    if (rest > 0) {
-        ts.tv_sec = (time_t)rest;
-        ts.tv_nsec = (long)((rest - (double)ts.tv_sec) * 1e9);
-        nanosleep(&ts, NULL);
-    }
+    ddp_sleep_until(begin + seconds - m->late);
     m->late += ddp_now() - begin - seconds;
 }
 
@@ -415,17 +433,23 @@ static double training_sleep_of(const char *list, int worker)
     return own;
 }
 
+static double training_takes(const training *t, training_model *m, double seconds)
+{
+    if (t->noise > 0) seconds *= 1 + t->noise * (2 * (double)ddp_rng_uniform(&m->noise) - 1);
+    return seconds * m->slow;
+}
+
 static int training_emulated_step(ddp_ctx *d, const training *t, training_model *m)
 {
     int l, bad = 0;
 
     for (l = 0; !bad && l < m->layers; l++) {
         bad = ddp_forward_begin(d, l);
-        training_pace(m, t->emulate->forward_s[l]);
+        training_pace(m, training_takes(t, m, t->emulate->forward_s[l]));
     }
     for (l = m->layers - 1; !bad && l >= 0; l--) {
         bad = ddp_backward_begin(d, l);
-        training_pace(m, t->emulate->backward_s[l]);
+        training_pace(m, training_takes(t, m, t->emulate->backward_s[l]));
         if (!bad) bad = ddp_backward_end(d, l);
     }
     return bad;
@@ -612,11 +636,12 @@ static int training_sample_stages(ddp_ctx *d, const training *t, training_model 
 }
 
 /* Through a copy: the parameters may lie on a device. Returns 0 or a ddp_status. */
-static int training_hash(const training_model *m, uint64_t *hash)
+static int training_hash(const training *t, const training_model *m, uint64_t *hash)
 {
     int l, bad = 0;
 
     *hash = 0;
+    if (t->paper) return 0;
     if (m->pipe) return ddp_pipe_hash(m->pipe, hash);
     for (l = 0; !bad && l < m->layers; l++) {
         size_t n = m->graph ? 0 : m->count[l];
@@ -764,7 +789,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     own->notes = ddp_notes(d, own->note, TRAINING_NOTES);
     if (!bad) bad = ddp_sync_all(d);
     if (bad) return bad;
-    bad = training_hash(m, &hash);
+    bad = training_hash(t, m, &hash);
     if (!bad) bad = training_compare(d, r, hash);
     if (!bad && (m->pipe || training_leads(d))) bad = training_judge(d, t, m);
     if (!bad && m->pipe) bad = training_validate(d, t, m, &r->val_loss, &r->val_accuracy);
@@ -883,14 +908,14 @@ static int training_loop(ddp_ctx *d, void *user)
     if (!bad && m.pipe) bad = ddp_pipe_resume(m.pipe);
     if (!bad && ddp_pipe_ends(m.pipe)) {
         if (t->save) bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
-        training_free(&m);
+        training_free(t, &m);
         return bad;
     }
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */
         bad = ddp_serve(d);
-        training_free(&m);
+        training_free(t, &m);
         return bad;
     }
     if (training_leads(d) && !(m.pipe && first && !t->resume)) r->first = first; /* else some of it is another world's */
@@ -944,7 +969,7 @@ static int training_loop(ddp_ctx *d, void *user)
     }
     ddp_progress_end(&progress);
     if (!bad) bad = training_finish(d, t, &m, begin, paused, &profiled);
-    training_free(&m);
+    training_free(t, &m);
     return bad;
 }
 

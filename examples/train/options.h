@@ -40,6 +40,10 @@ typedef struct program {
     ddp_status (*choose)(struct program *p, ddp_error *err);
     ddp_status (*load)(struct program *p, ddp_error *err);
     void (*print)(const struct program *p);
+    /* how its workers are started, and what else its results have; NULL: as ddp_launch does, nothing */
+    int  (*launch)(struct program *p, ddp_error *err);
+    void (*more)(const struct program *p, ddp_jsonl *j);
+    long most, places; /* workers that there may be; of them those that leave results behind, 0 = all */
 } program;
 
 /* A mistake of the user, as the library reports its own. */
@@ -59,7 +63,7 @@ static void defaults(program *p, const char *name)
     p->name = name, p->optimizer = "adamw", p->schedule = "constant";
     p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
     p->period = p->rank = p->stages = -1; /* not given */
-    p->samples = "sequence";
+    p->samples = "sequence", p->most = 256;
     p->t.keep = 2;
     p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
@@ -316,8 +320,8 @@ static ddp_status choose_stages(program *p, ddp_error *err)
 /* What ddp_open does not check itself. */
 static ddp_status check(const program *p, ddp_error *err)
 {
-    if (p->workers < 1 || p->workers > 256)
-        return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
+    if (p->workers < 1 || p->workers > p->most)
+        return refuse(err, "--workers %ld is not possible; 1 to %ld can be started", p->workers, p->most);
     if (p->period == 0) return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
     if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);

@@ -135,6 +135,7 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, "planned_mb", planned_mb(r));
     ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
+    if (p->more) p->more(p, j);
 }
 
 static void describe(const program *p, ddp_report_data *d)

@@ -38,7 +38,7 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept
        for the report up to a period of 4096 */
-    t->result = training_result_new(p->rank >= 0 ? 1 : (int)p->workers, p->steps,
+    t->result = training_result_new(p->rank >= 0 ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers), p->steps,
                                     p->period > 4096 ? 4096 : p->period > 0 ? (int)p->period : 64);
     if (t->result) {
         const long evals = t->eval_every ? p->steps / t->eval_every : 0;
@@ -103,7 +103,8 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = check_writable(p->t.store, err);
     if (s != DDP_OK) return s;
     configure(p);
-    if (p->min_replicas)
+    if (p->launch) s = (ddp_status)p->launch(p, err);
+    else if (p->min_replicas)
         s = (ddp_status)ddp_launch_pipelines(&p->cfg, (int)p->stages, (int)p->min_replicas, training_run, &p->t, err);
     else s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
     if (s != DDP_OK && *p->t.result->error) {

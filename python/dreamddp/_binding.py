@@ -572,6 +572,14 @@ class ddp_op_data(Structure):
     pass
 
 
+class ddp_simulation(Structure):
+    pass
+
+
+class ddp_simulated(Structure):
+    pass
+
+
 class ddp_gpt2_config(Structure):
     pass
 
@@ -960,6 +968,10 @@ ddp_op_data._fields_ = [
     ("op", c_int), ("user", c_int), ("from", c_int), ("to", c_int), ("gradient", c_int),
     ("is_loss", c_int), ("require_grad", c_int), ("local_iter", c_long), ("micro_batch", c_int),
     ("compress_cfg", ddp_edge_wire)]
+ddp_simulation._fields_ = [
+    ("fold", c_int), ("paper", c_void_p), ("paper_bytes", c_size_t), ("scale", c_double)]
+ddp_simulated._fields_ = [
+    ("seconds", c_double), ("workers", c_int), ("events", c_int64)]
 ddp_gpt2_config._fields_ = [
     ("vocabulary", c_long), ("context", c_long), ("layers", c_long), ("heads", c_long),
     ("dim", c_long), ("batch", c_long), ("dropout", c_float), ("deviation", c_float),
@@ -1087,10 +1099,10 @@ STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_config, ddp_
         ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options, ddp_link_compression, ddp_rng,
         ddp_shape, ddp_param, ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair, ddp_node_info, ddp_edge_wire,
         ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_job_rule, ddp_job_op, ddp_job, ddp_op_data,
-        ddp_gpt2_config, ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config, ddp_token_range,
-        ddp_images, ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step, ddp_report_worker,
-        ddp_report_layer, ddp_report_note, ddp_report_run, ddp_report_data, ddp_progress, ddp_report_pipeline,
-        ddp_backend_peers, ddp_backend]
+        ddp_simulation, ddp_simulated, ddp_gpt2_config, ddp_llama2_config, ddp_mlp_config, ddp_resnet_config,
+        ddp_vgg_config, ddp_token_range, ddp_images, ddp_image_range, ddp_image_norm, ddp_safetensor,
+        ddp_report_step, ddp_report_worker, ddp_report_layer, ddp_report_note, ddp_report_run, ddp_report_data,
+        ddp_progress, ddp_report_pipeline, ddp_backend_peers, ddp_backend]
 
 # name: (what it returns, what it takes)
 FUNCTIONS = {
@@ -1493,6 +1505,11 @@ FUNCTIONS = {
     "ddp_job_floats": (c_size_t, [c_void_p, c_int, c_int]),
     "ddp_job_get": (c_int, [c_void_p, c_int, c_int, c_void_p]),
     "ddp_job_put": (c_int, [c_void_p, c_int, c_void_p, c_size_t]),
+    "ddp_simulate": (c_int, [POINTER(ddp_config), POINTER(ddp_simulation), CFUNCTYPE(c_int, c_void_p, c_void_p),
+        c_void_p, POINTER(ddp_simulated), POINTER(ddp_error)]),
+    "ddp_sleep_until": (None, [c_double]),
+    "ddp_paper": (c_void_p, [c_size_t]),
+    "ddp_paper_free": (None, [c_void_p, c_size_t]),
     "ddp_gpt2": (c_void_p, [c_void_p, POINTER(ddp_gpt2_config), POINTER(c_void_p)]),
     "ddp_llama2": (c_void_p, [c_void_p, POINTER(ddp_llama2_config), POINTER(c_void_p)]),
     "ddp_mlp": (c_void_p, [c_void_p, POINTER(ddp_mlp_config), POINTER(c_void_p)]),

@@ -192,10 +192,23 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
+static __thread double *ddp__own_time;/* NULL: the machine's */
+
+double *ddp__time_set(double *now)
+{
+    double *was = ddp__own_time;
+
+    ddp__own_time = now;
+    return was;
+}
+
+double *ddp__time(void) { return ddp__own_time; }
+
 double ddp_now(void)
 {
     struct timespec ts;
 
+    if (ddp__own_time) return *ddp__own_time;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }

@@ -170,6 +170,10 @@ DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
 DDP_LIB struct timespec ddp__timespec(double s);
+/* This thread's time is a variable's from here on (NULL: the machine's again), which only its sleeping and whoever owns
+ * the variable change; returns what it was. time: what it is. */
+DDP_LIB double *ddp__time_set(double *now);
+DDP_LIB double *ddp__time(void);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
 /* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:

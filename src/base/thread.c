@@ -17,8 +17,12 @@ struct timespec ddp__timespec(double s)
 
 void ddp__sleep_until(double when)
 {
-    double left;
+    double left, *own = ddp__time();
 
+    if (own) {
+        if (*own < when) *own = when;
+        return;
+    }
     while ((left = when - ddp_now()) > 0) {
         struct timespec ts = ddp__timespec(left < 3600 ? left : 3600);
         nanosleep(&ts, NULL);

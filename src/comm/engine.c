@@ -34,17 +34,18 @@ static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t
 static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 {
     size_t used = 0, world = (size_t)e->world, queue = (size_t)e->cfg.queue;
+    const size_t frames = e->wire->carrier ? 0 : world; /* peers that bytes come from */
     size_t slots = (size_t)e->slots * world, stride = (e->chunk * sizeof(float) + 63) / 64 * 64;
     int **const ids[] = {&e->ring, &e->turn, &e->order, &e->site, &e->site_place, &e->site_part, &e->site_side};
 
     (void)ddp__carve(block, &used, 1, sizeof *e);
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
     e->strips = (ddp__strip *)ddp__carve(block, &used, (size_t)e->strip_room, sizeof *e->strips);
-    e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
-    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * world, sizeof *e->rows);
+    e->peers = (ddp__peer *)ddp__carve(block, &used, frames, sizeof *e->peers);
+    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * frames, sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
     e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
-    e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
+    e->spans = (ddp__op_span *)ddp__carve(block, &used, (size_t)e->span_room, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
     if (e->membership) e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
@@ -54,11 +55,11 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
         e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     }
-    e->member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->member);
-    e->place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->place);
+    e->member = (int *)ddp__carve(block, &used, world * (size_t)e->group_room, sizeof *e->member);
+    e->place = (int *)ddp__carve(block, &used, world * (size_t)e->group_room, sizeof *e->place);
     for (int i = 0; i < 7; i++) *ids[i] = (int *)ddp__carve(block, &used, world, sizeof **ids[i]);
     e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
-    for (int r = 0; r < e->world; r++) {
+    for (int r = 0; r < (int)frames; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;
         if (e->cfg.coding) coded = ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
@@ -107,10 +108,17 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
+    if (e->wire->carrier) e->slots = 0;
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
     e->strip_room = DDP__STRIPS_MIN;
+    e->span_room = DDP__SPANS;
+    e->group_room = DDP__GROUPS;
+    if (!e->wire->carrier || e->world <= DDP__LARGE_WORLD) return;
+    e->strip_room /= 4; /* one of very many in this process */
+    e->span_room /= 8;
+    e->group_room = 2;
 }
 
 static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
@@ -132,6 +140,10 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
 /* Starts the comm thread and waits until the wire has begun. */
 static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
 {
+    if (e->wire->carrier) {
+        e->wire->carrier->opened(e->wire, e);
+        return DDP_OK;
+    }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
         return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
     pthread_mutex_lock(&e->lock);
@@ -176,14 +188,14 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     DDP__TRY(ddp__engine_check(cfg, err));
     memset(&plan, 0, sizeof plan);
     plan.cfg = *cfg;
-    plan.membership = cfg->membership;
+    plan.membership = cfg->wire->carrier ? NULL : cfg->membership;
     plan.wire = cfg->wire;
     plan.rank = cfg->rank;
     plan.world = cfg->world;
     if (cfg->links) plan.links = *cfg->links;
     plan.paced = plan.links.slowest > 0 || plan.links.own.turns > 0;
     plan.shaped = plan.paced || plan.links.farthest > 0;
-    if (plan.cfg.queue < 1) plan.cfg.queue = 64;
+    if (plan.cfg.queue < 1 || (cfg->wire->carrier && cfg->world > DDP__LARGE_WORLD)) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
     ddp__ways_fill(plan.ways);
@@ -204,9 +216,10 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->links.own.zero = ddp_now();
     e->stats.staging_bytes = e->block_bytes;
     for (int r = 0; r < e->world; r++) {
+        e->order[r] = r;
+        if (cfg->wire->carrier) continue;
         e->peers[r].in_slot = e->peers[r].pending.first = e->peers[r].pending.last = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
-        e->order[r] = r;
     }
     e->groups = 1;
     e->blocks = e->world;
@@ -230,7 +243,7 @@ void ddp__engine_close(ddp__engine *e)
     e->stop = 1;
     ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
-    pthread_join(e->thread, NULL);
+    if (!e->wire->carrier) pthread_join(e->thread, NULL);
     e->wire->table->close(e->wire);
     ddp__engine_free(e);
 }

@@ -102,7 +102,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
     } else if (e->span_count > 0) { /* nothing in flight: what was last */
-        const ddp__op_span *last = &e->spans[(e->span_count - 1) % DDP__SPANS];
+        const ddp__op_span *last = &e->spans[(e->span_count - 1) % e->span_room];
         snprintf(buf, room, " after %s of %s (step %ld)", ddp__verb_name((int)last->verb),
                  ddp__layer_text(e, last->layer, layer, sizeof layer), last->step);
     }

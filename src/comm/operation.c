@@ -72,6 +72,22 @@ void ddp__notify(ddp__engine *e)
     if (sleeping) e->wire->table->wake(e->wire);
 }
 
+void ddp__await(ddp__engine *e)
+{
+    if (!e->wire->carrier) {
+        pthread_cond_wait(&e->changed, &e->lock);
+        return;
+    }
+    pthread_mutex_unlock(&e->lock);
+    e->wire->carrier->await(e->wire);
+    pthread_mutex_lock(&e->lock);
+}
+
+void ddp__catch_up(ddp__engine *e)
+{
+    if (e->wire->carrier) e->wire->carrier->catch_up(e->wire);
+}
+
 ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer)
 {
     return &e->rows[(size_t)op->row * (size_t)e->world + (size_t)peer];
@@ -242,7 +258,7 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
-    if (op->p2p && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
+    if (op->p2p && !e->wire->carrier && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
     if (op->m.divergence) {
         double sum = 0;
         for (int r = 0; r < e->world; r++) sum += ddp__row(e, op, r)->divergence;

@@ -8,7 +8,7 @@ void ddp__publish(ddp__engine *e)
     while (e->finished) {
         ddp__op *op = e->finished;
         e->finished = op->next_done;
-        e->spans[e->span_count++ % DDP__SPANS] = op->span;
+        e->spans[e->span_count++ % e->span_room] = op->span;
         e->stats.operations++;
         if (op->m.verb == DDP_ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
         op->done = 1;
@@ -26,10 +26,11 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
     int n = 0;
     long from;
 
+    ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
-    from = e->span_count > DDP__SPANS ? e->span_count - DDP__SPANS : 0;
+    from = e->span_count > e->span_room ? e->span_count - e->span_room : 0;
     for (; from < e->span_count && n < room; from++) {
-        const ddp__op_span *s = &e->spans[from % DDP__SPANS];
+        const ddp__op_span *s = &e->spans[from % e->span_room];
         if (s->end >= t0 && s->begin <= t1) out[n++] = *s;
     }
     for (long t = e->first; t < e->submitted && n < room; t++) {
@@ -42,6 +43,7 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 
 void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 {
+    ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
     *out = e->stats;
     if (e->running > 0) out->busy_s += ddp_now() - e->running_since;
@@ -50,7 +52,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->bytes_received = ddp__atomic_load(&e->bytes_received);
     for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
         out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->sent_as[i]);
-    out->cpu_s = ddp__thread_cpu_s(e->thread);
+    out->cpu_s = e->wire->carrier ? 0 : ddp__thread_cpu_s(e->thread);
 }
 
 void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
@@ -117,14 +119,14 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log, int inner)
 /* Under the lock. */
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
-    long unfinished = 0, kept = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
+    long unfinished = 0, kept = e->span_count < e->span_room ? e->span_count : e->span_room;
 
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
     if (kept > DDP__OPLOG - unfinished) kept = unfinished < DDP__OPLOG ? DDP__OPLOG - unfinished : 0;
     log->now = ddp_now();
     log->error = e->error;
     for (long s = e->span_count - kept; s < e->span_count; s++)
-        (void)ddp__oplog_add(log, &e->spans[s % DDP__SPANS], DDP__IS_DONE);
+        (void)ddp__oplog_add(log, &e->spans[s % e->span_room], DDP__IS_DONE);
     ddp__oplog_unfinished(e, log, inner);
     log->dropped = e->span_count + unfinished - log->count;
     ddp__oplog_peers(e, log, inner);
@@ -156,7 +158,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
     if (!out->record || !out->peer)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the log of %d operations", (int)DDP__OPLOG);
     pthread_mutex_lock(&e->lock);
-    while (!e->quiet && !out->served) {
+    while (!e->quiet && !out->served && !e->wire->carrier) {
         if (!e->wanted) { /* else somebody else's turn comes first */
             e->wanted = out;
             ddp__notify(e);
@@ -164,7 +166,7 @@ ddp_status ddp__engine_oplog(ddp__engine *e, ddp__oplog *out, ddp_error *err)
         if (ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT) break;
     }
     if (e->wanted == out) e->wanted = NULL;
-    if (!out->served) ddp__oplog_copy(e, out, e->quiet);
+    if (!out->served) ddp__oplog_copy(e, out, e->quiet && !e->wire->carrier);
     pthread_mutex_unlock(&e->lock);
     qsort(out->record, (size_t)out->count, sizeof *out->record, ddp__oplog_order);
     return DDP_OK;

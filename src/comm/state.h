@@ -19,8 +19,9 @@ enum {
     DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
     DDP__SLOTS_MAX = 256,
-    DDP__SPANS = 2048,
-    DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
+    DDP__SPANS = 2048, /* that are kept */
+    DDP__STRIPS_MIN = 4096, /* pieces of all queued messages together */
+    DDP__LARGE_WORLD = 256 /* of workers in one process: each has less room */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
@@ -329,6 +330,7 @@ struct ddp__engine {
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
+    int                span_room, group_room;
     ddp__net_stats     stats;         /* but for its bytes: the comm thread writes these, atomically */
     int64_t            bytes_sent, bytes_received, sent_as[DDP__AS_BYTES + 2];
     ddp__oplog        *wanted;        /* somebody waits for a copy of the log */
@@ -347,6 +349,9 @@ DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t r
 DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
+/* Under the lock, which it lets go of: until something has changed; until the carrier's time, if any, is the caller's. */
+DDP_LIB void ddp__await(ddp__engine *e);
+DDP_LIB void ddp__catch_up(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__takes_part(const ddp__engine *e, const ddp__op *op, int peer); /* and is another rank */

@@ -34,8 +34,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED, "groups in a world that changes (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
-    if (e->groups == DDP__GROUPS) {
-        status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
+    if (e->groups == e->group_room) {
+        status = ddp__fail(err, DDP_ARG, "more than %d groups", e->group_room - 1);
     } else {
         int *member = e->member + (size_t)e->groups * (size_t)e->world;
         int *place = e->place + (size_t)e->groups * (size_t)e->world;
@@ -63,7 +63,7 @@ void ddp__engine_retire(ddp__engine *e)
     pthread_mutex_lock(&e->lock);
     e->retires = 1;
     ddp__notify(e);
-    while (e->retires && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
+    while (e->retires && e->error.code == DDP_OK) ddp__await(e);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -235,7 +235,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
 /* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
 static void ddp__settle(ddp__engine *e)
 {
-    while (e->error.code != DDP_OK && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
+    while (e->error.code != DDP_OK && !e->quiet) ddp__await(e);
 }
 
 static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
@@ -251,7 +251,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
                                                         (start = ddp__strip_place(e, pieces)) < 0)) {
         e->tight = 1;
         ddp__notify(e);
-        pthread_cond_wait(&e->changed, &e->lock);
+        ddp__await(e);
     }
     if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
@@ -265,6 +265,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
         ddp__notify(e);
     }
     pthread_mutex_unlock(&e->lock);
+    if (bad == DDP_OK && e->wire->carrier) e->wire->carrier->posted(e->wire);
     return bad;
 }
 
@@ -281,7 +282,7 @@ static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_er
 
     pthread_mutex_lock(&e->lock);
     while (!ddp__ticket_done(e, ticket) && !(input && op->released) && !e->quiet)
-        pthread_cond_wait(&e->changed, &e->lock);
+        ddp__await(e);
     if (!ddp__ticket_done(e, ticket) && !(input && op->released)) {
         if (err) *err = e->error;
         status = e->error.code;
@@ -301,6 +302,7 @@ int ddp__engine_done(ddp__engine *e, long ticket)
 {
     int done;
 
+    ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
@@ -322,6 +324,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
         ddp__notify(e);
     }
     pthread_mutex_unlock(&e->lock);
+    if (e->wire->carrier) e->wire->carrier->failed(e->wire);
 }
 
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
@@ -340,7 +343,7 @@ int ddp__engine_left(ddp__engine *e)
     int gone = -1;
 
     pthread_mutex_lock(&e->lock);
-    for (int r = e->world - 1; r >= 0; r--)
+    for (int r = e->wire->carrier ? -1 : e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
     pthread_mutex_unlock(&e->lock);
     return gone;
@@ -372,7 +375,7 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket
 
 ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
-    int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
+    int parks = !e->shaped && !e->membership && !e->wire->begin && !e->wire->carrier, driven = 0;
     ddp_status status;
     double until;
     long ticket;
@@ -412,7 +415,7 @@ int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const i
         for (int i = 0; found < 0 && i < count; i++)
             if (ddp__ticket_done(e, tickets[i])) found = i;
         if (found >= 0 || e->quiet || ddp__atomic_load(stop)) break;
-        pthread_cond_wait(&e->changed, &e->lock);
+        ddp__await(e);
     }
     pthread_mutex_unlock(&e->lock);
     return found;

@@ -35,26 +35,36 @@ typedef struct ddp__host {
     ddp_error         error;  /* the first error of the context; sticky */
     const ddp_backend *backend; /* where layers and activations live; NULL = here */
     void             *device;   /* its self */
+    const unsigned char *paper; /* [paper_bytes] where nothing is read or written: the layers' memory in its first half, */
+    size_t            paper_bytes; /* what is allocated beside it in the second. NULL = none (src/sim) */
 } ddp__host;
+
+static inline int ddp__on_paper(const ddp__host *h, const void *at)
+{
+    const unsigned char *p = (const unsigned char *)at;
+
+    return h && h->paper && p >= h->paper && p < h->paper + h->paper_bytes;
+}
 
 /* Memory of layers and activations: the device's where the host has a backend, else this process's own; h may be NULL.
  * alloc: zeroed, NULL when short or for 0 bytes. Copies are in the order of all work there; download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;
+    if (h && h->paper && bytes > 4096 && bytes <= h->paper_bytes / 2) return (void *)(h->paper + h->paper_bytes / 2);
     return ddp__alloc(h ? &h->allocator : NULL, bytes);
 }
 
 static inline void ddp__host_release(const ddp__host *h, void *at, size_t bytes)
 {
-    if (!at) return;
+    if (!at || ddp__on_paper(h, at)) return;
     if (h && h->backend) h->backend->release(h->device, at, bytes);
     else ddp__release(h ? &h->allocator : NULL, at, bytes);
 }
 
 static inline void ddp__host_upload(const ddp__host *h, void *to, const void *from, size_t bytes)
 {
-    if (bytes == 0) return;
+    if (bytes == 0 || ddp__on_paper(h, to)) return;
     if (h && h->backend) h->backend->upload(h->device, to, from, bytes);
     else memcpy(to, from, bytes);
 }
@@ -62,7 +72,7 @@ static inline void ddp__host_upload(const ddp__host *h, void *to, const void *fr
 static inline ddp_status ddp__host_download(const ddp__host *h, void *to, const void *from,
                                             size_t bytes, ddp_error *err)
 {
-    if (bytes == 0) return DDP_OK;
+    if (bytes == 0 || ddp__on_paper(h, from) || ddp__on_paper(h, to)) return DDP_OK;
     if (h && h->backend) return h->backend->download(h->device, to, from, bytes, err);
     memcpy(to, from, bytes);
     return DDP_OK;
@@ -70,14 +80,14 @@ static inline ddp_status ddp__host_download(const ddp__host *h, void *to, const 
 
 static inline void ddp__host_copy(const ddp__host *h, void *to, const void *from, size_t bytes)
 {
-    if (bytes == 0) return;
+    if (bytes == 0 || ddp__on_paper(h, to) || ddp__on_paper(h, from)) return;
     if (h && h->backend) h->backend->copy(h->device, to, from, bytes);
     else memcpy(to, from, bytes);
 }
 
 static inline void ddp__host_zero(const ddp__host *h, void *at, size_t bytes)
 {
-    if (bytes == 0) return;
+    if (bytes == 0 || ddp__on_paper(h, at)) return;
     if (h && h->backend) h->backend->zero(h->device, at, bytes);
     else memset(at, 0, bytes);
 }

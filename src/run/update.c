@@ -8,6 +8,7 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
 
+    if (ddp__on_paper(&d->host, y) || ddp__on_paper(&d->host, x)) return;
     if (d->host.backend) {
         d->host.backend->axpy(d->host.device, y, x, n, a);
         return;
@@ -23,6 +24,7 @@ void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 
 void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 {
+    if (ddp__on_paper(&d->host, x)) return;
     if (d->host.backend) d->host.backend->scale(d->host.device, x, n, a);
     else ddp__scale(x, n, a);
 }
@@ -79,6 +81,7 @@ void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads
 {
     const ddp__unit *u = &d->unit[layer];
 
+    if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
@@ -108,7 +111,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     }
     if (u->skipped && d->ops.averages != DDP_AVERAGES_GRADIENTS) return; /* no gradient, nobody's */
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
-    for (int i = 0; i < u->gradients; i++) {
+    for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
         const ddp_update call = {layer, u->trains[i].data, from ? from : grads, state, n, u->updates, d->lr, NULL,
@@ -155,6 +158,7 @@ ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
         for (int i = 0; i < d->unit[l].gradients; i++) {
             const ddp_piece *g = &d->unit[l].gradient[i];
             double more = 0;
+            if (ddp__on_paper(&d->host, g->data)) continue;
             if (b) DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
             else more = ddp__sum_squares(g->data, g->count);
             squares += more;
@@ -194,6 +198,7 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
     DDP__VERB("ddp_set");
+    if (ddp__on_paper(&d->host, x)) return 0;
     if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
     else
         for (size_t i = 0; i < n; i++) x[i] = a;
@@ -203,6 +208,8 @@ int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 {
     DDP__VERB("ddp_norm2");
+    *out = 0;
+    if (ddp__on_paper(&d->host, x)) return 0;
     if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
     *out = ddp__sum_squares(x, n);
     return 0;
@@ -234,6 +241,7 @@ int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, siz
         ddp__axpy(d, target, own, n, -f);
         return 0;
     case DDP_LATE_COMPENSATE:
+        if (ddp__on_paper(&d->host, late)) return 0;
         if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
         else ddp__late_compensate(late, target, own, n, f);
         return 0;

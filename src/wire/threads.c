@@ -35,6 +35,9 @@ struct ddp__hub {
     unsigned char *data;     /* all rings */
     ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
+    ddp__wire_fn attach;   /* makes the wires, or NULL */
+    void *attach_user;
+    int link;
 };
 
 typedef struct ddp__thread_wire {
@@ -95,9 +98,23 @@ ddp__hub *ddp__hub_new(int world)
     return NULL;
 }
 
+ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user)
+{
+    ddp__hub *hub = (ddp__hub *)ddp__calloc(1, sizeof *hub);
+
+    if (!hub) return NULL;
+    hub->refs = 1;
+    hub->world = world;
+    hub->attach = attach;
+    hub->attach_user = user;
+    return hub;
+}
+
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
 {
-    if (!hub->second && make) hub->second = ddp__hub_new(hub->world);
+    if (!hub->second && make)
+        hub->second = hub->attach ? ddp__hub_making(hub->world, hub->attach, hub->attach_user) : ddp__hub_new(hub->world);
+    if (hub->second) hub->second->link = 1;
     return hub->second;
 }
 
@@ -220,6 +237,7 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
+    if (hub->attach) return; /* who carries the messages knows */
     for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
@@ -260,6 +278,7 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
     if (!hub || !out) return ddp__fail(err, DDP_ARG, "a wire between threads needs a hub");
     if (rank < 0 || rank >= hub->world)
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
+    if (hub->attach) return hub->attach(hub->attach_user, hub->link, rank, out, err);
     t = (ddp__thread_wire *)ddp__calloc(1, sizeof *t);
     if (t) t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
     if (!t || !t->told || !ddp__wire_init(&t->base, &ddp__threads_table, rank, hub->world)) {

@@ -6,6 +6,7 @@
 
 struct ddp__op;
 struct ddp__exchange;
+struct ddp__engine;
 
 typedef struct ddp__wire ddp__wire;
 
@@ -22,10 +23,21 @@ typedef struct ddp__wire_table {
     void (*cut)(ddp__wire *w, int peer);
 } ddp__wire_table;
 
+/* Moves whole messages itself, in a time of its own: its engine has no comm thread, and no frames (src/sim). All calls
+ * come from the thread that uses the engine, without its lock. */
+typedef struct ddp__carrier {
+    void (*opened)(ddp__wire *w, struct ddp__engine *e);
+    void (*posted)(ddp__wire *w); /* a message was queued */
+    void (*await)(ddp__wire *w);  /* returns when something has happened to those of this rank */
+    void (*catch_up)(ddp__wire *w); /* returns when all that happens before the caller's time has happened */
+    void (*failed)(ddp__wire *w); /* the engine has its error: the others get it */
+} ddp__carrier;
+
 #define DDP__WIRE_NAME 96
 
 struct ddp__wire {
     const ddp__wire_table *table;
+    const ddp__carrier *carrier; /* NULL: bytes move by the table */
     int    rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
     size_t pair_bytes; /* memory of its own that it takes per peer */
@@ -66,6 +78,9 @@ typedef struct ddp__hub ddp__hub;
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
 DDP_LIB ddp__hub  *ddp__hub_second(ddp__hub *hub, int make);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
+/* ddp__hub_making - of wires that attach makes; link: 1 of the second hub. */
+typedef ddp_status (*ddp__wire_fn)(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
+DDP_LIB ddp__hub  *ddp__hub_making(int world, ddp__wire_fn attach, void *user);
 DDP_LIB void       ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void       ddp__hub_free(ddp__hub *hub);
 

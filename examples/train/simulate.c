@@ -1,0 +1,228 @@
+/* What a training would do on machines that are not there: the trainers' loop and the library over a virtual clock.
+ *
+ *   cc -O2 -I. examples/train/simulate.c -o simulate -lm -lpthread
+ *   ./simulate --strategy all --workers 1000 --net 100mbit,20ms --profile profile.csv
+ *
+ * The profile says what each layer takes (docs/plan.md); `train_gpt --write-profile` measures one. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "../common/cli.h"
+#include "../common/training.h"
+#include "options.h"
+#include "results.h"
+#include "device.h"
+#include "trainer.h"
+
+enum { SIMULATE_LANES = 16, SIMULATE_POINTS = 10000 };
+
+/* What is asked beside a trainer's options, and what came out of one run. */
+typedef struct simulate {
+    program  p; /* first: its functions get it */
+    double   forward, noise, tokens, target, price;
+    const char *slow, *faults, *sweep, *csv, *svg;
+    int      real, unfolded;
+    double   compute_s, whole_s; /* of a step: computing; without faults, 0 = none were asked for */
+    double   wall_s;
+    ddp_simulation how;
+    ddp_simulated  did;
+} simulate;
+
+static int simulate_parse(simulate *x, int argc, char **argv)
+{
+    program *p = &x->p;
+    const cli_option own[] = {
+        {"--profile", CLI_TEXT, &p->emulate, "P.csv", "what each layer has and takes: layer,params,forward_s,backward_s,comm_s"},
+        {"--forward", CLI_REAL, &x->forward, "F", "where it has no forward times: F times the backward's [0.5]"},
+        {"--faults", CLI_TEXT, &x->faults, "FILE", "stalls and slow links at their times (docs/links.md)"},
+        {"--noise", CLI_REAL, &x->noise, "X", "each layer takes up to X times longer or shorter, drawn anew each time [0]"},
+        {"--slow", CLI_TEXT, &x->slow, "R:F,..", "worker R computes F times as long"},
+        {"--tokens", CLI_REAL, &x->tokens, "N", "of a worker's step, for --target [1]"},
+        {"--target", CLI_REAL, &x->target, "N", "tokens to be trained on: says hours, and with --price what they cost"},
+        {"--price", CLI_REAL, &x->price, "X", "of a worker's hour"},
+        {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..", "run for each value of an option, as net=10mbit,100mbit;1gbit has them by ;"},
+        {"--csv", CLI_TEXT, &x->csv, "FILE", "with --sweep or --strategy all: a line for each run"},
+        {"--svg", CLI_TEXT, &x->svg, "FILE", "with --sweep: utilisation against its values, a curve for each strategy"},
+        {"--real", CLI_FLAG, &x->real, "", "instead: really run it on this machine, layers sleep and zeros are sent"},
+        {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all do the same"},
+    };
+
+    return parse(p, argc, argv, "Says what a training would do on machines that are not there. --strategy all compares them.",
+                 own, (int)(sizeof own / sizeof own[0]));
+}
+
+static ddp_status simulate_none(program *p, ddp_error *err)
+{
+    (void)p;
+    return refuse(err, "--profile P.csv is missing: what each layer takes; `train_gpt --write-profile P.csv` measures one");
+}
+
+static ddp_status simulate_chosen(program *p, ddp_error *err)
+{
+    const simulate *x = (const simulate *)p;
+
+    if (!p->emulate) return simulate_none(p, err);
+    if (!(x->noise >= 0 && x->noise < 1)) return refuse(err, "--noise %g: a share from 0 up to but not 1", x->noise);
+    if (!(x->forward >= 0 && x->forward <= 1000)) return refuse(err, "--forward %g: from 0 to 1000 times the backward", x->forward);
+    if (!(x->target >= 0 && x->tokens > 0 && x->price >= 0))
+        return refuse(err, "--target %g, --tokens %g, --price %g: numbers above 0", x->target, x->tokens, x->price);
+    if (x->price > 0 && !(x->target > 0)) return refuse(err, "--price %g needs --target N, the tokens to be trained on", x->price);
+    return DDP_OK;
+}
+
+/* Forward times where the profile has none; what a step computes. */
+static void simulate_times(simulate *x)
+{
+    ddp_profile *e = &x->p.emulated;
+    double forward = 0;
+
+    x->compute_s = 0;
+    for (int l = 0; l < e->layers; l++) forward += e->forward_s[l];
+    for (int l = 0; l < e->layers; l++) {
+        if (!(forward > 0)) e->forward_s[l] = x->forward * e->backward_s[l];
+        x->compute_s += e->forward_s[l] + e->backward_s[l];
+    }
+    x->compute_s *= (double)(x->p.stages > 1 ? x->p.accumulate : 1) / (double)x->p.stages;
+}
+
+/* Where servers or a wire look at values, a value stands for many; else layers lie on paper, whole. */
+static void simulate_scale(simulate *x)
+{
+    program *p = &x->p;
+    const int looks = ddp_strategy_traits(p->cfg.strategy) & DDP_NEEDS_SERVERS || p->stages > 1 || p->cfg.wire > DDP_WIRE_BF16 ||
+                      ddp_strategy_traits(p->cfg.strategy) & DDP_WITH_TOPK;
+    const double most = p->workers > 64 ? 65536 : 1048576;
+    double all = 0, due = 0, had = 0, scale = 1;
+
+    for (int l = 0; l < p->emulated.layers; l++) all += p->emulated.params[l] / p->emulate_scale;
+    if (looks && all > most) scale = all / most;
+    for (int l = 0; l < p->emulated.layers && scale > 1; l++) { /* so that their sum stays what it was */
+        const double whole = (due += p->emulated.params[l] / scale, floor(due + 0.5) - had);
+        p->emulated.params[l] = p->emulated.params[l] > 0 && whole < 1 ? 1 : whole;
+        had += p->emulated.params[l];
+    }
+    p->cfg.bucket_bytes = p->cfg.bucket_bytes ? p->cfg.bucket_bytes : (size_t)(25 * 1048576 / scale);
+    p->cfg.partition_bytes = p->cfg.partition_bytes ? p->cfg.partition_bytes : (size_t)(26e6 / scale);
+    x->how.scale = scale;
+    x->how.paper_bytes = 0;
+    if (p->stages > 1) return;
+    for (int l = 0; l < p->emulated.layers; l++) x->how.paper_bytes += 2 * sizeof(float) * (size_t)(p->emulated.params[l] + 1);
+    x->how.paper_bytes = 16 * x->how.paper_bytes + 65536; /* half of it for what strategies keep */
+    x->how.paper = ddp_paper(x->how.paper_bytes);
+}
+
+static int simulate_once(simulate *x, const ddp_config *c, ddp_error *err)
+{
+    const double began = ddp_now();
+    int code;
+
+    if (x->real) code = ddp_launch(c, training_run, &x->p.t, err);
+    else code = ddp_simulate(c, &x->how, training_loop, &x->p.t, &x->did, err);
+    x->wall_s = ddp_now() - began;
+    return code;
+}
+
+static int simulate_launch(program *p, ddp_error *err)
+{
+    simulate *x = (simulate *)p;
+    ddp_config c;
+    int code;
+
+    simulate_times(x);
+    if (!x->real) simulate_scale(x);
+    p->t.paper = x->real ? NULL : (float *)x->how.paper;
+    p->t.noise = x->noise, p->t.slow = x->slow;
+    p->t.result->spare = p->t.result->workers;
+    x->how.fold = !x->unfolded && !(x->noise > 0) && !x->slow && p->stages == 1;
+    c = p->cfg;
+    c.no_env = 1;
+    if (x->real) c.transport = p->transport && !strcmp(p->transport, "tcp") ? DDP_TCP : DDP_THREADS;
+    c.net_script = NULL;
+    code = x->faults ? simulate_once(x, &c, err) : 0;
+    x->whole_s = x->faults ? p->t.result->step_s : 0;
+    c.net_script = x->faults;
+    if (!code) code = simulate_once(x, &c, err);
+    ddp_paper_free(x->how.paper, x->how.paper_bytes);
+    x->how.paper = NULL;
+    return code;
+}
+
+static void simulate_more(const program *p, ddp_jsonl *j)
+{
+    const simulate *x = (const simulate *)p;
+    const training_result *r = p->t.result;
+    const double workers = (double)p->workers / (double)p->stages, hours = x->target / (x->tokens * workers) * r->step_s / 3600;
+
+    ddp_jsonl_number(j, "utilisation_pct", r->step_s > 0 ? 100 * x->compute_s / r->step_s : NAN);
+    ddp_jsonl_number(j, "goodput_pct", x->whole_s > 0 ? 100 * x->whole_s / r->step_s : 100);
+    if (x->target > 0) ddp_jsonl_number(j, "hours", hours);
+    if (x->price > 0) ddp_jsonl_number(j, "cost", hours * (double)p->workers * x->price);
+    ddp_jsonl_string(j, "on", x->real ? "this machine" : "a virtual clock");
+    if (x->real) return;
+    ddp_jsonl_integer(j, "simulated_workers", x->did.workers);
+    ddp_jsonl_number(j, "simulated_s", x->did.seconds);
+    ddp_jsonl_number(j, "wall_s", x->wall_s);
+}
+
+static void simulate_defaults(simulate *x)
+{
+    memset(x, 0, sizeof *x);
+    defaults(&x->p, "simulate");
+    x->forward = 0.5, x->tokens = 1;
+    x->p.optimizer = "sgd", x->p.most = 65535, x->p.places = SIMULATE_LANES, x->p.quiet = 1;
+    x->p.choose = simulate_chosen, x->p.load = simulate_none;
+    x->p.launch = simulate_launch, x->p.more = simulate_more;
+}
+
+/* One run: the command line, with an option set to another value (NULL: none). */
+static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
+{
+    char *args[OPTIONS * 2 + 8];
+    int n = argc, code;
+
+    memcpy(args, argv, (size_t)argc * sizeof *args);
+    if (option) args[n++] = (char *)option, args[n++] = (char *)value;
+    if (strategy) args[n++] = (char *)"--strategy", args[n++] = (char *)strategy;
+    simulate_defaults(x);
+    code = simulate_parse(x, n, args);
+    if (code >= 0) return code;
+    if (strategy && !x->p.cfg.servers && ddp_strategy_traits(ddp_strategy_named(strategy)) & DDP_NEEDS_SERVERS) x->p.cfg.servers = 1;
+    return trainer_main(&x->p);
+}
+
+/* ---- many runs ---- */
+
+typedef struct simulate_point { char strategy[24], value[64]; double step_ms, utilisation, hidden, mb; int ok; } simulate_point;
+
+static void simulate_keep(const simulate *x, const char *value, int ok, simulate_point *out)
+{
+    const training_result *r = x->p.t.result;
+
+    memset(out, 0, sizeof *out);
+    snprintf(out->strategy, sizeof out->strategy, "%s", x->p.strategy ? x->p.strategy : "");
+    snprintf(out->value, sizeof out->value, "%s", value ? value : "");
+    out->ok = ok;
+    if (!ok) return;
+    out->step_ms = 1e3 * r->step_s;
+    out->utilisation = 100 * x->compute_s / r->step_s;
+    out->hidden = r->hidden_pct;
+    out->mb = 1e-6 * (double)r->bytes_sent / (double)r->steps;
+}
+
+int main(int argc, char **argv)
+{
+    static simulate x;
+    int code;
+
+    simulate_defaults(&x);
+    code = simulate_parse(&x, argc, argv);
+    if (code >= 0) return code;
+    if (!x.p.strategy || strcmp(x.p.strategy, "all")) return simulate_run(argc, argv, NULL, NULL, NULL, &x);
+    code = 0;
+    for (int i = 0; ddp_strategy_number(i) != DDP_STRATEGY_DEFAULT; i++) {
+        const int own = simulate_run(argc, argv, ddp_strategy_name(ddp_strategy_number(i)), NULL, NULL, &x);
+        if (own) code = own;
+        fflush(stdout);
+    }
+    (void)simulate_keep;
+    return code;
+}

@@ -1,0 +1,341 @@
+/* What travels in a simulated world. A message is cut into parts; a part leaves over its worker's uplink, most urgent
+ * first, reaches its receivers a delay later, passes their downlinks, and lets them send what follows from it: a
+ * collective is a few such phases, the same that the engine's frames go through (src/comm). Between workers that do the
+ * same at the same time nothing depends on which of them sends to which, so all that one sends in a phase is one job. */
+#include "sim/port.h"
+
+static void ddp__carried_left(ddp__world *w, const ddp__job *job);
+
+static void ddp__carried_job(ddp__carried *c, int member, int phase, int part)
+{
+    const ddp__op *op = c->op[member];
+    const ddp__job job = {op->m.priority, phase, part, member, op->ticket, c->out[phase % 4], c->payload[phase % 4], c, NULL,
+                          ddp__carried_left};
+
+    ddp__job_add(c->port[member], &job);
+}
+
+void ddp__carried_drop(ddp__carried *c)
+{
+    if (c->before) c->before->next = c->next;
+    else c->world->carried = c->next;
+    if (c->next) c->next->before = c->before;
+    ddp__scraps_free(c->scrap);
+    DDP_FREE(c);
+}
+
+static void ddp__carried_less(ddp__carried *c, int member)
+{
+    ddp__port *p = c->port[member];
+
+    if (--c->left[member] > 0 || !c->op[member]) return;
+    ddp__op_over(p, c->op[member]);
+    c->op[member] = NULL;
+    c->world->look(p);
+    ddp__port_send(p);
+    if (++c->over == c->here) ddp__carried_drop(c);
+}
+
+/* A part has passed a member's downlink: the last phase is received, another lets it send the next. */
+static void ddp__part_got(ddp__world *w, void *what, int member, int at)
+{
+    ddp__carried *c = (ddp__carried *)what;
+    const int phase = at / c->parts, part = at % c->parts;
+
+    (void)w;
+    ddp__op_moves(c->port[member]->e, c->op[member], w->now);
+    if (phase + 1 == c->phases) {
+        ddp__carried_less(c, member);
+        return;
+    }
+    ddp__carried_job(c, member, phase + 1, part);
+    ddp__port_send(c->port[member]);
+}
+
+static void ddp__part_arrives(ddp__world *w, void *what, int member, int at)
+{
+    ddp__carried *c = (ddp__carried *)what;
+    ddp__engine *e = c->port[member]->e;
+    const double bytes = c->in[at / c->parts % 4];
+    double done = w->now;
+
+    if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(bytes));
+    ddp__atomic_add(&e->bytes_received, (int64_t)llround(bytes));
+    if (done > w->now) ddp__world_at(w, done, ddp__part_got, c, member, at);
+    else ddp__part_got(w, c, member, at);
+}
+
+static int ddp__cell_of(const ddp__carried *c, int member, int phase)
+{
+    const int *cell = c->cell[phase == 1 || phase == 2];
+
+    return cell ? cell[member] : 0;
+}
+
+/* When what left at the times of a cell's members reaches one of them. */
+static double ddp__part_reaches(ddp__carried *c, int member, int at, int from)
+{
+    ddp__links *l = &c->port[member]->e->links;
+    const double *leave = c->leave + (size_t)at * (size_t)c->here;
+    double latest = 0;
+
+    if (!l->path) return c->world->now;
+    for (int i = 0; i < c->here; i++) {
+        if (i == member && c->here < c->members && member == c->here - 1) { /* others that do what this one does */
+            latest = fmax(latest, leave[i] + l->path[0].delay_s);
+            continue;
+        }
+        if (i == member || (from >= 0 && i != from) || ddp__cell_of(c, i, at / c->parts) != ddp__cell_of(c, member, at / c->parts))
+            continue;
+        latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
+    }
+    return latest;
+}
+
+static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
+{
+    int n = 0;
+
+    if (!c->cell[0]) return c->here;
+    for (int i = 0; i < c->here; i++) n += ddp__cell_of(c, i, phase) == cell;
+    return n;
+}
+
+/* A member's part has left: to the next in a ring, from a root to all, else to those of its cell once theirs have too. */
+static void ddp__carried_left(ddp__world *w, const ddp__job *job)
+{
+    ddp__carried *c = job->carried;
+    const int member = job->member, phase = job->phase, part = job->part;
+    const int at = phase * c->parts + part, cell = ddp__cell_of(c, member, phase);
+    int *gone = &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
+
+    c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
+    if (c->in_turn) {
+        const int next = (member + 1) % c->here;
+        ddp__world_at(w, ddp__part_reaches(c, next, at, member), ddp__part_arrives, c, next, at);
+    } else if (c->root >= 0) {
+        *gone = 1;
+        for (int i = 0; i < c->here; i++)
+            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member), ddp__part_arrives, c, i, at);
+    } else if (++*gone == ddp__cell_size(c, cell, phase)) {
+        for (int i = 0; i < c->here; i++)
+            if (ddp__cell_of(c, i, phase) == cell)
+                ddp__world_at(w, ddp__part_reaches(c, i, at, -1), ddp__part_arrives, c, i, at);
+    }
+    ddp__carried_less(c, member);
+}
+
+/* Sites: sizes of a member's cells; *uneven: sites of unlike sizes, of which one crosses. */
+static void ddp__carried_cells(ddp__carried *c, const ddp__engine *e)
+{
+    for (int i = 0; i < c->here; i++) {
+        int place = 0;
+        c->cell[0][i] = c->cell[1][i] = i;
+        for (int k = i - 1; k >= 0; k--)
+            if (e->site[e->member[k]] == e->site[e->member[i]]) c->cell[0][i] = k, place++;
+        for (int k = i - 1; k >= 0; k--) {
+            int other = 0;
+            for (int j = 0; j < k; j++) other += e->site[e->member[j]] == e->site[e->member[k]];
+            if (other == place) c->cell[1][i] = k;
+        }
+    }
+}
+
+static void ddp__carried_phase(ddp__carried *c, const ddp__port *p, int phase, const ddp__op *op, double values, int peers,
+                               int coding)
+{
+    const double scale = ddp__scale_of(c->world, &op->m), per = scale * values / peers; /* to one peer */
+    const double payload = coding == (int)DDP__AS_BYTES ? per : (double)ddp__frame_payload(coding, (size_t)llround(per));
+
+    c->payload[phase] = peers * payload / c->parts;
+    c->out[phase] = c->payload[phase] + peers * ddp__frames_of(p, per, op->unit) * DDP__FRAME_BYTES / c->parts;
+    c->in[phase] = c->out[phase];
+}
+
+/* Who is simulated in place of a member: the last one stands for all that are not. */
+static int ddp__standing_in(const ddp__carried *c, int member) { return member < c->here ? member : c->here - 1; }
+
+/* What each member sends and gets, by the way that the operation takes. */
+static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__op *op)
+{
+    const double n = (double)op->n, M = c->members, crossing = op->m.coding;
+    const int peers = c->members - 1, coding = (int)op->m.coding;
+    const double scale = ddp__scale_of(c->world, &op->m);
+    double part = n;
+
+    c->phases = 1;
+    c->root = -1;
+    if (op->m.verb == DDP_BROADCAST) c->root = ddp__standing_in(c, ddp__team_of(p->e, op).place[ddp__root(p->e, op)]);
+    else if (op->way->whole) part = n;
+    else part = n / M;
+    if (op->m.verb == DDP_ALL_REDUCE && !op->way->whole) c->phases = 2;
+    if (op->way == ddp__ring_way()) {
+        c->in_turn = c->together = 1;
+        c->phases = 2 * peers;
+    }
+    c->parts = (int)fmin(DDP__CUTS, ddp__frames_of(p, scale * part, op->unit));
+    if (op->way == ddp__sites_way()) {
+        const double size = ddp__cell_size(c, c->cell[0][0], 0), sites = ddp__cell_size(c, c->cell[1][0], 1);
+        c->together = 1;
+        c->phases = 4;
+        for (int i = 0; i < 4; i++) {
+            const int across = i == 1 || i == 2, others = (int)(across ? sites : size) - 1;
+            if (others > 0)
+                ddp__carried_phase(c, p, i, op, (across ? n / size / sites : n / size) * others, others, across ? (int)crossing : 0);
+        }
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        ddp__carried_phase(c, p, i, op, c->in_turn ? part : part * peers, c->in_turn ? 1 : peers, coding);
+        if (c->root >= 0) c->in[i] /= peers;
+    }
+}
+
+/* ---- what the library sends itself, and whatever lies in memory ---- */
+
+/* Values from offset at on of all members that are not on paper: their sum is all's. */
+static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
+{
+    ddp__op *first = c->op[0];
+    const ddp_message *m = &first->m;
+    const float scale = m->mean ? 1.0f / (float)c->members : m->scale;
+    const ddp__op *op;
+
+    for (int i = 0; i < c->members; i++) {
+        float *own = sum + (i ? count : 0);
+        op = c->op[ddp__standing_in(c, i)];
+        ddp__memory_copy(op, &op->from, at, count, own, 0);
+        for (size_t k = 0; i && k < count; k++) sum[k] += own[k];
+    }
+    for (size_t k = 0; scale != 1 && k < count; k++) sum[k] *= scale;
+    for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
+}
+
+/* Blocks of an all-gather, all values of a message that lies on no paper. */
+static void ddp__carried_blocks(ddp__carried *c, void *block)
+{
+    const ddp__op *first = c->op[0];
+    const size_t n = first->n / (size_t)c->members;
+
+    for (int from = 0; from < c->members; from++) {
+        const int one = ddp__standing_in(c, from);
+        const size_t at = n * (size_t)from;
+        ddp__memory_copy(c->op[one], &c->op[one]->from, n * (size_t)one, n, block, 0);
+        for (int i = 0; i < c->here; i++) ddp__memory_copy(c->op[i], &c->op[i]->to, at, n, block, 1);
+    }
+}
+
+static void ddp__carried_move(ddp__carried *c)
+{
+    const ddp__op *first = c->op[0];
+    const int gathers = c->root < 0 && first->m.verb == DDP_ALL_GATHER, reduces = c->root < 0 && first->m.verb == DDP_ALL_REDUCE;
+    void *room;
+
+    for (int i = 0; (gathers || reduces) && i < first->from.count; i++) {
+        const ddp__strip *s = &first->from.strip[i];
+        if (ddp__is_paper(c->world, s->data)) continue;
+        room = ddp__calloc(2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
+        if (room && gathers) ddp__carried_blocks(c, room);
+        else if (room) ddp__carried_values(c, s->start, s->count, (float *)room);
+        if (room) DDP_FREE(room);
+        if (gathers) return;
+    }
+}
+
+/* ---- who takes part ---- */
+
+static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
+{
+    const ddp__members team = ddp__team_of(p->e, op);
+    const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
+    const size_t steps = (ring ? 2 * (size_t)team.members : 4) * DDP__CUTS, h = (size_t)here;
+    ddp__carried *c = (ddp__carried *)ddp__calloc(1, sizeof *c + h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)) +
+                                                  steps * h * (sizeof(double) + sizeof(int)));
+    ddp_error err;
+
+    if (!c) {
+        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for a collective of %d simulated workers", here);
+        p->world->fails(p->world, &err);
+        return NULL;
+    }
+    c->leave = (double *)(void *)(c + 1);
+    c->op = (ddp__op **)(void *)(c->leave + steps * h);
+    c->port = (ddp__port **)(void *)(c->op + h);
+    c->left = (int *)(void *)(c->port + h);
+    c->gone = c->left + h;
+    c->world = p->world;
+    c->group = op->m.group;
+    c->seq = op->seq;
+    c->members = team.members;
+    c->here = here;
+    if (op->way == ddp__sites_way()) {
+        c->cell[0] = c->gone + steps * h;
+        c->cell[1] = c->cell[0] + h;
+        ddp__carried_cells(c, p->e);
+    }
+    ddp__carried_shape(c, p, op);
+    c->next = p->world->carried;
+    if (c->next) c->next->before = c;
+    p->world->carried = c;
+    return c;
+}
+
+static void ddp__member_begins(ddp__carried *c, int member)
+{
+    const int sends = c->root < 0 || c->root == member, gets = c->root < 0 || c->root != member;
+
+    c->left[member] = c->parts * ((sends ? c->phases : 0) + gets);
+    for (int i = 0; sends && i < c->parts; i++) ddp__carried_job(c, member, 0, i);
+}
+
+/* They do not mean the same message. */
+static int ddp__carried_differs(const ddp__carried *c, int member)
+{
+    const ddp__op *first = NULL, *op = c->op[member];
+    char a[128], b[128];
+    ddp_error err;
+    int i;
+
+    for (i = 0; i < c->here && (!c->op[i] || i == member); i++) {}
+    first = i < c->here ? c->op[i] : op;
+    if (first->m.verb == op->m.verb && first->n == op->n && first->m.layer == op->m.layer && first->unit == op->unit) return 0;
+    (void)ddp__fail(&err, DDP_MISMATCH, "rank %d has %s of %zu values where rank %d has %s of %zu: every rank must post the "
+                    "same messages in the same order", c->port[i]->base.rank,
+                    ddp__op_text(c->port[i]->e, first, a, sizeof a), first->n, c->port[member]->base.rank,
+                    ddp__op_text(c->port[member]->e, op, b, sizeof b), op->n);
+    c->world->fails(c->world, &err);
+    return 1;
+}
+
+void ddp__carried_join(ddp__port *p, ddp__op *op)
+{
+    ddp__carried *c = p->world->carried;
+    const int place = ddp__team_of(p->e, op).place[p->base.rank];
+    const double now = p->world->now;
+
+    while (c && !(c->group == op->m.group && c->seq == op->seq && c->port[place] == NULL)) c = c->next;
+    if (!c) c = ddp__carried_new(p, op);
+    if (!c) return;
+    c->op[place] = op;
+    c->port[place] = p;
+    if (ddp__carried_differs(c, place)) return;
+    c->joined++;
+    if (!c->together) ddp__member_begins(c, place);
+    if (place == c->root) c->scrap = ddp__scraps_cut(c->world, op);
+    for (int i = 0; c->scrap && i < c->here; i++)
+        if (i != c->root && c->op[i] && (place == c->root || place == i)) ddp__scraps_paste(c->scrap, c->op[i]);
+    for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it came */
+        if (c->gone[(size_t)at * (size_t)c->here])
+            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root), ddp__part_arrives, c, place, at);
+    if (c->joined == c->here) {
+        ddp__carried_move(c);
+        for (int i = 0; i < c->here; i++) {
+            ddp__op *own = c->op[i];
+            if (own && now > own->active_at) { /* until now somebody was waited for, but for its own first part */
+                own->waiting_since = fmax(own->active_at, own->span.begin >= 0 ? own->last_move : own->active_at);
+            }
+            if (c->together) ddp__member_begins(c, i);
+            ddp__port_send(c->port[i]);
+        }
+    } else ddp__port_send(p);
+}

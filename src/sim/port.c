@@ -1,0 +1,218 @@
+/* The carrier of a simulated worker's engine: what begins when, and what ends the world. */
+#include "sim/port.h"
+
+static ddp__port *ddp__port_of(ddp__wire *w) { return (ddp__port *)(void *)w; }
+
+/* ---- from the queue into the window: as src/comm/activate.c has it ---- */
+
+static int ddp__port_begins(ddp__port *p, ddp__op *op)
+{
+    ddp__engine *e = p->e;
+    ddp_error err;
+
+    op->state = DDP__OP_ACTIVE;
+    op->active_at = op->last_move = op->clock = p->world->now;
+    op->note_s = e->cfg.note_s;
+    op->waiting_since = -1;
+    if (op->p2p) {
+        if (op->m.verb < DDP_RECEIVE) {
+            ddp__mail_post(p, op);
+            return 1;
+        }
+        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return 0;
+        p->want[p->wants++] = op;
+        ddp__mail_match(p);
+        return 1;
+    }
+    p->active++;
+    op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
+    op->span.seq = op->seq;
+    op->way = ddp__way_of(e, op);
+    if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = op->way->letter;
+    if (op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER) &&
+        op->m.maker->make(op->m.maker->user, &err) != DDP_OK) {
+        p->world->fails(p->world, &err);
+        return 0;
+    }
+    if (ddp__team_of(e, op).members == 1) ddp__op_over(p, op);
+    else ddp__carried_join(p, op);
+    return 1;
+}
+
+static void ddp__port_look(ddp__port *p)
+{
+    ddp__engine *e = p->e;
+    uint64_t groups = 0;
+    int waits = 0, full = 0;
+
+    if (!e || p->dead || e->error.code) return;
+    while (e->queued_from < p->seen && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED) e->queued_from++;
+    for (long t = e->queued_from; t < p->seen; t++) {
+        ddp__op *op = &e->ops[t % e->cfg.queue];
+        const long after = op->m.after - 1;
+        const uint64_t group = (uint64_t)1 << op->m.group;
+        if (op->state != DDP__OP_QUEUED) continue;
+        if (op->p2p) {
+            if (!ddp__port_begins(p, op)) return;
+            continue;
+        }
+        if (p->active + waits >= e->width) full = 1;
+        if (full) continue;
+        if ((after >= e->first && !e->ops[after % e->cfg.queue].done) || groups & group) {
+            groups |= group;
+            waits++;
+            continue;
+        }
+        if (!ddp__port_begins(p, op)) return;
+    }
+}
+
+/* ---- the carrier ---- */
+
+static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
+{
+    ddp__port *p = (ddp__port *)what;
+
+    (void)w, (void)i, (void)j;
+    if (!p->e) return;
+    p->seen++;
+    ddp__port_look(p);
+}
+
+static void ddp__port_posted(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    p->e->taken = p->e->submitted;
+    ddp__world_at(p->world, ddp_now(), ddp__port_hears, p, 0, 0);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_awaits(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    ddp__seat_wait(p->seat, p);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_catches_up(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    if (ddp__time() != &p->seat->now) return;
+    pthread_mutex_lock(&p->world->lock);
+    ddp__seat_wait(p->seat, NULL);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_failed(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    p->world->fails(p->world, &p->e->error);
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_opened(ddp__wire *wire, ddp__engine *e) { ddp__port_of(wire)->e = e; }
+
+static void ddp__port_close(ddp__wire *wire)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    pthread_mutex_lock(&p->world->lock);
+    while (p->unsent && !p->e->error.code) ddp__seat_wait(p->seat, p);
+    p->e = NULL;
+    pthread_mutex_unlock(&p->world->lock);
+}
+
+static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
+
+static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL};
+static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_awaits, ddp__port_catches_up,
+                                               ddp__port_failed};
+
+ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err)
+{
+    ddp__world *w = (ddp__world *)user;
+    ddp__port *p = (ddp__port *)ddp__calloc(1, sizeof *p);
+
+    if (!p) return ddp__fail(err, DDP_MEMORY, "out of memory for the link of simulated rank %d", rank);
+    p->base.table = &ddp__port_table;
+    p->base.carrier = &ddp__port_carrier;
+    p->base.rank = rank;
+    p->base.world = w->size;
+    p->base.intact = 1;
+    p->world = w;
+    p->seat = &w->seat[rank];
+    w->port[link][p->seat->rank] = p;
+    *out = &p->base;
+    return DDP_OK;
+}
+
+static void ddp__world_fails(ddp__world *w, const ddp_error *why)
+{
+    if (w->error.code == DDP_OK) w->error = *why;
+    for (int link = 0; link < 2; link++)
+        for (int r = 0; w->port[link] && r < w->seats; r++) {
+            ddp__port *p = w->port[link][r];
+            if (!p || !p->e) continue;
+            if (p->e->error.code == DDP_OK) p->e->error = w->error;
+            p->e->quiet = 1;
+            if (p->seat->at == p) ddp__seat_ready(w, p->seat);
+        }
+}
+
+static void ddp__world_stuck(ddp__world *w)
+{
+    char text[DDP_ERROR_TEXT], one[128];
+    size_t n = 0;
+    ddp_error err;
+    int waiting = 0;
+
+    text[0] = 0;
+    for (int r = 0; r < w->seats; r++) {
+        const ddp__port *p = w->seat[r].state == DDP__PLAYER_WAITS ? w->seat[r].at : NULL;
+        const ddp__op *op = NULL;
+        if (!p || !p->e) continue;
+        for (long t = p->e->first; t < p->e->submitted && !op; t++)
+            if (!p->e->ops[t % p->e->cfg.queue].done) op = &p->e->ops[t % p->e->cfg.queue];
+        if (waiting++ >= 3 || n >= sizeof text) continue;
+        n += (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
+                              op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
+    }
+    if (!waiting) return;
+    (void)ddp__fail(&err, DDP_USAGE, "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting, w->seats,
+                    text, waiting > 3 ? " ..." : "");
+    ddp__world_fails(w, &err);
+}
+
+void ddp__port_rules(ddp__world *w)
+{
+    w->look = ddp__port_look;
+    w->fails = ddp__world_fails;
+    w->stuck = ddp__world_stuck;
+}
+
+void ddp__carried_free(ddp__world *w)
+{
+    while (w->carried) ddp__carried_drop(w->carried);
+    for (int link = 0; link < 2; link++) {
+        for (int r = 0; w->port[link] && r < w->seats; r++) {
+            ddp__port *p = w->port[link][r];
+            if (!p) continue;
+            while (p->mail) {
+                ddp__mail *m = p->mail;
+                p->mail = m->next;
+                ddp__mail_free(m);
+            }
+            if (p->job) DDP_FREE(p->job);
+            if (p->want) DDP_FREE(p->want);
+            DDP_FREE(p);
+        }
+        if (w->port[link]) DDP_FREE(w->port[link]);
+    }
+}

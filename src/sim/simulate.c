@@ -1,0 +1,188 @@
+/* A simulated world's beginning and end: a thread and a context for each worker, on a virtual clock. */
+#include "run/launch.h"
+#include "run/context.h"
+#include "sim/sim.h"
+#include "sim/world.h"
+#include "strategy/strategy.h"
+
+#include <sys/mman.h>
+
+typedef struct ddp__play_of {
+    ddp__world *world;
+    ddp__hub   *hub;
+    const ddp_config *cfg;
+    int (*fn)(ddp_ctx *, void *);
+    void *user;
+} ddp__play_of;
+
+typedef struct ddp__part_of { const ddp__play_of *play; ddp__player *seat; } ddp__part_of;
+
+void ddp_sleep_until(double when) { ddp__sleep_until(when); }
+
+void *ddp_paper(size_t bytes)
+{
+    int flags = MAP_PRIVATE | MAP_ANON;
+    void *p;
+
+#ifdef MAP_NORESERVE
+    flags |= MAP_NORESERVE;
+#endif
+    p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+void ddp_paper_free(void *paper, size_t bytes)
+{
+    if (paper) munmap(paper, bytes);
+}
+
+/* ---- workers ---- */
+
+static void *ddp__play_worker(void *arg)
+{
+    const ddp__part_of *x = (const ddp__part_of *)arg;
+    ddp__player *s = x->seat;
+    ddp__world *w = s->world;
+    ddp_config cfg = *x->play->cfg;
+    ddp_ctx *d;
+    int code;
+
+    ddp__seat_begin(s);
+    cfg.rank = s->rank;
+    d = ddp__open(&cfg, ddp__built_in(), x->play->hub, -1, &s->error);
+    if (d) {
+        d->host.paper = w->paper;
+        d->host.paper_bytes = w->paper_bytes;
+        code = x->play->fn(d, x->play->user);
+        if (d->host.error.code) s->error = d->host.error;
+        else if (code)
+            (void)ddp__fail(&s->error, code > 0 && code < (int)DDP_STATUS_COUNT ? (ddp_status)code : DDP_FAILED,
+                            "rank %d returned %d without an error of the context", s->rank, code);
+        ddp_close(d);
+    }
+    pthread_mutex_lock(&w->lock);
+    if (s->error.code) w->fails(w, &s->error);
+    ddp__seat_end(s);
+    pthread_mutex_unlock(&w->lock);
+    (void)ddp__time_set(NULL);
+    return NULL;
+}
+
+static ddp_status ddp__players_run(const ddp__play_of *play, ddp_error *err)
+{
+    ddp__world *w = play->world;
+    ddp__part_of *x = (ddp__part_of *)ddp__calloc((size_t)w->seats, sizeof *x);
+    int started = 0, why = 0;
+
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for %d simulated workers", w->seats);
+    for (; started < w->seats && !why; started += !why) {
+        x[started].play = play;
+        x[started].seat = &w->seat[started];
+        why = ddp__thread_deep(&w->seat[started].thread, ddp__play_worker, &x[started]);
+    }
+    if (why) {
+        (void)ddp__fail(err, DDP_MEMORY, "only %d of %d simulated workers could be started: %s", started, w->seats, strerror(why));
+        w->seats = started;
+        w->error = *err; /* each ends at its first message */
+    }
+    if (started) ddp__world_begin(w);
+    for (int r = 0; r < started; r++) pthread_join(w->seat[r].thread, NULL);
+    DDP_FREE(x);
+    if (w->error.code == DDP_OK) return DDP_OK;
+    *err = w->error;
+    return err->code;
+}
+
+/* ---- the world ---- */
+
+static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_ops *ops, ddp_error *err)
+{
+    if (c->backend || c->join || c->max_world > c->world)
+        return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out", c->backend ? "a device" : "joining");
+    if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "servers beside workers are not simulated: set servers to a number of ranks that serve");
+    if (c->min_world > 0)
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d: a simulated worker is not lost: leave min_world 0", c->min_world);
+    return DDP_OK;
+}
+
+/* All workers see the same. */
+static int ddp__simulated_alike(const ddp_config *c, const ddp_strategy_ops *ops)
+{
+    ddp__netspec spec;
+    int alike = !c->net_script && c->site == 0 && !(ops->traits & DDP_NEEDS_SERVERS) && c->world > 1;
+
+    for (int link = 0; alike && link < 2; link++) {
+        const char *net = link ? c->net2 : c->net;
+        alike = !net || (ddp__netspec_parse(net, &spec, NULL) == DDP_OK && spec.jitter_s == 0);
+    }
+    return alike;
+}
+
+static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, ddp_error *err)
+{
+    memset(w, 0, sizeof *w);
+    ddp__port_rules(w);
+    w->size = c->world;
+    w->seats = how && how->fold && alike && c->world > 2 ? 2 : c->world;
+    w->scale = how && how->scale > 0 ? how->scale : 1;
+    if (how) {
+        w->paper = (const unsigned char *)how->paper;
+        w->paper_bytes = how->paper_bytes;
+    }
+    pthread_mutex_init(&w->lock, NULL);
+    w->seat = (ddp__player *)ddp__calloc((size_t)w->seats, sizeof *w->seat);
+    for (int link = 0; link < 2; link++) w->port[link] = (ddp__port **)ddp__calloc((size_t)w->seats, sizeof *w->port[link]);
+    if (!w->seat || !w->port[0] || !w->port[1]) return ddp__fail(err, DDP_MEMORY, "out of memory for a world of %d", w->seats);
+    for (int r = 0; r < w->seats; r++) {
+        w->seat[r].world = w;
+        w->seat[r].rank = r;
+        w->seat[r].state = DDP__PLAYER_WAITS;
+        pthread_cond_init(&w->seat[r].turn, NULL);
+    }
+    return DDP_OK;
+}
+
+static void ddp__world_close(ddp__world *w)
+{
+    for (int r = 0; w->seat && r < w->seats; r++) pthread_cond_destroy(&w->seat[r].turn);
+    if (w->port[0] && w->port[1]) ddp__carried_free(w);
+    if (w->seat) DDP_FREE(w->seat);
+    if (w->event) DDP_FREE(w->event);
+    pthread_mutex_destroy(&w->lock);
+}
+
+int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(ddp_ctx *, void *), void *user,
+                 ddp_simulated *out, ddp_error *err)
+{
+    ddp_strategy_ops ops;
+    ddp_config cfg;
+    ddp__world w;
+    ddp_error local;
+    ddp__play_of play = {&w, NULL, &cfg, fn, user};
+    ddp_status s;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (out) memset(out, 0, sizeof *out);
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_simulate: configuration or function is NULL");
+    DDP__DO(ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err));
+    cfg.transport = DDP_THREADS;
+    cfg.no_env = 1;
+    s = ddp__simulated_check(&cfg, &ops, err);
+    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg, &ops), err);
+    else memset(&w, 0, sizeof w);
+    if (s == DDP_OK) {
+        play.hub = ddp__hub_making(cfg.world, ddp__port_attach, &w);
+        if (!play.hub || (ddp__two_links(&cfg) && !ddp__hub_second(play.hub, 1)))
+            s = ddp__fail(err, DDP_MEMORY, "out of memory for a simulated world");
+    }
+    if (s == DDP_OK) s = ddp__players_run(&play, err);
+    for (int r = 0; out && r < w.seats; r++) out->seconds = fmax(out->seconds, w.seat[r].now);
+    if (out) out->workers = w.seats;
+    if (out) out->events = w.events;
+    if (play.hub) ddp__hub_free(play.hub);
+    if (w.seat) ddp__world_close(&w);
+    ddp__config_free(&cfg);
+    return (int)s;
+}
