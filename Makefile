@@ -52,14 +52,22 @@ deps-test:
 # ---- programs: the generated header, nothing else, but MPI and OpenSSL where they are ----
 # The library is compiled once for all of them, as its header with DREAMDDP_IMPLEMENTATION; a program then sees
 # the declarations and what platform.h includes. One command that compiles both, as the programs' first comments
-# say, does as well; those of WHOLE, which use private functions, are built so.
-WHOLE := bench_ops bench_topk
+# say, does as well; those of WHOLE, which measure private functions, are built so. Those of INSIDE use some (examples/broker/job.h):
+# they share a second object, of src/ itself, where the linker finds them.
+WHOLE  := bench_ops bench_topk
+INSIDE := $(addprefix build/,broker compnode)
 APART  = -D_GNU_SOURCE -DDDP__IMPLEMENTED -include src/base/platform.h -Isrc
 build/dreamddp.o: dreamddp.h build/mpi.flags | deps
-	$(COMPILE) $(WARN) $(TLS) -DDREAMDDP_IMPLEMENTATION $$(sed 's/ -[lLW][^ ]*//g' build/mpi.flags) -x c -c $< -o $@
+build/inside.o: src/dreamddp.h $(SOURCES) build/mpi.flags | deps
+build/inside.o: OPEN = -DDDP_SEPARATE -Isrc
+build/dreamddp.o build/inside.o:
+	$(COMPILE) $(WARN) $(TLS) $(OPEN) -DDREAMDDP_IMPLEMENTATION $$(sed 's/ -[lLW][^ ]*//g' build/mpi.flags) -x c -c $< -o $@
 $(addprefix build/,$(WHOLE)): APART =
 $(addprefix build/,$(WHOLE)): LIBRARY =
 LIBRARY = build/dreamddp.o
+$(INSIDE): APART = -DDDP_SEPARATE -Ibuild/headers -Isrc
+$(INSIDE): LIBRARY = build/inside.o
+$(INSIDE): build/inside.o build/headers/dreamddp.h
 PROGRAM_HEADERS := $(wildcard examples/*/*.h bench/*.h)
 $(foreach c,$(wildcard examples/*.c examples/*/*.c bench/bench_*.c),$(eval $(call built_of,$(c)): $(c)))
 $(filter-out build/bench_sgemm,$(EXAMPLES) $(BENCHES)): build/dreamddp.o $(PROGRAM_HEADERS)

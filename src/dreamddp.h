@@ -99,7 +99,6 @@
 #include "base/tools.h"
 #include "graph/graph.h"
 #include "pipe/pipe.h"
-#include "pipe/job.h"
 #include "sim/sim.h"
 #include "nn/models.h"
 #include "data/data.h"
@@ -336,9 +335,6 @@
 #include "pipe/faults.c"
 #include "pipe/layout.c"
 #include "pipe/shares.c"
-#include "pipe/job.c"
-#include "pipe/job_json.c"
-#include "pipe/job_part.c"
 #include "pipe/survive.c"
 #endif
 #endif

@@ -11,6 +11,8 @@
 #include <dirent.h>
 #include "../common/cli.h"
 #include "../common/channel.h"
+#include "job_json.h"
+#include "job_part.h"
 #include "work.h"
 #include "nodes.h"
 
@@ -41,11 +43,11 @@ static void ask(connection *p, channel_word word, const void *what, size_t bytes
 /* The description of a stage, -1: of the whole job. */
 static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int stage, ddp_error *err)
 {
-    char *text = ddp_job_text(&b->w.j, stage);
+    char *text = job_text(&b->w.j, stage);
 
     if (!text) return refuse(err, DDP_MEMORY, "out of memory for a description");
     ask(p, word, text, strlen(text));
-    ddp_job_text_free(text);
+    job_text_free(text);
     return DDP_OK;
 }
 
@@ -140,7 +142,7 @@ static ddp_status read_network(broker *b, ddp_error *err)
 /* Estimates and cuts: each operator to a node, nodes numbered along the pipeline. */
 static ddp_status cut(broker *b, ddp_error *err)
 {
-    ddp_job *j = &b->w.j;
+    job *j = &b->w.j;
     ddp_graph *g = ddp_graph_new(NULL);
     int *node_of = (int *)calloc((size_t)j->ops, sizeof *node_of), at = 0;
     ddp_fence_options o;
@@ -155,7 +157,7 @@ static ddp_status cut(broker *b, ddp_error *err)
     o.work.microbatches = j->micro_batches;
     o.work.samples = (double)b->w.batch * (double)j->micro_batches;
     s = node_of ? ddp_fence_solver_named(b->w.solver, &o.solver, err) : refuse(err, DDP_MEMORY, "out of memory for a cut");
-    if (s == DDP_OK) s = ddp_job_build(j, g, &loss, err);
+    if (s == DDP_OK) s = job_build(j, g, &loss, err);
     if (s == DDP_OK) s = ddp_graph_oplist(g, &list, err);
     if (s == DDP_OK) s = ddp_fence(&list, &b->net, &o, &plan, err);
     ddp_graph_free(g);
@@ -164,12 +166,12 @@ static ddp_status cut(broker *b, ddp_error *err)
         b->stages = plan.segments;
         for (int k = 0; k < plan.segments; k++) b->device[k] = plan.segment[k].device;
         for (int i = 0, k = 0; i < j->ops; i++) {
-            if (j->op[i].type == DDP_JOB_PLACEHOLDER) continue;
+            if (j->op[i].type == JOB_PLACEHOLDER) continue;
             while (k + 1 < plan.segments && at >= plan.segment[k].end) k++;
             node_of[i] = k;
             at++;
         }
-        s = ddp_job_cut(j, node_of, plan.segments, err);
+        s = job_cut(j, node_of, plan.segments, err);
     }
     for (int k = 0; s == DDP_OK && !b->w.quiet && k < plan.segments; k++)
         fprintf(stderr, "broker: stage %d on node %d (%s, %.1f GFLOP/s): operators %d to %d of %d, %s to %s\n", k, b->device[k],
@@ -219,14 +221,14 @@ static void ship_start(broker *b)
 
 static void ship_data(broker *b, long step)
 {
-    ddp_job *j = &b->w.j;
+    job *j = &b->w.j;
 
     for (int m = 0; m < j->micro_batches; m++) {
         next_batch(&b->w, step, m);
         for (int i = 0; i < j->ops; i++)
-            for (int k = 0; j->op[i].type == DDP_JOB_PLACEHOLDER && k < b->stages; k++) {
+            for (int k = 0; j->op[i].type == JOB_PLACEHOLDER && k < b->stages; k++) {
                 const channel_part part = {i, m};
-                if (ddp_job_user(j, i, k) < 0) continue;
+                if (job_user(j, i, k) < 0) continue;
                 channel_send(peer_of(b, k)->c.fd, WORD_DATA, &part, sizeof part, b->w.at[i == b->w.y],
                              4 * (size_t)work_count(&b->w, i));
             }
@@ -294,7 +296,7 @@ static ddp_status attempt(broker *b, ddp_error *err)
     if (s == DDP_OK) s = ship_jobs(b, err);
     if (s != DDP_OK) return s;
     ship_start(b);
-    ddp_progress_start(&b->progress, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job, b->w.j.steps);
+    ddp_progress_start(&b->progress, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job_file, b->w.j.steps);
     s = run(b, err);
     ddp_progress_end(&b->progress);
     return s;
@@ -329,30 +331,30 @@ static ddp_status train(broker *b, ddp_error *err)
 /* A file of weights as the operators' state, or back: the whole model is built here. */
 static ddp_status weights(broker *b, int store, ddp_error *err)
 {
-    ddp_job *j = &b->w.j;
+    job *j = &b->w.j;
     ddp_graph *g = ddp_graph_new(NULL);
-    ddp_job_part *part = NULL;
+    job_part *part = NULL;
     ddp_node *loss;
     int node = j->node;
     ddp_status s;
 
     j->node = -1;
-    s = ddp_job_build(j, g, &loss, err);
+    s = job_build(j, g, &loss, err);
     j->node = node;
     if (s == DDP_OK && ddp_graph_build(g)) s = refuse(err, DDP_MEMORY, "%.400s", ddp_graph_error(g)->msg);
     if (s == DDP_OK && !store) s = ddp_weights_load(g, b->w.load, err);
-    if (s == DDP_OK) part = ddp_job_open(j, g, 0, err);
+    if (s == DDP_OK) part = job_open(j, g, 0, err);
     if (s == DDP_OK && !part) s = err->code;
     for (int i = 0; s == DDP_OK && i < j->ops; i++) {
-        const size_t n = ddp_job_floats(part, i, 1);
+        const size_t n = job_floats(part, i, 1);
         channel_state *x = &b->state[0][i];
         if (!n) continue;
         if (!store) x->x = (float *)malloc(n * sizeof(float)), x->floats = n;
-        if (!x->x || (store ? ddp_job_put(part, i, x->x, n) : ddp_job_get(part, i, 1, x->x)))
+        if (!x->x || (store ? job_put(part, i, x->x, n) : job_get(part, i, 1, x->x)))
             s = refuse(err, DDP_MEMORY, "the weights of operator %s did not come", j->op[i].name);
     }
     if (s == DDP_OK && store) s = ddp_weights_save(g, b->w.store, err);
-    ddp_job_close(part);
+    job_close(part);
     ddp_graph_free(g);
     return s;
 }
@@ -369,7 +371,7 @@ static ddp_status print_results(const broker *b, ddp_error *err)
     for (long i = steps - last; i < steps; i++) mean += b->last_loss[i % 10] / (double)last;
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)b->done.hash);
     ddp_jsonl_event(out, NULL);
-    ddp_jsonl_string(out, "model", b->w.model ? b->w.model : b->w.job);
+    ddp_jsonl_string(out, "model", b->w.model ? b->w.model : b->w.job_file);
     ddp_jsonl_integer(out, "nodes", b->n.wanted);
     ddp_jsonl_integer(out, "stages", b->stages);
     ddp_jsonl_string(out, "solver", b->w.solver);
@@ -387,11 +389,11 @@ static ddp_status print_results(const broker *b, ddp_error *err)
 
 static ddp_status write_job(const broker *b, ddp_error *err)
 {
-    char *text = ddp_job_text(&b->w.j, -1);
+    char *text = job_text(&b->w.j, -1);
     ddp_status s = text ? write_file(b->w.write_job, text, strlen(text), err)
                         : refuse(err, DDP_MEMORY, "out of memory for a description");
 
-    ddp_job_text_free(text);
+    job_text_free(text);
     return s;
 }
 
@@ -422,7 +424,7 @@ static int parse(broker *b, int argc, char **argv)
         {"--nodes", CLI_COUNT, &w->nodes, "N", "of build/compnode that the job is cut over [2]"},
         {"--spares", CLI_COUNT, &w->spares, "N", "more of them that may wait for one to be lost [0]"},
         {"--model", CLI_TEXT, &w->model, "NAME", "gpt2, mlp, resnet18, resnet34, resnet50 or resnet101"},
-        {"--job", CLI_TEXT, &w->job, "FILE", "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
+        {"--job", CLI_TEXT, &w->job_file, "FILE", "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
         {"--data", CLI_TEXT, &w->data, "PATH", "folder of MNIST or CIFAR files; for gpt2 any file. Shipped to the nodes that read it"},
         {"--steps", CLI_COUNT, &w->steps, "N", "steps [20]"},
         {"--batch", CLI_COUNT, &w->batch, "N", "samples of a micro-batch [4]"},

@@ -3,11 +3,12 @@
 #define EXAMPLES_BROKER_WORK_H
 
 typedef struct work {
-    const char *listen, *job, *model, *widths, *data, *optimizer, *pipeline, *edge_wire, *solver, *network, *speed, *load, *store, *write_job;
+    const char *listen, *job_file, *model, *widths, *data, *optimizer, *pipeline, *edge_wire, *solver, *network, *speed, *load, *store,
+        *write_job;
     long   nodes, spares, steps, batch, microbatches, layers, heads, dim, seq, seed, save_every, restarts;
     double lr, momentum, weight_decay, join_timeout, peer_timeout;
     int    emulate, insecure, quiet;
-    ddp_job          j;
+    job              j;
     ddp_tokens      *tokens;
     ddp_token_range  text;
     ddp_images      *images;
@@ -23,7 +24,7 @@ static void work_close(work *w)
     ddp_images_close(w->images);
     free(w->at[0]);
     free(w->at[1]);
-    ddp_job_free(&w->j);
+    job_free(&w->j);
 }
 
 /* ---- the model ---- */
@@ -64,7 +65,7 @@ static ddp_status model_job(work *w, ddp_error *err)
 {
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_node *loss = g ? add_model(g, w) : NULL;
-    ddp_status s = loss ? ddp_job_of_graph(g, loss, &w->j, err) : refuse(err, DDP_ARG, "%.400s", g ? ddp_graph_error(g)->msg : "no memory");
+    ddp_status s = loss ? job_of_graph(g, loss, &w->j, err) : refuse(err, DDP_ARG, "%.400s", g ? ddp_graph_error(g)->msg : "no memory");
 
     ddp_graph_free(g);
     if (s != DDP_OK) return s;
@@ -79,18 +80,18 @@ static ddp_status model_job(work *w, ddp_error *err)
 static ddp_status read_job(work *w, ddp_error *err)
 {
     size_t n = 0;
-    char *text = read_file(w->job, &n, err);
+    char *text = read_file(w->job_file, &n, err);
     ddp_graph *g;
     ddp_node *loss;
     ddp_status s;
 
     if (!text) return err->code;
-    s = ddp_job_read(w->job, text, n, &w->j, err);
+    s = job_read(w->job_file, text, n, &w->j, err);
     free(text);
     if (s != DDP_OK) return s;
     w->j.node = -1;
     g = ddp_graph_new(NULL);
-    s = ddp_job_build(&w->j, g, &loss, err); /* on paper: shapes and costs */
+    s = job_build(&w->j, g, &loss, err); /* on paper: shapes and costs */
     ddp_graph_free(g);
     return s;
 }
@@ -106,8 +107,8 @@ static ddp_status fit_data(work *w, ddp_error *err)
 
     w->x = w->y = -1;
     for (int i = 0; i < w->j.ops; i++) {
-        const ddp_job_op *o = &w->j.op[i];
-        if (o->type != DDP_JOB_PLACEHOLDER) continue;
+        const job_op *o = &w->j.op[i];
+        if (o->type != JOB_PLACEHOLDER) continue;
         if (!strcmp(o->name, "labels")) w->y = i;
         else if (!strcmp(o->name, w->tokens ? "tokens" : "inputs")) w->x = i;
         else return refuse(err, DDP_ARG, "input %s: the broker has data for inputs and labels (images) or tokens and labels "
@@ -140,7 +141,7 @@ static void next_batch(work *w, long step, int m)
 
 static ddp_status work_check(const work *w, ddp_error *err)
 {
-    if (!w->job == !w->model) return refuse(err, DDP_ARG, "one of --model NAME and --job FILE is needed");
+    if (!w->job_file == !w->model) return refuse(err, DDP_ARG, "one of --model NAME and --job FILE is needed");
     if (w->model && strcmp(w->model, "gpt2") && strcmp(w->model, "mlp") && strncmp(w->model, "resnet", 6))
         return refuse(err, DDP_ARG, "unknown model %s; choose gpt2, mlp, resnet18, resnet34, resnet50 or resnet101", w->model);
     if (!w->data) return refuse(err, DDP_ARG, "--data is missing: a folder of images (MNIST, CIFAR), or for gpt2 any file");
@@ -169,9 +170,9 @@ static ddp_status work_open(work *w, ddp_error *err)
     if (!w->images && !w->tokens) return err->code;
     if (w->model && !strcmp(w->model, "gpt2") != !!w->tokens)
         return refuse(err, DDP_ARG, "--model %s with --data %s: gpt2 reads a file, the other models a folder of images", w->model, w->data);
-    s = w->job ? read_job(w, err) : model_job(w, err);
+    s = w->job_file ? read_job(w, err) : model_job(w, err);
     if (s == DDP_OK && w->pipeline) s = ddp_pipeline_named(w->pipeline, &w->j.schedule, err);
-    if (s == DDP_OK && w->edge_wire) s = ddp_job_wire(&w->j, w->edge_wire, err);
+    if (s == DDP_OK && w->edge_wire) s = job_wire(&w->j, w->edge_wire, err);
     if (s == DDP_OK) s = fit_data(w, err);
     if (s != DDP_OK) return s;
     w->at[0] = (char *)malloc(4 * (size_t)work_count(w, w->x));

@@ -8,6 +8,8 @@
 #include "dreamddp.h"
 #include "../common/cli.h"
 #include "../common/channel.h"
+#include "../broker/job_json.h"
+#include "../broker/job_part.h"
 
 /* ---- kernels of this node's own: the paper's example ---- */
 
@@ -48,7 +50,7 @@ typedef struct node {
     double      timeout;
     int         insecure;
     int         ended;                 /* that word came while it trained */
-    ddp_job     j;
+    job         j;
     char        network[64];           /* a file, or "" */
     channel_state *state;              /* [ops] to go on from; NULL: as the seed says */
 } node;
@@ -57,7 +59,7 @@ static void drop_job(node *n)
 {
     channel_forget(n->state, n->j.ops);
     n->state = NULL;
-    ddp_job_free(&n->j);
+    job_free(&n->j);
     if (n->network[0]) remove(n->network);
     n->network[0] = 0;
 }
@@ -73,7 +75,7 @@ static void send_failure(const node *n, const ddp_error *err)
 }
 
 /* Seconds of one forward of an operator alone; 0: it cannot be run so. */
-static double time_of(const ddp_job *j, const ddp_job_op *o)
+static double time_of(const job *j, const job_op *o)
 {
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_node *in[DDP_OP_INPUTS];
@@ -82,7 +84,7 @@ static double time_of(const ddp_job *j, const ddp_job_op *o)
 
     kernels(g);
     for (int k = 0; k < o->arg_count; k++) {
-        const ddp_job_op *from = &j->op[o->args[k]];
+        const job_op *from = &j->op[o->args[k]];
         snprintf(name, sizeof name, "in%d", k);
         in[k] = from->dtype == DDP_F32 ? ddp_input_shape(g, name, DDP_F32, &from->shape) : NULL;
         if (!in[k]) return ddp_graph_free(g), 0;
@@ -106,20 +108,20 @@ static ddp_status measure(node *n, ddp_error *err)
     double flops[MOST], seconds[MOST], speed = 1e9, limit = INFINITY;
     int count = 0;
     char text[64];
-    ddp_job j;
+    job j;
 
-    if (ddp_job_read("the broker's job", n->c.data, n->c.bytes, &j, err)) return err->code;
+    if (job_read("the broker's job", n->c.data, n->c.bytes, &j, err)) return err->code;
     for (int tries = 0; count < MOST && tries < 4 * MOST; tries++) {
-        const ddp_job_op *o = NULL;
+        const job_op *o = NULL;
         for (int i = 0; i < j.ops; i++)
-            if (j.op[i].flops < limit && j.op[i].type != DDP_JOB_PLACEHOLDER && (!o || j.op[i].flops > o->flops)) o = &j.op[i];
+            if (j.op[i].flops < limit && j.op[i].type != JOB_PLACEHOLDER && (!o || j.op[i].flops > o->flops)) o = &j.op[i];
         if (!o || o->flops <= 0) break;
         limit = o->flops;
         seconds[count] = time_of(&j, o);
         flops[count] = o->flops;
         count += seconds[count] > 0;
     }
-    ddp_job_free(&j);
+    job_free(&j);
     if (count && ddp_speed_fit(flops, seconds, count, 1, &speed, err)) return err->code;
     snprintf(text, sizeof text, "%.17g %d", speed, channel_free_port());
     channel_send(n->c.fd, WORD_SPEED, text, strlen(text), NULL, 0);
@@ -189,8 +191,8 @@ static ddp_status take_job(node *n, ddp_error *err)
 
     drop_job(n);
     kernels(g);
-    s = ddp_job_read("the broker's job", n->c.data, n->c.bytes, &n->j, err);
-    if (s == DDP_OK) s = ddp_job_build(&n->j, g, &loss, err);
+    s = job_read("the broker's job", n->c.data, n->c.bytes, &n->j, err);
+    if (s == DDP_OK) s = job_build(&n->j, g, &loss, err);
     ddp_graph_free(g);
     if (s == DDP_OK) {
         n->state = (channel_state *)calloc((size_t)n->j.ops, sizeof *n->state);
@@ -206,7 +208,7 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
     for (int m = 0; m < n->j.micro_batches; m++)
         for (int i = 0; i < n->j.ops; i++) {
             const size_t bytes = 4 * (size_t)ddp_shape_count(&n->j.op[i].shape);
-            void *at = n->j.op[i].type == DDP_JOB_PLACEHOLDER ? ddp_pipe_input(p, m, n->j.op[i].name) : NULL;
+            void *at = n->j.op[i].type == JOB_PLACEHOLDER ? ddp_pipe_input(p, m, n->j.op[i].name) : NULL;
             channel_part part;
             if (!at) continue;
             while (!cli_interrupted && !channel_waits(n->c.fd, 1)) {}
@@ -222,14 +224,14 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
     return DDP_OK;
 }
 
-static int send_states(node *n, ddp_job_part *part, int bare)
+static int send_states(node *n, job_part *part, int bare)
 {
     for (int i = 0; i < n->j.ops; i++) {
-        const size_t floats = ddp_job_floats(part, i, bare);
+        const size_t floats = job_floats(part, i, bare);
         const channel_part head = {i, 0};
         float *x = floats ? (float *)malloc(floats * sizeof *x) : NULL;
         if (!floats) continue;
-        if (!x || ddp_job_get(part, i, bare, x) || !channel_send(n->c.fd, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) {
+        if (!x || job_get(part, i, bare, x) || !channel_send(n->c.fd, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) {
             free(x);
             return (int)DDP_MEMORY;
         }
@@ -239,16 +241,16 @@ static int send_states(node *n, ddp_job_part *part, int bare)
     return 0;
 }
 
-static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, ddp_job_part *part)
+static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, job_part *part)
 {
     const int tells = n->j.op[n->j.loss].node == n->j.node;
-    ddp_optimizer o = ddp_job_optimizer(part);
+    ddp_optimizer o = job_optimizer(part);
     int bad = ddp_set_optimizer(d, &o);
     const double begin = ddp_now();
     channel_done done;
 
     for (int i = 0; i < n->j.ops && !bad; i++)
-        if (n->state[i].x) bad = ddp_job_put(part, i, n->state[i].x, n->state[i].floats);
+        if (n->state[i].x) bad = job_put(part, i, n->state[i].x, n->state[i].floats);
     for (long step = (long)start->first; step < n->j.steps && !bad; step++) {
         double loss;
         bad = (int)fill(n, d, p);
@@ -272,7 +274,7 @@ static ddp_status train(node *n, ddp_error *err)
 {
     char net[1200];
     channel_start start;
-    ddp_job_part *part = NULL;
+    job_part *part = NULL;
     ddp_pipe_config c;
     ddp_pipe *p = NULL;
     ddp_node *loss;
@@ -296,12 +298,12 @@ static ddp_status train(node *n, ddp_error *err)
     if (!d) return free(stage_of), err->code;
     g = ddp_graph_new(d);
     kernels(g);
-    bad = (int)ddp_job_build(&n->j, g, &loss, err);
+    bad = (int)job_build(&n->j, g, &loss, err);
     memset(&c, 0, sizeof c);
     c.schedule = n->j.schedule, c.stages = n->j.nodes, c.stage_of = stage_of, c.edge = n->j.edge;
-    if (!bad) ddp_job_stages(&n->j, stage_of), p = ddp_pipe_open(d, g, loss, &c);
+    if (!bad) job_stages(&n->j, stage_of), p = ddp_pipe_open(d, g, loss, &c);
     if (!bad && !p) bad = (int)(*err = *ddp_last_error(d)).code;
-    if (!bad) part = ddp_job_open(&n->j, g, (long)start.first, err);
+    if (!bad) part = job_open(&n->j, g, (long)start.first, err);
     if (!bad && !part) bad = (int)err->code;
     if (bad) {
         ddp_abort(d, err->msg);
@@ -311,7 +313,7 @@ static ddp_status train(node *n, ddp_error *err)
     }
     ddp_pipe_close(p);
     ddp_close(d);
-    ddp_job_close(part);
+    job_close(part);
     free(stage_of);
     return (ddp_status)bad;
 }

@@ -18,8 +18,6 @@ DDP_OP_INPUTS = 4
 DDP_OP_PARAMS = 4
 DDP_OP_BUFFERS = 2
 DDP_OP_ARGS = 8
-DDP_JOB_VERSION = 1
-DDP_JOB_NAME = 120
 DDP_MLP_HIDDEN = 8
 DDP_IMAGE_CHANNELS = 3
 DDP_SAFETENSORS_DIMS = 8
@@ -231,11 +229,6 @@ DDP_EDGE_TOPK = 3
 DDP_EDGE_ADATOPK = 4
 DDP_EDGE_BOTTLENECK = 5
 DDP_EDGE_AQ = 6
-DDP_JOB_PLACEHOLDER = 0
-DDP_JOB_VARIABLE = 1
-DDP_JOB_PARAMETRIC = 2
-DDP_JOB_NON_PARAMETRIC = 3
-DDP_JOB_LOSS = 4
 DDP_ST_F32 = 0
 DDP_ST_F64 = 1
 DDP_ST_F16 = 2
@@ -553,22 +546,6 @@ class ddp_pipe_stats(Structure):
 
 
 class ddp_pipe_layout(Structure):
-    pass
-
-
-class ddp_job_rule(Structure):
-    pass
-
-
-class ddp_job_op(Structure):
-    pass
-
-
-class ddp_job(Structure):
-    pass
-
-
-class ddp_op_data(Structure):
     pass
 
 
@@ -952,22 +929,6 @@ ddp_pipe_stats._fields_ = [
     ("predicted_step_s", c_double)]
 ddp_pipe_layout._fields_ = [
     ("stages", c_int), ("pipelines", c_int), ("rank_of", POINTER(c_int)), ("stage_of", POINTER(c_int))]
-ddp_job_rule._fields_ = [
-    ("name", c_char * 16), ("lr", c_double), ("momentum", c_double), ("weight_decay", c_double)]
-ddp_job_op._fields_ = [
-    ("name", c_char * 120), ("op", c_char * 120), ("layer", c_char * 120), ("type", c_int),
-    ("args", c_int * 4), ("arg_count", c_int), ("tied", c_int), ("attribute", c_double * 8),
-    ("dtype", c_int), ("shape", ddp_shape), ("flops", c_double), ("backward_flops", c_double),
-    ("params", c_int), ("buffers", c_int), ("param", ddp_param * 4), ("buffer", ddp_param * 2),
-    ("node", c_int), ("requires_grad", c_int), ("rule", ddp_job_rule), ("stand_in", ddp_op)]
-ddp_job._fields_ = [
-    ("ops", c_int), ("nodes", c_int), ("node", c_int), ("loss", c_int), ("op", POINTER(ddp_job_op)),
-    ("steps", c_long), ("micro_batches", c_int), ("seed", c_uint64), ("schedule", c_int),
-    ("edge", ddp_edge_wire), ("rule", ddp_job_rule)]
-ddp_op_data._fields_ = [
-    ("op", c_int), ("user", c_int), ("from", c_int), ("to", c_int), ("gradient", c_int),
-    ("is_loss", c_int), ("require_grad", c_int), ("local_iter", c_long), ("micro_batch", c_int),
-    ("compress_cfg", ddp_edge_wire)]
 ddp_simulation._fields_ = [
     ("fold", c_int), ("paper", c_void_p), ("paper_bytes", c_size_t), ("scale", c_double)]
 ddp_simulated._fields_ = [
@@ -1098,11 +1059,11 @@ STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_config, ddp_
         ddp_fence_plan, ddp_task, ddp_pipeline_shape, ddp_stage_cost, ddp_boundary, ddp_pipeline_costs,
         ddp_pipeline_slot, ddp_pipeline_times, ddp_packed, ddp_adatopk_options, ddp_link_compression, ddp_rng,
         ddp_shape, ddp_param, ddp_op_spec, ddp_op_call, ddp_op, ddp_op_pair, ddp_node_info, ddp_edge_wire,
-        ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_job_rule, ddp_job_op, ddp_job, ddp_op_data,
-        ddp_simulation, ddp_simulated, ddp_gpt2_config, ddp_llama2_config, ddp_mlp_config, ddp_resnet_config,
-        ddp_vgg_config, ddp_token_range, ddp_images, ddp_image_range, ddp_image_norm, ddp_safetensor,
-        ddp_report_step, ddp_report_worker, ddp_report_layer, ddp_report_note, ddp_report_run, ddp_report_data,
-        ddp_progress, ddp_report_pipeline, ddp_backend_peers, ddp_backend]
+        ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_simulation, ddp_simulated, ddp_gpt2_config,
+        ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config, ddp_token_range, ddp_images,
+        ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step, ddp_report_worker, ddp_report_layer,
+        ddp_report_note, ddp_report_run, ddp_report_data, ddp_progress, ddp_report_pipeline, ddp_backend_peers,
+        ddp_backend]
 
 # name: (what it returns, what it takes)
 FUNCTIONS = {
@@ -1488,23 +1449,6 @@ FUNCTIONS = {
     "ddp_pipe_resume": (c_int, [c_void_p]),
     "ddp_pipe_ends": (c_int, [c_void_p]),
     "ddp_pipe_micro_batches": (c_int, [c_void_p]),
-    "ddp_job_of_graph": (c_int, [c_void_p, c_void_p, POINTER(ddp_job), POINTER(ddp_error)]),
-    "ddp_job_build": (c_int, [POINTER(ddp_job), c_void_p, POINTER(c_void_p), POINTER(ddp_error)]),
-    "ddp_job_cut": (c_int, [POINTER(ddp_job), POINTER(c_int), c_int, POINTER(ddp_error)]),
-    "ddp_job_wire": (c_int, [POINTER(ddp_job), c_char_p, POINTER(ddp_error)]),
-    "ddp_job_stages": (None, [POINTER(ddp_job), POINTER(c_int)]),
-    "ddp_job_user": (c_int, [POINTER(ddp_job), c_int, c_int]),
-    "ddp_job_messages": (c_int, [POINTER(ddp_job), c_int, POINTER(ddp_op_data), c_int]),
-    "ddp_job_free": (None, [POINTER(ddp_job)]),
-    "ddp_job_read": (c_int, [c_char_p, c_char_p, c_size_t, POINTER(ddp_job), POINTER(ddp_error)]),
-    "ddp_job_text": (c_char_p, [POINTER(ddp_job), c_int]),
-    "ddp_job_text_free": (None, [c_char_p]),
-    "ddp_job_open": (c_void_p, [POINTER(ddp_job), c_void_p, c_long, POINTER(ddp_error)]),
-    "ddp_job_close": (None, [c_void_p]),
-    "ddp_job_optimizer": (ddp_optimizer, [c_void_p]),
-    "ddp_job_floats": (c_size_t, [c_void_p, c_int, c_int]),
-    "ddp_job_get": (c_int, [c_void_p, c_int, c_int, c_void_p]),
-    "ddp_job_put": (c_int, [c_void_p, c_int, c_void_p, c_size_t]),
     "ddp_simulate": (c_int, [POINTER(ddp_config), POINTER(ddp_simulation), CFUNCTYPE(c_int, c_void_p, c_void_p),
         c_void_p, POINTER(ddp_simulated), POINTER(ddp_error)]),
     "ddp_sleep_until": (None, [c_double]),

@@ -1,27 +1,29 @@
 /* What one node trains of a job: an optimizer for each operator, and what another node needs to take an operator over. */
-#include "graph/graph_internal.h"
-#include "pipe/job.h"
+#ifndef EXAMPLES_BROKER_JOB_PART_H
+#define EXAMPLES_BROKER_JOB_PART_H
+
+#include "job.h"
 
 /* An operator here. */
-typedef struct ddp__seat {
+typedef struct job_seat {
     float        *params; /* of its own, in one piece; NULL: none */
     size_t        count;
     ddp_optimizer rule;
     float        *state;  /* the context's, where the first update has found it */
     float        *taken;  /* state to go on from, until then; NULL: zero */
-} ddp__seat;
+} job_seat;
 
-struct ddp_job_part {
+typedef struct job_part {
     ddp_graph *g;
-    ddp__seat *seat;   /* [nodes] */
+    job_seat  *seat;   /* [nodes] */
     int        nodes, states; /* states: floats for each parameter, of the rule that needs most */
     long       first;
-};
+} job_part;
 
-static int ddp__rule_make(const ddp_job_rule *own, const ddp_job_rule *job, ddp_optimizer *out)
+static int job_rule_make(const job_rule *own, const job_rule *all, ddp_optimizer *out)
 {
-    const ddp_job_rule *r = own->name[0] ? own : job;
-    const float lr = (float)(own->lr > 0 ? own->lr : job->lr), m = (float)r->momentum, decay = (float)r->weight_decay;
+    const job_rule *r = own->name[0] ? own : all;
+    const float lr = (float)(own->lr > 0 ? own->lr : all->lr), m = (float)r->momentum, decay = (float)r->weight_decay;
 
     if (!strcmp(r->name, "sgd")) *out = ddp_sgd_decay(lr, m, decay);
     else if (!strcmp(r->name, "nesterov")) *out = ddp_nesterov(lr, m, decay);
@@ -33,12 +35,12 @@ static int ddp__rule_make(const ddp_job_rule *own, const ddp_job_rule *job, ddp_
 
 /* Part of a layer's parameters is one operator's: the rule is elementwise, so each has its own, with its own state behind
  * what those before it have. */
-static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
+static void job_part_update(const ddp_optimizer *self, const ddp_update *u)
 {
-    const ddp_job_part *p = (const ddp_job_part *)self->user;
+    const job_part *p = (const job_part *)self->user;
 
     for (int i = 0; i < p->nodes; i++) {
-        ddp__seat *s = &p->seat[i];
+        job_seat *s = &p->seat[i];
         ddp_update own = *u;
         size_t at;
         if (!s->params || s->params < u->params || s->params >= u->params + u->count) continue;
@@ -50,7 +52,7 @@ static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
         own.step = u->step + p->first;
         own.lr = s->rule.lr;
         if (s->taken && own.state) memcpy(own.state, s->taken, (size_t)p->states * s->count * sizeof(float));
-        if (s->taken) DDP_FREE(s->taken);
+        free(s->taken);
         s->taken = NULL;
         s->state = own.state;
         s->rule.update(&s->rule, &own);
@@ -58,13 +60,13 @@ static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
 }
 
 /* The operators' optimizers and where their parameters lie. */
-static ddp_status ddp__seats_fill(ddp_job_part *p, const ddp_job *j, ddp_error *err)
+static ddp_status job_seats_fill(job_part *p, const job *j, ddp_error *err)
 {
     for (int i = 0; i < p->nodes; i++) {
         const ddp_node *n = p->g->node[i];
         const int own = n->tied >= 0; /* the first array of its own */
-        ddp__seat *s = &p->seat[i];
-        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule))
+        job_seat *s = &p->seat[i];
+        if (n->spec.params && !job_rule_make(&j->op[i].rule, &j->rule, &s->rule))
             return ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, "
                              "and a rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
                              j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
@@ -76,52 +78,57 @@ static ddp_status ddp__seats_fill(ddp_job_part *p, const ddp_job *j, ddp_error *
     return DDP_OK;
 }
 
-ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error *err)
+/* Behind ddp_close. */
+static void job_close(job_part *p)
 {
-    ddp_job_part *p = NULL;
+    if (!p) return;
+    for (int i = 0; p->seat && i < p->nodes; i++)
+        free(p->seat[i].taken);
+    free(p->seat);
+    free(p);
+}
+
+/* g: built of j. first: the step at which training goes on. NULL: *err. Freed by job_close. */
+static job_part *job_open(const job *j, ddp_graph *g, long first, ddp_error *err)
+{
+    job_part *p = NULL;
 
     if (!j || !g || !g->built || g->nodes != j->ops || ddp__graph_backend(g)) {
-        ddp__fail(err, DDP_ARG, "ddp_job_open: a graph that was built of this job, on the CPU, is needed");
+        ddp__fail(err, DDP_ARG, "job_open: a graph that was built of this job, on the CPU, is needed");
         return NULL;
     }
-    p = (ddp_job_part *)ddp__calloc(1, sizeof *p);
-    if (p) p->seat = (ddp__seat *)ddp__calloc((size_t)g->nodes, sizeof *p->seat);
+    p = (job_part *)calloc(1, sizeof *p);
+    if (p) p->seat = (job_seat *)calloc((size_t)g->nodes, sizeof *p->seat);
     if (p && p->seat) {
         p->g = g;
         p->nodes = g->nodes;
         p->first = first;
         g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
-        if (ddp__seats_fill(p, j, err) == DDP_OK) return p;
+        if (job_seats_fill(p, j, err) == DDP_OK) return p;
     } else {
         ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", g->nodes);
     }
-    ddp_job_close(p);
+    job_close(p);
     return NULL;
 }
 
-void ddp_job_close(ddp_job_part *p)
-{
-    if (!p) return;
-    for (int i = 0; p->seat && i < p->nodes; i++)
-        if (p->seat[i].taken) DDP_FREE(p->seat[i].taken);
-    if (p->seat) DDP_FREE(p->seat);
-    DDP_FREE(p);
-}
-
-ddp_optimizer ddp_job_optimizer(ddp_job_part *p)
+/* For ddp_set_optimizer; its rate is 1. */
+static inline ddp_optimizer job_optimizer(job_part *p)
 {
     ddp_optimizer o;
 
     memset(&o, 0, sizeof o);
     o.name = "of each operator";
     o.state_per_param = p->states;
-    o.update = ddp__part_update;
+    o.update = job_part_update;
     o.lr = 1;
     o.user = p;
     return o;
 }
 
-size_t ddp_job_floats(const ddp_job_part *p, int op, int bare)
+/* Of operator `op` here: parameters, buffers and the state of its optimizer; 0: none here. Without state (`bare`) it is what a
+ * file of weights holds. */
+static size_t job_floats(const job_part *p, int op, int bare)
 {
     const ddp_node *n = p && op >= 0 && op < p->nodes ? p->g->node[op] : NULL;
 
@@ -129,10 +136,11 @@ size_t ddp_job_floats(const ddp_job_part *p, int op, int bare)
     return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__arrays_count(n->spec.buffer, 0, n->spec.buffers);
 }
 
-int ddp_job_get(ddp_job_part *p, int op, int bare, float *out)
+/* They, [job_floats]: between steps, after the first one. Returns 0 or a ddp_status. */
+static int job_get(job_part *p, int op, int bare, float *out)
 {
-    const size_t all = ddp_job_floats(p, op, bare), own = ddp_job_floats(p, op, 1);
-    const ddp__seat *s;
+    const size_t all = job_floats(p, op, bare), own = job_floats(p, op, 1);
+    const job_seat *s;
 
     if (!all || !out) return (int)DDP_ARG;
     s = &p->seat[op];
@@ -143,18 +151,21 @@ int ddp_job_get(ddp_job_part *p, int op, int bare, float *out)
     return 0;
 }
 
-int ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats)
+/* Before the first step, of floats or of bare ones. Returns 0 or a ddp_status. */
+static int job_put(job_part *p, int op, const float *from, size_t floats)
 {
-    const size_t all = ddp_job_floats(p, op, 0), bare = ddp_job_floats(p, op, 1);
-    ddp__seat *s;
+    const size_t all = job_floats(p, op, 0), bare = job_floats(p, op, 1);
+    job_seat *s;
 
     if (!all || !from || (floats != all && floats != bare)) return (int)DDP_ARG;
     s = &p->seat[op];
     if (s->count) memcpy(s->params, from, s->count * sizeof *from);
     if (bare > s->count) memcpy(p->g->node[op]->buffer[0], from + s->count, (bare - s->count) * sizeof *from);
     if (floats == bare) return 0;
-    s->taken = (float *)ddp__calloc(all - bare, sizeof *from);
+    s->taken = (float *)calloc(all - bare, sizeof *from);
     if (!s->taken) return (int)DDP_MEMORY;
     memcpy(s->taken, from + bare, (all - bare) * sizeof *from);
     return 0;
 }
+
+#endif /* EXAMPLES_BROKER_JOB_PART_H */

@@ -15,6 +15,8 @@ extern "C" {
 }
 #endif
 #include "heap.h"
+#include "../../examples/broker/job_json.h"
+#include "../../examples/broker/job_part.h"
 
 /* Figure 3 with numbers; the nodes are the paper's less one. */
 static const char figure3[] =
@@ -32,24 +34,24 @@ static const char figure3[] =
 
 enum { RANKS = 4, STEPS = 4, OPS = 160 };
 
-static ddp_job read_job(const char *text)
+static job read_job(const char *text)
 {
     ddp_error err;
-    ddp_job j;
+    job j;
 
     memset(&err, 0, sizeof err);
-    if (ddp_job_read("job.json", text, strlen(text), &j, &err)) fail_msg("%s", err.msg);
+    if (job_read("job.json", text, strlen(text), &j, &err)) fail_msg("%s", err.msg);
     return j;
 }
 
 /* Fills what a description leaves to the kernels. */
-static void on_paper(ddp_job *j)
+static void on_paper(job *j)
 {
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_node *loss;
     ddp_error err;
 
-    if (ddp_job_build(j, g, &loss, &err)) fail_msg("%s", err.msg);
+    if (job_build(j, g, &loss, &err)) fail_msg("%s", err.msg);
     ddp_graph_free(g);
 }
 
@@ -76,13 +78,13 @@ static void fill(void *at, const ddp_node *input, long step, int m)
         else ((float *)at)[i] = (float)ddp_rng_normal(&x);
 }
 
-static int steps_of(ddp_ctx *d, run *r, const ddp_job *j, ddp_graph *g, ddp_pipe *p, ddp_job_part *part)
+static int steps_of(ddp_ctx *d, run *r, const job *j, ddp_graph *g, ddp_pipe *p, job_part *part)
 {
-    ddp_optimizer o = ddp_job_optimizer(part);
+    ddp_optimizer o = job_optimizer(part);
     int bad = ddp_set_optimizer(d, &o);
 
     for (int i = 0; i < j->ops && !bad; i++)
-        if (r->saved[i] && ddp_job_floats(part, i, 0)) bad = ddp_job_put(part, i, r->saved[i], r->floats[i]);
+        if (r->saved[i] && job_floats(part, i, 0)) bad = job_put(part, i, r->saved[i], r->floats[i]);
     for (long step = r->first; step < r->steps && !bad; step++) {
         for (int m = 0; m < j->micro_batches; m++)
             for (int i = 0; i < g->nodes; i++)
@@ -93,11 +95,11 @@ static int steps_of(ddp_ctx *d, run *r, const ddp_job *j, ddp_graph *g, ddp_pipe
     }
     if (!bad) bad = ddp_sync_all(d);
     for (int i = 0; r->keep && i < j->ops && !bad; i++) {
-        const size_t n = ddp_job_floats(part, i, 0);
+        const size_t n = job_floats(part, i, 0);
         if (!n) continue;
         r->saved[i] = (float *)calloc(n, sizeof(float));
         r->floats[i] = n;
-        bad = ddp_job_get(part, i, 0, r->saved[i]);
+        bad = job_get(part, i, 0, r->saved[i]);
     }
     return bad ? bad : ddp_pipe_hash(p, &r->hash[ddp_rank(d)]);
 }
@@ -108,15 +110,15 @@ static int worker(ddp_ctx *d, void *user)
     int stage_of[OPS], bad = 0;
     ddp_pipe_config c;
     ddp_error err;
-    ddp_job j = read_job(r->text[ddp_rank(d)]);
+    job j = read_job(r->text[ddp_rank(d)]);
     ddp_graph *g = ddp_graph_new(d);
-    ddp_job_part *part = NULL;
+    job_part *part = NULL;
     ddp_node *loss;
     ddp_pipe *p;
 
     assert_int_equal(j.node, ddp_rank(d));
-    if (ddp_job_build(&j, g, &loss, &err)) fail_msg("%s", err.msg);
-    ddp_job_stages(&j, stage_of);
+    if (job_build(&j, g, &loss, &err)) fail_msg("%s", err.msg);
+    job_stages(&j, stage_of);
     memset(&c, 0, sizeof c);
     c.stages = j.nodes;
     c.stage_of = stage_of;
@@ -124,17 +126,17 @@ static int worker(ddp_ctx *d, void *user)
     c.edge = j.edge;
     p = ddp_pipe_open(d, g, loss, &c);
     if (!p) fail_msg("%s", ddp_last_error(d)->msg);
-    part = ddp_job_open(&j, g, r->first, &err);
+    part = job_open(&j, g, r->first, &err);
     if (!part) fail_msg("%s", err.msg);
     bad = steps_of(d, r, &j, g, p, part);
     ddp_pipe_close(p);
-    ddp_job_close(part);
-    ddp_job_free(&j);
+    job_close(part);
+    job_free(&j);
     return bad;
 }
 
 /* Cuts after about as many operators for each, and runs the descriptions. */
-static void train(run *r, ddp_job *j, int nodes)
+static void train(run *r, job *j, int nodes)
 {
     int node_of[OPS];
     ddp_error err;
@@ -142,9 +144,9 @@ static void train(run *r, ddp_job *j, int nodes)
     memset(&err, 0, sizeof err);
     assert_true(j->ops <= OPS);
     for (int i = 0; i < j->ops; i++) node_of[i] = i * nodes / j->ops;
-    assert_int_equal(ddp_job_cut(j, node_of, nodes, &err), DDP_OK);
+    assert_int_equal(job_cut(j, node_of, nodes, &err), DDP_OK);
     for (int n = 0; n < nodes; n++) {
-        r->text[n] = ddp_job_text(j, n);
+        r->text[n] = job_text(j, n);
         assert_non_null(r->text[n]);
     }
     r->cfg.world = nodes;
@@ -156,13 +158,13 @@ static void train(run *r, ddp_job *j, int nodes)
     r->cfg.peer_timeout_s = 60;
     if (ddp_launch(&r->cfg, worker, r, &err)) fail_msg("%d nodes: %s", nodes, err.msg);
     for (int n = 0; n < nodes; n++) {
-        ddp_job_text_free(r->text[n]);
+        job_text_free(r->text[n]);
         assert_true(r->hash[n] == r->hash[0]);
         assert_true(r->loss[n] == r->loss[0]);
     }
 }
 
-static run run_of(ddp_job *j, int nodes)
+static run run_of(job *j, int nodes)
 {
     run r;
 
@@ -174,18 +176,18 @@ static run run_of(ddp_job *j, int nodes)
 
 /* ---- Figure 3 ---- */
 
-static ddp_job figure(void)
+static job figure(void)
 {
     static const int node_of[] = {0, 0, 1, 1, 2, 2, 2, 2};
-    ddp_job j = read_job(figure3);
+    job j = read_job(figure3);
     ddp_error err;
 
     on_paper(&j);
-    assert_int_equal(ddp_job_cut(&j, node_of, 3, &err), DDP_OK);
+    assert_int_equal(job_cut(&j, node_of, 3, &err), DDP_OK);
     return j;
 }
 
-static void is_message(const ddp_job *j, const ddp_op_data *m, const char *name, const char *user, int from, int to, int gradient)
+static void is_message(const job *j, const job_message *m, const char *name, const char *user, int from, int to, int gradient)
 {
     assert_string_equal(j->op[m->op].name, name);
     assert_string_equal(j->op[m->user].name, user);
@@ -197,10 +199,10 @@ static void is_message(const ddp_job *j, const ddp_op_data *m, const char *name,
 
 static void figure_3_has_the_operators_of_table_2(void **state)
 {
-    static const ddp_job_type type[] = {DDP_JOB_PLACEHOLDER, DDP_JOB_PARAMETRIC, DDP_JOB_VARIABLE, DDP_JOB_NON_PARAMETRIC,
-                                        DDP_JOB_NON_PARAMETRIC, DDP_JOB_PARAMETRIC, DDP_JOB_PLACEHOLDER, DDP_JOB_LOSS};
+    static const job_type type[] = {JOB_PLACEHOLDER, JOB_PARAMETRIC, JOB_VARIABLE, JOB_NON_PARAMETRIC,
+                                    JOB_NON_PARAMETRIC, JOB_PARAMETRIC, JOB_PLACEHOLDER, JOB_LOSS};
     static const int node[] = {0, 0, 1, 1, 2, 2, 2, 2}, grad[] = {0, 1, 1, 1, 1, 1, 0, 1};
-    ddp_job j = figure();
+    job j = figure();
 
     (void)state;
     for (int i = 0; i < j.ops; i++) {
@@ -208,23 +210,23 @@ static void figure_3_has_the_operators_of_table_2(void **state)
         assert_int_equal(j.op[i].node, node[i]);
         assert_int_equal(j.op[i].requires_grad, grad[i]);
     }
-    ddp_job_free(&j);
+    job_free(&j);
 }
 
 static void figure_3_has_the_messages_of_table_3(void **state)
 {
-    ddp_job j = figure();
-    ddp_op_data m[8];
+    job j = figure();
+    job_message m[8];
 
     (void)state;
-    assert_int_equal(ddp_job_messages(&j, 0, m, 8), 2);
+    assert_int_equal(job_messages(&j, 0, m, 8), 2);
     is_message(&j, &m[0], "Conv", "Add", 0, 2, 0);
     is_message(&j, &m[1], "Conv", "Add", 2, 0, 1);
-    assert_int_equal(ddp_job_messages(&j, 1, m, 8), 2);
+    assert_int_equal(job_messages(&j, 1, m, 8), 2);
     is_message(&j, &m[0], "ReLu", "Add", 1, 2, 0);
     is_message(&j, &m[1], "ReLu", "Add", 2, 1, 1);
-    assert_int_equal(ddp_job_messages(&j, 2, m, 8), 4);
-    ddp_job_free(&j);
+    assert_int_equal(job_messages(&j, 2, m, 8), 4);
+    job_free(&j);
 }
 
 static void has_text(const char *text, const char *part)
@@ -234,8 +236,8 @@ static void has_text(const char *text, const char *part)
 
 static void a_description_says_the_tables_literally(void **state)
 {
-    ddp_job j = figure();
-    char *one = ddp_job_text(&j, 0), *three = ddp_job_text(&j, 2);
+    job j = figure();
+    char *one = job_text(&j, 0), *three = job_text(&j, 2);
 
     (void)state;
     has_text(one, "{\"name\": \"Conv\", \"type\": \"parametric\", \"users\": [\"Add\"], \"args\": [\"Input\"], \"node\": 0,");
@@ -247,9 +249,9 @@ static void a_description_says_the_tables_literally(void **state)
     has_text(one, "\"sent_gradients\": [],");
     has_text(three, "\"sent_activations\": [],\n\"required_gradients\": [],\n\"sent_gradients\": [\n  {\"name\": \"Conv\"");
     has_text(three, "\"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01,");
-    ddp_job_text_free(one);
-    ddp_job_text_free(three);
-    ddp_job_free(&j);
+    job_text_free(one);
+    job_text_free(three);
+    job_free(&j);
 }
 
 static void messages_say_how_they_are_compressed(void **state)
@@ -263,31 +265,31 @@ static void messages_say_how_they_are_compressed(void **state)
 
     (void)state;
     for (int i = 0; i < 5; i++) {
-        ddp_job j = figure(), back;
+        job j = figure(), back;
         ddp_error err;
         char *text;
-        assert_int_equal(ddp_job_wire(&j, wire[i][0], &err), DDP_OK);
-        text = ddp_job_text(&j, 1);
+        assert_int_equal(job_wire(&j, wire[i][0], &err), DDP_OK);
+        text = job_text(&j, 1);
         has_text(text, wire[i][1]);
         back = read_job(text);
         assert_true(back.edge.coding == j.edge.coding && back.edge.ratio == j.edge.ratio && back.edge.factor == j.edge.factor);
         hash[i] = run_of(&j, 3).hash[0];
         if (i) assert_true(hash[i] != hash[i - 1]);
-        ddp_job_text_free(text);
-        ddp_job_free(&back);
-        ddp_job_free(&j);
+        job_text_free(text);
+        job_free(&back);
+        job_free(&j);
     }
 }
 
 static void figure_3_trains_as_one_worker_does(void **state)
 {
-    ddp_job j = figure();
+    job j = figure();
     run one = run_of(&j, 1), three = run_of(&j, 3);
 
     (void)state;
     assert_true(one.hash[0] == three.hash[0]);
     assert_true(one.loss[0] == three.loss[0]);
-    ddp_job_free(&j);
+    job_free(&j);
 }
 
 /* ---- there and back ---- */
@@ -350,15 +352,15 @@ static ddp_node *model(ddp_graph *g, int which)
     return residual(g);
 }
 
-static ddp_job job_of(int which)
+static job job_of(int which)
 {
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_node *loss = model(g, which);
     ddp_error err;
-    ddp_job j;
+    job j;
 
     assert_non_null(loss);
-    assert_int_equal(ddp_job_of_graph(g, loss, &j, &err), DDP_OK);
+    assert_int_equal(job_of_graph(g, loss, &j, &err), DDP_OK);
     ddp_graph_free(g);
     j.micro_batches = 3;
     j.seed = 5;
@@ -413,12 +415,12 @@ static void descriptions_train_with_the_bits_of_the_graph(void **state)
 {
     (void)state;
     for (int which = 0; which < 4; which++) {
-        ddp_job j = job_of(which);
+        job j = job_of(which);
         for (int nodes = 1; nodes <= RANKS; nodes++) {
             run r = run_of(&j, nodes);
             if (r.hash[0] != plain_hash(which)) fail_msg("model %d on %d nodes has other bits", which, nodes);
         }
-        ddp_job_free(&j);
+        job_free(&j);
     }
 }
 
@@ -426,16 +428,16 @@ static void a_description_read_and_written_is_the_same(void **state)
 {
     (void)state;
     for (int which = 0; which < 4; which++) {
-        ddp_job j = job_of(which), back;
-        char *text = ddp_job_text(&j, -1), *again;
+        job j = job_of(which), back;
+        char *text = job_text(&j, -1), *again;
         back = read_job(text);
-        again = ddp_job_text(&back, -1);
+        again = job_text(&back, -1);
         assert_string_equal(text, again);
         on_paper(&back); /* what it says holds */
-        ddp_job_text_free(text);
-        ddp_job_text_free(again);
-        ddp_job_free(&j);
-        ddp_job_free(&back);
+        job_text_free(text);
+        job_text_free(again);
+        job_free(&j);
+        job_free(&back);
     }
 }
 
@@ -445,15 +447,15 @@ static void messages_are_what_the_executor_sends(void **state)
     (void)state;
     for (int which = 0; which < 4; which++)
         for (int node = 0; node < 3; node++) {
-            ddp_job j = job_of(which);
+            job j = job_of(which);
             ddp_graph *g = ddp_graph_new(NULL);
             int stage_of[OPS], n = 0, found;
-            ddp_op_data m[2 * OPS];
+            job_message m[2 * OPS];
             for (int i = 0; i < j.ops; i++) stage_of[i] = i * 3 / j.ops;
-            assert_int_equal(ddp_job_cut(&j, stage_of, 3, NULL), DDP_OK);
+            assert_int_equal(job_cut(&j, stage_of, 3, NULL), DDP_OK);
             assert_non_null(model(g, which));
             assert_int_equal(ddp_graph_cut(g, stage_of, 3, node), 0);
-            found = ddp_job_messages(&j, node, m, 2 * OPS);
+            found = job_messages(&j, node, m, 2 * OPS);
             for (int i = 0; i < g->nodes; i++)
                 n += ((g->node[i]->from >= 0) + (g->node[i]->to >= 0)) * (1 + g->node[i]->has_gradient);
             assert_int_equal(found, n);
@@ -463,7 +465,7 @@ static void messages_are_what_the_executor_sends(void **state)
                 assert_int_equal(out ? x->to : x->from, m[k].from == node ? m[k].to : m[k].from);
             }
             ddp_graph_free(g);
-            ddp_job_free(&j);
+            job_free(&j);
         }
 }
 
@@ -472,7 +474,7 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
 {
     (void)state;
     for (int which = 0; which < 3; which++) {
-        ddp_job j = job_of(which);
+        job j = job_of(which);
         run whole, half;
         float *left[OPS];
         snprintf(j.op[3].rule.name, sizeof j.op[3].rule.name, "nesterov");
@@ -498,13 +500,13 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
             free(whole.saved[i]);
             free(half.saved[i]);
         }
-        ddp_job_free(&j);
+        job_free(&j);
     }
 }
 
 static void each_operator_has_its_own_optimizer(void **state)
 {
-    ddp_job j = job_of(1);
+    job j = job_of(1);
     const uint64_t all = run_of(&j, 2).hash[0];
     uint64_t one;
 
@@ -514,7 +516,7 @@ static void each_operator_has_its_own_optimizer(void **state)
     one = run_of(&j, 2).hash[0];
     assert_true(one != all);
     assert_true(one == run_of(&j, 1).hash[0]);
-    ddp_job_free(&j);
+    job_free(&j);
 }
 
 /* ---- what can be wrong ---- */
@@ -527,19 +529,19 @@ static void refuses(const char *from, const char *to, const char *says)
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_node *loss;
     ddp_error err;
-    ddp_job j;
+    job j;
     ddp_status s;
 
     assert_non_null(at);
     memset(&err, 0, sizeof err);
     memset(&j, 0, sizeof j);
     snprintf(text, sizeof text, "%.*s%s%s", (int)(at - figure3), figure3, to, at + strlen(from));
-    s = ddp_job_read("job.json", text, strlen(text), &j, &err);
-    if (s == DDP_OK) s = ddp_job_build(&j, g, &loss, &err);
+    s = job_read("job.json", text, strlen(text), &j, &err);
+    if (s == DDP_OK) s = job_build(&j, g, &loss, &err);
     if (s == DDP_OK) fail_msg("%s instead of %s passes", to, from);
     if (!strstr(err.msg, says)) fail_msg("%s instead of %s says: %s", to, from, err.msg);
     ddp_graph_free(g);
-    ddp_job_free(&j);
+    job_free(&j);
 }
 
 static void bad_descriptions_are_refused_in_a_sentence(void **state)
@@ -583,7 +585,7 @@ static void only_the_node_that_runs_an_operator_needs_its_kernel(void **state)
     const char *at = strstr(figure3, "\"relu\"");
     char text[4096], *own;
     ddp_error err;
-    ddp_job j;
+    job j;
 
     (void)state;
     snprintf(text, sizeof text, "%.*s\"CustomReLU\"%s", (int)(at - figure3), figure3, at + 6);
@@ -592,25 +594,25 @@ static void only_the_node_that_runs_an_operator_needs_its_kernel(void **state)
         ddp_graph *g = ddp_graph_new(NULL);
         ddp_node *loss;
         assert_int_equal(ddp_register_op(g, &custom), 0);
-        assert_int_equal(ddp_job_build(&j, g, &loss, &err), DDP_OK);
+        assert_int_equal(job_build(&j, g, &loss, &err), DDP_OK);
         ddp_graph_free(g);
     }
-    assert_int_equal(ddp_job_cut(&j, node_of, 3, &err), DDP_OK);
+    assert_int_equal(job_cut(&j, node_of, 3, &err), DDP_OK);
     for (int node = -1; node < 3; node++) {
         ddp_graph *g = ddp_graph_new(NULL);
         ddp_node *loss;
-        ddp_job part;
+        job part;
         ddp_status s;
-        own = ddp_job_text(&j, node);
+        own = job_text(&j, node);
         part = read_job(own);
-        s = ddp_job_build(&part, g, &loss, &err);
+        s = job_build(&part, g, &loss, &err);
         assert_int_equal(s, node == 1 ? DDP_UNSUPPORTED : DDP_OK);
         if (node == 1) assert_non_null(strstr(err.msg, "operator ReLu is of kind CustomReLU"));
         ddp_graph_free(g);
-        ddp_job_free(&part);
-        ddp_job_text_free(own);
+        job_free(&part);
+        job_text_free(own);
     }
-    ddp_job_free(&j);
+    job_free(&j);
 }
 
 /* What a whole model of unknown kernels needs is known all the same. */
@@ -622,27 +624,27 @@ static void a_broker_needs_no_kernels(void **state)
     ddp_graph *g = ddp_graph_new(NULL);
     ddp_node *loss;
     ddp_error err;
-    ddp_job j;
+    job j;
 
     (void)state;
     snprintf(text, sizeof text, "%.*s\"CustomLinear\"%.*s\"shape\": [2, 2, 4, 5], \"flops\": 1280, \"parameters\": "
              "[{\"shape\": [5, 4], \"init\": \"normal\", \"scale\": 0.1}, {\"shape\": [5]}], %s", (int)(at - figure3), figure3,
              (int)(rest - at - 8), at + 8, rest);
     j = read_job(text);
-    assert_int_equal(ddp_job_build(&j, g, &loss, &err), DDP_OK);
+    assert_int_equal(job_build(&j, g, &loss, &err), DDP_OK);
     assert_int_equal(ddp_graph_build(g), 0);
     for (int l = 0; l < ddp_layer_count(g); l++) all += (ddp_layer_params(g, l, &count), count);
     assert_true(all == ddp_param_count(g) && all == 20 + 64 + 25);
     ddp_graph_free(g);
-    ddp_job_free(&j);
+    job_free(&j);
 }
 
 /* Cut short, or with other bytes: an error or a graph, no crash; the sanitizers watch. */
 static void damaged_descriptions_never_crash(void **state)
 {
     ddp_rng r = ddp_rng_seed(7, 0);
-    ddp_job j = figure();
-    char *whole = ddp_job_text(&j, 1);
+    job j = figure();
+    char *whole = job_text(&j, 1);
     const size_t n = strlen(whole);
     char *text = (char *)malloc(n + 1);
     int read = 0;
@@ -652,34 +654,34 @@ static void damaged_descriptions_never_crash(void **state)
     for (int i = 0; i < INSTANCES(6000); i++) {
         const char *of = i % 2 ? whole : figure3;
         const size_t all = strlen(of), left = i % 4 < 2 ? (size_t)ddp_rng_below(&r, (uint64_t)all) : all;
-        ddp_job part;
+        job part;
         ddp_error err;
         memcpy(text, of, left);
         for (int k = (int)ddp_rng_below(&r, 4); k > 0 && left; k--)
             text[ddp_rng_below(&r, (uint64_t)left)] = "0123456789\"{}[],:-e.aZ \n\\"[ddp_rng_below(&r, 25)];
         memset(&err, 0, sizeof err);
-        if (ddp_job_read("job.json", text, left, &part, &err)) {
+        if (job_read("job.json", text, left, &part, &err)) {
             assert_true(err.msg[0] != 0);
         } else {
             ddp_graph *g = ddp_graph_new(NULL);
             ddp_node *loss;
-            if (!ddp_job_build(&part, g, &loss, &err)) read++;
+            if (!job_build(&part, g, &loss, &err)) read++;
             ddp_graph_free(g);
-            ddp_job_free(&part);
+            job_free(&part);
         }
     }
     assert_true(read > 10);
     for (size_t i = 0; i < n; i++) { /* the hash finds every changed byte behind it */
-        ddp_job part;
+        job part;
         ddp_error err;
         if (i % 37 || i < 60) continue;
         memcpy(text, whole, n);
         text[i] = (char)(text[i] ^ 1);
-        if (!ddp_job_read("job.json", text, n, &part, &err)) fail_msg("byte %zu may change", i);
+        if (!job_read("job.json", text, n, &part, &err)) fail_msg("byte %zu may change", i);
     }
     free(text);
-    ddp_job_text_free(whole);
-    ddp_job_free(&j);
+    job_text_free(whole);
+    job_free(&j);
 }
 
 int main(void)
