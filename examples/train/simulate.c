@@ -6,6 +6,9 @@
  * The profile says what each layer takes (docs/plan.md); `train_gpt --write-profile` measures one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#ifdef __linux__
+#include <sched.h>
+#endif
 #include "../common/cli.h"
 #include "../common/training.h"
 #include "options.h"
@@ -152,6 +155,7 @@ static void simulate_more(const program *p, ddp_jsonl *j)
     const training_result *r = p->t.result;
     const double workers = (double)p->workers / (double)p->stages, hours = x->target / (x->tokens * workers) * r->step_s / 3600;
 
+    ddp_jsonl_number(j, "bytes_per_step", r->steps > 1 ? (double)(r->step[r->steps - 1].bytes - r->step[0].bytes) / (double)(r->steps - 1) : NAN);
     ddp_jsonl_number(j, "utilisation_pct", r->step_s > 0 ? 100 * x->compute_s / r->step_s : NAN);
     ddp_jsonl_number(j, "goodput_pct", x->whole_s > 0 ? 100 * x->whole_s / r->step_s : 100);
     if (x->target > 0) ddp_jsonl_number(j, "hours", hours);
@@ -208,6 +212,20 @@ static void simulate_keep(const simulate *x, const char *value, int ok, simulate
     out->mb = 1e-6 * (double)r->bytes_sent / (double)r->steps;
 }
 
+/* One worker runs at a time: on one processor they take over from each other sooner. */
+static void simulate_settle(void)
+{
+#if defined(__linux__) && defined(CPU_SET)
+    const int here = sched_getcpu();
+    cpu_set_t own;
+
+    if (here < 0) return;
+    CPU_ZERO(&own);
+    CPU_SET((size_t)here, &own);
+    (void)sched_setaffinity(0, sizeof own, &own);
+#endif
+}
+
 int main(int argc, char **argv)
 {
     static simulate x;
@@ -216,6 +234,7 @@ int main(int argc, char **argv)
     simulate_defaults(&x);
     code = simulate_parse(&x, argc, argv);
     if (code >= 0) return code;
+    if (!x.real) simulate_settle();
     if (!x.p.strategy || strcmp(x.p.strategy, "all")) return simulate_run(argc, argv, NULL, NULL, NULL, &x);
     code = 0;
     for (int i = 0; ddp_strategy_number(i) != DDP_STRATEGY_DEFAULT; i++) {

@@ -108,7 +108,7 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
-    if (e->wire->carrier) e->slots = 0;
+    if (e->wire->carrier) e->slots = 0, e->control_room = 1;
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);

@@ -72,24 +72,37 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
     return cell ? cell[member] : 0;
 }
 
-/* When what left at the times of a cell's members reaches one of them. */
-static double ddp__part_reaches(ddp__carried *c, int member, int at, int from)
+/* When what left at the times of a cell's members (or of one, from) reaches a member. last: the two latest of these times,
+ * where ways are alike; NULL: they differ. */
+static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
     const double *leave = c->leave + (size_t)at * (size_t)c->here;
+    const int stands = c->here < c->members && member == c->here - 1; /* for others that do what it does */
     double latest = 0;
 
     if (!l->path) return c->world->now;
-    for (int i = 0; i < c->here; i++) {
-        if (i == member && c->here < c->members && member == c->here - 1) { /* others that do what this one does */
-            latest = fmax(latest, leave[i] + l->path[0].delay_s);
-            continue;
-        }
-        if (i == member || (from >= 0 && i != from) || ddp__cell_of(c, i, at / c->parts) != ddp__cell_of(c, member, at / c->parts))
-            continue;
-        latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
-    }
+    if (last) return (leave[member] == last[0] && !stands ? last[1] : last[0]) + l->path[member == 0].delay_s;
+    for (int i = 0; i < c->here; i++)
+        if (i != member && (from < 0 || i == from) && ddp__cell_of(c, i, at / c->parts) == ddp__cell_of(c, member, at / c->parts))
+            latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
     return latest;
+}
+
+/* A cell's members have all sent a part. */
+static void ddp__cell_sent(ddp__carried *c, int cell, int phase, int at)
+{
+    const double *leave = c->leave + (size_t)at * (size_t)c->here;
+    double last[2] = {0, 0};
+
+    for (int i = 0; i < c->here; i++) {
+        if (ddp__cell_of(c, i, phase) != cell) continue;
+        last[1] = fmax(last[1], fmin(last[0], leave[i]));
+        last[0] = fmax(last[0], leave[i]);
+    }
+    for (int i = 0; i < c->here; i++)
+        if (ddp__cell_of(c, i, phase) == cell)
+            ddp__world_at(c->world, ddp__part_reaches(c, i, at, -1, c->world->alike ? last : NULL), ddp__part_arrives, c, i, at);
 }
 
 static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
@@ -107,20 +120,20 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried *c = job->carried;
     const int member = job->member, phase = job->phase, part = job->part;
     const int at = phase * c->parts + part, cell = ddp__cell_of(c, member, phase);
-    int *gone = &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
+    int *gone = c->in_turn ? NULL : &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
 
-    c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
+    if (!c->in_turn) c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
     if (c->in_turn) {
         const int next = (member + 1) % c->here;
-        ddp__world_at(w, ddp__part_reaches(c, next, at, member), ddp__part_arrives, c, next, at);
+        ddp__links *l = &c->port[next]->e->links;
+        ddp__world_at(w, l->path ? ddp__path_receive(&l->path[c->port[member]->base.rank], w->now) : w->now, ddp__part_arrives, c,
+                      next, at);
     } else if (c->root >= 0) {
         *gone = 1;
         for (int i = 0; i < c->here; i++)
-            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member), ddp__part_arrives, c, i, at);
+            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member, NULL), ddp__part_arrives, c, i, at);
     } else if (++*gone == ddp__cell_size(c, cell, phase)) {
-        for (int i = 0; i < c->here; i++)
-            if (ddp__cell_of(c, i, phase) == cell)
-                ddp__world_at(w, ddp__part_reaches(c, i, at, -1), ddp__part_arrives, c, i, at);
+        ddp__cell_sent(c, cell, phase, at);
     }
     ddp__carried_less(c, member);
 }
@@ -248,7 +261,7 @@ static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(p->e, op);
     const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
-    const size_t steps = (ring ? 2 * (size_t)team.members : 4) * DDP__CUTS, h = (size_t)here;
+    const size_t steps = ring ? 1 : 4 * DDP__CUTS, h = (size_t)here;
     ddp__carried *c = (ddp__carried *)ddp__calloc(1, sizeof *c + h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)) +
                                                   steps * h * (sizeof(double) + sizeof(int)));
     ddp_error err;
@@ -326,7 +339,7 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
         if (i != c->root && c->op[i] && (place == c->root || place == i)) ddp__scraps_paste(c->scrap, c->op[i]);
     for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it came */
         if (c->gone[(size_t)at * (size_t)c->here])
-            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root), ddp__part_arrives, c, place, at);
+            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root, NULL), ddp__part_arrives, c, place, at);
     if (c->joined == c->here) {
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {

@@ -106,11 +106,11 @@ static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_o
     return DDP_OK;
 }
 
-/* All workers see the same. */
-static int ddp__simulated_alike(const ddp_config *c, const ddp_strategy_ops *ops)
+/* All links take the same time, always. */
+static int ddp__simulated_alike(const ddp_config *c)
 {
     ddp__netspec spec;
-    int alike = !c->net_script && c->site == 0 && !(ops->traits & DDP_NEEDS_SERVERS) && c->world > 1;
+    int alike = 1;
 
     for (int link = 0; alike && link < 2; link++) {
         const char *net = link ? c->net2 : c->net;
@@ -119,12 +119,13 @@ static int ddp__simulated_alike(const ddp_config *c, const ddp_strategy_ops *ops
     return alike;
 }
 
-static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, ddp_error *err)
+static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, int folds, ddp_error *err)
 {
     memset(w, 0, sizeof *w);
     ddp__port_rules(w);
     w->size = c->world;
-    w->seats = how && how->fold && alike && c->world > 2 ? 2 : c->world;
+    w->alike = alike;
+    w->seats = how && how->fold && alike && folds && c->world > 2 ? 2 : c->world;
     w->scale = how && how->scale > 0 ? how->scale : 1;
     if (how) {
         w->paper = (const unsigned char *)how->paper;
@@ -170,7 +171,8 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     cfg.transport = DDP_THREADS;
     cfg.no_env = 1;
     s = ddp__simulated_check(&cfg, &ops, err);
-    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg, &ops), err);
+    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg), !cfg.net_script && cfg.site == 0 &&
+                                          !(ops.traits & DDP_NEEDS_SERVERS), err);
     else memset(&w, 0, sizeof w);
     if (s == DDP_OK) {
         play.hub = ddp__hub_making(cfg.world, ddp__port_attach, &w);

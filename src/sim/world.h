@@ -46,6 +46,7 @@ struct ddp__world {
     const unsigned char *paper;
     size_t      paper_bytes;
     double      scale;
+    int         alike;            /* all ways take the same time, always */
     int64_t     events;
     ddp_error   error;            /* what ended it */
     /* Files above these: what may begin at a port; every engine has this error; nobody can go on. */
