@@ -57,6 +57,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 
 void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
 {
+    if (e->cfg.min_world > 0) ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
     *out = e->epoch;
     pthread_mutex_unlock(&e->lock);

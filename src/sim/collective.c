@@ -42,7 +42,7 @@ static void ddp__part_got(ddp__world *w, void *what, int member, int at)
     ddp__carried *c = (ddp__carried *)what;
     const int phase = at / c->parts, part = at % c->parts;
 
-    (void)w;
+    if (c->void_) return;
     ddp__op_moves(c->port[member]->e, c->op[member], w->now);
     if (phase + 1 == c->phases) {
         ddp__carried_less(c, member);
@@ -59,6 +59,7 @@ static void ddp__part_arrives(ddp__world *w, void *what, int member, int at)
     const double bytes = c->in[at / c->parts % 4];
     double done = w->now;
 
+    if (c->void_) return;
     if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(bytes));
     ddp__atomic_add(&e->bytes_received, (int64_t)llround(bytes));
     if (done > w->now) ddp__world_at(w, done, ddp__part_got, c, member, at);
@@ -120,8 +121,9 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried *c = job->carried;
     const int member = job->member, phase = job->phase, part = job->part;
     const int at = phase * c->parts + part, cell = ddp__cell_of(c, member, phase);
-    int *gone = c->in_turn ? NULL : &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
+    int *gone = c->in_turn || c->void_ ? NULL : &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
 
+    if (c->void_) return;
     if (!c->in_turn) c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
     if (c->in_turn) {
         const int next = (member + 1) % c->here;
@@ -351,4 +353,35 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
             ddp__port_send(c->port[i]);
         }
     } else ddp__port_send(p);
+}
+
+void ddp__carried_again(ddp__world *w)
+{
+    ddp__carried *c = w->carried;
+
+    w->carried = NULL;
+    while (c) {
+        ddp__carried *next = c->next;
+        c->void_ = 1;
+        c->next = w->voids;
+        w->voids = c;
+        for (int i = 0; i < c->here; i++) {
+            ddp__port *p = c->port[i];
+            int kept = 0;
+            for (int k = 0; p && k < p->jobs; k++)
+                if (p->job[k].carried != c) p->job[kept++] = p->job[k];
+            if (p && kept < p->jobs) { /* a heap again */
+                const int jobs = kept;
+                p->jobs = 0;
+                for (int k = 0; k < jobs; k++) {
+                    const ddp__job job = p->job[k];
+                    ddp__job_add(p, &job);
+                }
+            }
+        }
+        for (int i = 0; i < c->here; i++)
+            if (c->op[i] && !c->port[i]->dead && c->over) ddp__op_over(c->port[i], c->op[i]);
+            else if (c->op[i] && !c->port[i]->dead) ddp__carried_join(c->port[i], c->op[i]);
+        c = next;
+    }
 }

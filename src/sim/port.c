@@ -67,6 +67,57 @@ static void ddp__port_look(ddp__port *p)
     }
 }
 
+/* ---- a worker that is lost ---- */
+
+/* The others know it, and have agreed on who is left. */
+static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
+{
+    ddp_error err;
+
+    (void)what;
+    w->live &= ~((uint64_t)1 << rank);
+    for (int link = 0; link < 2; link++)
+        for (int r = 0; r < w->seats; r++) {
+            ddp__port *p = w->port[link][r];
+            if (!p || !p->e || p->dead) continue;
+            p->e->epoch.ballot++;
+            p->e->epoch.changes++;
+            p->e->epoch.live = w->live;
+            p->e->epoch.workers = workers;
+            p->e->epoch.recovery_s = w->now;
+            ddp__members_set(p->e, w->live);
+        }
+    if (workers < w->min_world) {
+        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost, %d of %d workers are left, min_world is %d", rank, workers, w->size,
+                        w->min_world);
+        w->fails(w, &err);
+        return;
+    }
+    ddp__carried_again(w);
+    for (int link = 0; link < 2; link++)
+        for (int r = 0; r < w->seats; r++)
+            if (w->port[link][r] && w->port[link][r]->e) w->look(w->port[link][r]), ddp__port_send(w->port[link][r]);
+}
+
+/* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
+static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
+{
+    ddp__port *p = (ddp__port *)what;
+    int left = 0;
+    ddp_error err;
+
+    (void)j;
+    if (!p->e || p->dead || p->seat->state == DDP__PLAYER_OVER) return;
+    for (int link = 0; link < 2; link++)
+        if (w->port[link][rank]) w->port[link][rank]->dead = 1;
+    p->seat->state = DDP__PLAYER_DEAD;
+    for (int r = 0; r < w->seats; r++) left += w->port[0][r] && !w->port[0][r]->dead;
+    if (w->min_world == 0) {
+        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost at %g s, as the script says: min_world lets the others go on", rank, w->now);
+        w->fails(w, &err);
+    } else ddp__world_at(w, w->now + 3 * p->e->links.farthest, ddp__world_shrinks, NULL, rank, left);
+}
+
 /* ---- the carrier ---- */
 
 static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
@@ -74,7 +125,7 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port *p = (ddp__port *)what;
 
     (void)w, (void)i, (void)j;
-    if (!p->e) return;
+    if (!p->e || p->dead) return;
     p->seen++;
     ddp__port_look(p);
 }
@@ -113,18 +164,25 @@ static void ddp__port_failed(ddp__wire *wire)
     ddp__port *p = ddp__port_of(wire);
 
     pthread_mutex_lock(&p->world->lock);
-    p->world->fails(p->world, &p->e->error);
+    if (!p->dead) p->world->fails(p->world, &p->e->error);
     pthread_mutex_unlock(&p->world->lock);
 }
 
-static void ddp__port_opened(ddp__wire *wire, ddp__engine *e) { ddp__port_of(wire)->e = e; }
+static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    p->e = e;
+    for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
+        if (e->links.act[i].peer < 0) ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
+}
 
 static void ddp__port_close(ddp__wire *wire)
 {
     ddp__port *p = ddp__port_of(wire);
 
     pthread_mutex_lock(&p->world->lock);
-    while (p->unsent && !p->e->error.code) ddp__seat_wait(p->seat, p);
+    while (p->unsent && !p->e->error.code && !p->dead) ddp__seat_wait(p->seat, p);
     p->e = NULL;
     pthread_mutex_unlock(&p->world->lock);
 }
@@ -184,11 +242,23 @@ static void ddp__world_stuck(ddp__world *w)
         n += (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
                               op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
     }
+    for (int r = 0; r < w->seats && !waiting; r++) { /* the dead end last */
+        if (w->seat[r].state != DDP__PLAYER_DEAD) continue;
+        for (int link = 0; link < 2; link++)
+            if (w->port[link][r] && w->port[link][r]->e) {
+                (void)ddp__fail(&w->port[link][r]->e->error, DDP_PEER_LOST, "killed");
+                w->port[link][r]->e->quiet = 1;
+            }
+        w->seat[r].state = DDP__PLAYER_WAITS;
+        ddp__seat_ready(w, &w->seat[r]);
+    }
     if (!waiting) return;
     (void)ddp__fail(&err, DDP_USAGE, "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting, w->seats,
                     text, waiting > 3 ? " ..." : "");
     ddp__world_fails(w, &err);
 }
+
+int ddp__port_is_dead(const ddp__world *w, int rank) { return w->port[0][rank] && w->port[0][rank]->dead; }
 
 void ddp__port_rules(ddp__world *w)
 {
@@ -200,6 +270,12 @@ void ddp__port_rules(ddp__world *w)
 void ddp__carried_free(ddp__world *w)
 {
     while (w->carried) ddp__carried_drop(w->carried);
+    while (w->voids) {
+        w->carried = w->voids;
+        w->voids = w->voids->next;
+        w->carried->next = w->carried->before = NULL;
+        ddp__carried_drop(w->carried);
+    }
     for (int link = 0; link < 2; link++) {
         for (int r = 0; w->port[link] && r < w->seats; r++) {
             ddp__port *p = w->port[link][r];

@@ -66,6 +66,7 @@ typedef struct ddp__carried {
     int       *gone;      /* [phases x parts x here] of those of one cell, at its first member's place */
     double    *leave;     /* [phases x parts x here] */
     ddp__scrap *scrap;    /* of a root */
+    int        void_;     /* somebody was lost: it has begun anew, what was under way counts for nothing */
     int       *cell[2];   /* [here] of those who send to each other, the lowest place: inside, across; NULL: all do */
 } ddp__carried;
 
@@ -88,5 +89,7 @@ DDP_LIB void        ddp__mail_free(ddp__mail *m);
 /* ---- collective.c ---- */
 DDP_LIB void ddp__carried_join(ddp__port *p, ddp__op *op);
 DDP_LIB void ddp__carried_drop(ddp__carried *c);
+/* What was under way with a worker that is lost begins again without it, or is over where somebody has it already. */
+DDP_LIB void ddp__carried_again(ddp__world *w);
 
 #endif /* DDP_SIM_PORT_H */

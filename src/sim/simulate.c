@@ -61,7 +61,7 @@ static void *ddp__play_worker(void *arg)
         ddp_close(d);
     }
     pthread_mutex_lock(&w->lock);
-    if (s->error.code) w->fails(w, &s->error);
+    if (s->error.code && !ddp__port_is_dead(w, s->rank)) w->fails(w, &s->error);
     ddp__seat_end(s);
     pthread_mutex_unlock(&w->lock);
     (void)ddp__time_set(NULL);
@@ -101,8 +101,9 @@ static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_o
         return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out", c->backend ? "a device" : "joining");
     if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED, "servers beside workers are not simulated: set servers to a number of ranks that serve");
-    if (c->min_world > 0)
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d: a simulated worker is not lost: leave min_world 0", c->min_world);
+    if (c->min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0", c->min_world,
+                         c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
@@ -125,6 +126,8 @@ static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, cons
     ddp__port_rules(w);
     w->size = c->world;
     w->alike = alike;
+    w->min_world = c->min_world;
+    w->live = c->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << c->world) - 1;
     w->seats = how && how->fold && alike && folds && c->world > 2 ? 2 : c->world;
     w->scale = how && how->scale > 0 ? how->scale : 1;
     if (how) {

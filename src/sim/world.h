@@ -42,7 +42,9 @@ struct ddp__world {
     int         events_due, event_room;
     uint64_t    orders;
     ddp__port **port[2];          /* [seats] of each link; NULL: not open, or closed */
-    struct ddp__carried *carried; /* collectives under way */
+    struct ddp__carried *carried, *voids; /* collectives under way; those that are not any more */
+    uint64_t    live;             /* as in ddp__epoch_info */
+    int         min_world;
     const unsigned char *paper;
     size_t      paper_bytes;
     double      scale;
@@ -69,6 +71,7 @@ DDP_LIB void ddp__world_begin(ddp__world *w);
 /* ---- port.c ---- */
 DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void ddp__port_rules(ddp__world *w); /* sets look, fails and stuck */
+DDP_LIB int  ddp__port_is_dead(const ddp__world *w, int rank); /* the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);
 
 #endif /* DDP_SIM_WORLD_H */
