@@ -208,6 +208,19 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
 
 /* ---- what the library sends itself, and whatever lies in memory ---- */
 
+/* The owner of a part of a sum has a rule for it. */
+static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, size_t count, float *sum)
+{
+    const ddp__op *op = c->op[member];
+    size_t from, to;
+
+    if (!op->m.owner) return;
+    ddp__segment(c->port[member]->e, op, c->port[member]->base.rank, &from, &to);
+    if (from < at) from = at;
+    if (to > at + count) to = at + count;
+    if (from < to) op->m.owner->rule(op->m.owner->user, from, sum + (from - at), to - from);
+}
+
 /* Values from offset at on of all members that are not on paper: their sum is all's. */
 static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
 {
@@ -223,6 +236,7 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
         for (size_t k = 0; i && k < count; k++) sum[k] += own[k];
     }
     for (size_t k = 0; scale != 1 && k < count; k++) sum[k] *= scale;
+    for (int i = 0; i < c->here; i++) ddp__carried_owner(c, i, at, count, sum);
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 

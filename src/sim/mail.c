@@ -91,19 +91,20 @@ void ddp__mail_match(ddp__port *p)
 static void ddp__mail_got(ddp__world *w, void *what, int i, int j)
 {
     ddp__mail *m = (ddp__mail *)what;
+    ddp__port *to = m->to;
 
     (void)i, (void)j;
     if (++m->got < m->parts) return;
-    if (m->to->dead) {
+    if (to->dead || !to->e) {
         ddp__mail_free(m);
         return;
     }
     m->next = NULL;
-    if (m->to->mail) m->to->last->next = m;
-    else m->to->mail = m;
-    m->to->last = m;
-    ddp__mail_match(m->to);
-    w->look(m->to);
+    if (to->mail) to->last->next = m;
+    else to->mail = m;
+    to->last = m;
+    ddp__mail_match(to);
+    w->look(to);
 }
 
 static void ddp__mail_arrives(ddp__world *w, void *what, int i, int j)
@@ -112,9 +113,8 @@ static void ddp__mail_arrives(ddp__world *w, void *what, int i, int j)
     ddp__engine *e = m->to->e;
     double done = w->now;
 
-    if (!e) return;
-    if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
-    ddp__atomic_add(&e->bytes_received, (int64_t)llround(m->bytes / m->parts));
+    if (e && e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
+    if (e) ddp__atomic_add(&e->bytes_received, (int64_t)llround(m->bytes / m->parts));
     ddp__world_at(w, done, ddp__mail_got, m, i, j);
 }
 

@@ -162,6 +162,7 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     ddp_strategy_ops ops;
     ddp_config cfg;
     ddp__world w;
+    double start = 0;
     ddp_error local;
     ddp__play_of play = {&w, NULL, &cfg, fn, user};
     ddp_status s;
@@ -170,7 +171,10 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     memset(err, 0, sizeof *err);
     if (out) memset(out, 0, sizeof *out);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_simulate: configuration or function is NULL");
-    DDP__DO(ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err));
+    (void)ddp__time_set(&start); /* a worker may die there without this process */
+    s = ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err);
+    (void)ddp__time_set(NULL);
+    if (s != DDP_OK) return (int)s;
     cfg.transport = DDP_THREADS;
     cfg.no_env = 1;
     s = ddp__simulated_check(&cfg, &ops, err);
