@@ -16,7 +16,7 @@
 #include "device.h"
 #include "trainer.h"
 
-enum { SIMULATE_LANES = 16, SIMULATE_POINTS = 10000 };
+enum { SIMULATE_LANES = 16 };
 
 /* What is asked beside a trainer's options, and what came out of one run. */
 typedef struct simulate {
@@ -26,6 +26,7 @@ typedef struct simulate {
     int      real, unfolded;
     double   compute_s, whole_s; /* of a step: computing; without faults, 0 = none were asked for */
     double   wall_s;
+    const char *swept;           /* "net=100mbit" of this run, or NULL */
     ddp_simulation how;
     ddp_simulated  did;
 } simulate;
@@ -42,8 +43,8 @@ static int simulate_parse(simulate *x, int argc, char **argv)
         {"--tokens", CLI_REAL, &x->tokens, "N", "of a worker's step, for --target [1]"},
         {"--target", CLI_REAL, &x->target, "N", "tokens to be trained on: says hours, and with --price what they cost"},
         {"--price", CLI_REAL, &x->price, "X", "of a worker's hour"},
-        {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..", "run for each value of an option, as net=10mbit,100mbit;1gbit has them by ;"},
-        {"--csv", CLI_TEXT, &x->csv, "FILE", "with --sweep or --strategy all: a line for each run"},
+        {"--sweep", CLI_TEXT, &x->sweep, "KEY=A,B,..", "a run for each value of an option: workers=2,4,8; by ; where values have commas: net=1gbit,1ms;10mbit,20ms"},
+        {"--csv", CLI_TEXT, &x->csv, "FILE", "a line for each run"},
         {"--svg", CLI_TEXT, &x->svg, "FILE", "with --sweep: utilisation against its values, a curve for each strategy"},
         {"--real", CLI_FLAG, &x->real, "", "instead: really run it on this machine, layers sleep and zeros are sent"},
         {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all do the same"},
@@ -144,6 +145,8 @@ static int simulate_launch(program *p, ddp_error *err)
     x->whole_s = x->faults ? p->t.result->step_s : 0;
     c.net_script = x->faults;
     if (!code) code = simulate_once(x, &c, err);
+    if (x->how.scale > 1) /* it goes by the values that are there */
+        p->t.result->rank[p->t.result->leader].stats.predicted_step_s = p->t.result->rank[p->t.result->leader].stats.predicted_hidden_pct = NAN;
     ddp_paper_free(x->how.paper, x->how.paper_bytes);
     x->how.paper = NULL;
     return code;
@@ -155,6 +158,7 @@ static void simulate_more(const program *p, ddp_jsonl *j)
     const training_result *r = p->t.result;
     const double workers = (double)p->workers / (double)p->stages, hours = x->target / (x->tokens * workers) * r->step_s / 3600;
 
+    if (x->swept) ddp_jsonl_string(j, "sweep", x->swept);
     ddp_jsonl_number(j, "bytes_per_step", r->steps > 1 ? (double)(r->step[r->steps - 1].bytes - r->step[0].bytes) / (double)(r->steps - 1) : NAN);
     ddp_jsonl_number(j, "utilisation_pct", r->step_s > 0 ? 100 * x->compute_s / r->step_s : NAN);
     ddp_jsonl_number(j, "goodput_pct", x->whole_s > 0 ? 100 * x->whole_s / r->step_s : 100);
@@ -180,36 +184,20 @@ static void simulate_defaults(simulate *x)
 /* One run: the command line, with an option set to another value (NULL: none). */
 static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
 {
+    static char swept[200];
     char *args[OPTIONS * 2 + 8];
     int n = argc, code;
 
     memcpy(args, argv, (size_t)argc * sizeof *args);
-    if (option) args[n++] = (char *)option, args[n++] = (char *)value;
-    if (strategy) args[n++] = (char *)"--strategy", args[n++] = (char *)strategy;
+    snprintf(swept, sizeof swept, "%s=%s", option ? option + 2 : "", value ? value : "");
+    if (option) args[n++] = (char *)(uintptr_t)option, args[n++] = (char *)(uintptr_t)value;
+    if (strategy) args[n++] = (char *)(uintptr_t)"--strategy", args[n++] = (char *)(uintptr_t)strategy;
     simulate_defaults(x);
     code = simulate_parse(x, n, args);
     if (code >= 0) return code;
+    x->swept = option ? swept : NULL;
     if (strategy && !x->p.cfg.servers && ddp_strategy_traits(ddp_strategy_named(strategy)) & DDP_NEEDS_SERVERS) x->p.cfg.servers = 1;
     return trainer_main(&x->p);
-}
-
-/* ---- many runs ---- */
-
-typedef struct simulate_point { char strategy[24], value[64]; double step_ms, utilisation, hidden, mb; int ok; } simulate_point;
-
-static void simulate_keep(const simulate *x, const char *value, int ok, simulate_point *out)
-{
-    const training_result *r = x->p.t.result;
-
-    memset(out, 0, sizeof *out);
-    snprintf(out->strategy, sizeof out->strategy, "%s", x->p.strategy ? x->p.strategy : "");
-    snprintf(out->value, sizeof out->value, "%s", value ? value : "");
-    out->ok = ok;
-    if (!ok) return;
-    out->step_ms = 1e3 * r->step_s;
-    out->utilisation = 100 * x->compute_s / r->step_s;
-    out->hidden = r->hidden_pct;
-    out->mb = 1e-6 * (double)r->bytes_sent / (double)r->steps;
 }
 
 /* One worker runs at a time: on one processor they take over from each other sooner. */
@@ -226,6 +214,8 @@ static void simulate_settle(void)
 #endif
 }
 
+#include "sweep.h"
+
 int main(int argc, char **argv)
 {
     static simulate x;
@@ -235,13 +225,6 @@ int main(int argc, char **argv)
     code = simulate_parse(&x, argc, argv);
     if (code >= 0) return code;
     if (!x.real) simulate_settle();
-    if (!x.p.strategy || strcmp(x.p.strategy, "all")) return simulate_run(argc, argv, NULL, NULL, NULL, &x);
-    code = 0;
-    for (int i = 0; ddp_strategy_number(i) != DDP_STRATEGY_DEFAULT; i++) {
-        const int own = simulate_run(argc, argv, ddp_strategy_name(ddp_strategy_number(i)), NULL, NULL, &x);
-        if (own) code = own;
-        fflush(stdout);
-    }
-    (void)simulate_keep;
-    return code;
+    if (x.sweep || x.csv || x.svg || (x.p.strategy && !strcmp(x.p.strategy, "all"))) return sweep_main(argc, argv, &x);
+    return simulate_run(argc, argv, NULL, NULL, NULL, &x);
 }

@@ -84,8 +84,9 @@ static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, c
 
     if (!l->path) return c->world->now;
     if (last) return (leave[member] == last[0] && !stands ? last[1] : last[0]) + l->path[member == 0].delay_s;
+    if (from >= 0) return ddp__path_receive(&l->path[c->port[from]->base.rank], leave[from]);
     for (int i = 0; i < c->here; i++)
-        if (i != member && (from < 0 || i == from) && ddp__cell_of(c, i, at / c->parts) == ddp__cell_of(c, member, at / c->parts))
+        if (i != member && ddp__cell_of(c, i, at / c->parts) == ddp__cell_of(c, member, at / c->parts))
             latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
     return latest;
 }

@@ -3,7 +3,7 @@
 
 double ddp__scale_of(const ddp__world *w, const ddp_message *m)
 {
-    return m->layer == DDP__OWN_WORD || m->layer == DDP__BARRIER ? 1 : w->scale;
+    return m->layer == DDP__BARRIER || (m->bytes && m->layer < 0) ? 1 : w->scale;
 }
 
 double ddp__frames_of(const ddp__port *p, double values, size_t unit)

@@ -309,7 +309,7 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 
 /* ---- what a step takes, by the link that ddp_config.net describes and the computing so far ---- */
 
-/* In steps 4, 8, 16 and so on: computing is a mean then. */
+/* In steps 4, 8, 16 and so on: computing is a mean then. Of very many workers the first alone asks. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
 {
     ddp_stats *stats = ddp_stats_of(d);
@@ -319,6 +319,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
 
     s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
     if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
+    if (s->workers > 64 && ddp_rank(d) > 0) return 0;
     memset(&x, 0, sizeof x);
     x.rule = s->rule;
     x.ahead = s->ahead;
