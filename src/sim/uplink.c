@@ -49,8 +49,8 @@ static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
     for (int i = 0; i < c->here; i++) to += i != job->member;
     each = job->bytes / (c->in_turn ? 1 : to);
     for (int i = 1; i <= (c->in_turn ? 1 : to); i++) {
-        const ddp__port *other = c->port[(job->member + i) % c->here];
-        leaves = fmax(leaves, ddp__link_send(&l->own, &l->path[other->base.rank], now, (size_t)llround(each)));
+        const int other = ddp__team_of(p->e, c->op[job->member]).member[(job->member + i) % c->here];
+        leaves = fmax(leaves, ddp__link_send(&l->own, &l->path[other], now, (size_t)llround(each)));
     }
     return leaves;
 }

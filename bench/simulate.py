@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Real runs beside their simulation: is build/simulate right?
+
+    bench/simulate.py [--quick] [--only WORD] [--pages FOLDER] [--markdown FILE] [--rounds N]
+
+Every cell is a command of build/simulate. With --real the same loop runs on this machine: workers are threads (processes
+where one is killed) that sleep for a profile's layer times, and zeros of the layers' sizes travel over shaped links.
+Without it the same command runs on the virtual clock. Parameters and rates are divided by one factor, so that all
+workers together send at most 16 MB/s. The step time is that of all counted steps; of a real cell the best of N rounds,
+since a machine that is busy only makes steps longer. Cells of one group differ in their strategy alone: where two of them
+lie more than 3 % apart, the simulation must have them in the same order.
+
+--pages: an HTML page for each cell, with its command, its figures and the lanes of both runs.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+SIMULATE = os.path.join(ROOT, "build", "simulate")
+TRAIN = os.path.join(ROOT, "build", "train_gpt")
+DATA = os.environ.get("DDP_DATA", "data")
+if not os.path.isdir(os.path.join(DATA, "profiles")):
+    DATA = os.path.join(ROOT, "..", "shared", "data")
+
+GPT = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--net", "34mbit,0.5ms", "--emulate-scale", "700", "--steps", "76"]
+FAR = ["--profile", "{data}/profiles/a6000_llama2-175m.csv", "--workers", "4", "--net", "24mbit,20ms", "--emulate-scale", "500", "--steps", "56"]
+EIGHT = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "8", "--net", "12mbit,1ms", "--emulate-scale", "400", "--steps", "76"]
+TWO = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "2", "--net", "50mbit,2ms", "--emulate-scale", "700", "--steps", "76"]
+SERVED = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "3", "--servers", "1", "--net", "40mbit,1ms", "--emulate-scale", "400",
+          "--steps", "76"]
+STAGES = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--microbatches", "8", "--emulate-bytes", "2000000", "--net", "34mbit,5ms",
+          "--emulate-scale", "700", "--steps", "26"]
+MAP = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--net", "{folder}/map.json", "--emulate-scale", "700", "--steps", "46"]
+TOPOLOGY = {"name": "two sites", "N": 4, "delay_ms": [[0, 1, 12, 12], [1, 0, 12, 12], [12, 12, 0, 1], [12, 12, 1, 0]],
+            "bandwidth_gbps": [[0, .04, .012, .012], [.04, 0, .012, .012], [.012, .012, 0, .04], [.012, .012, .04, 0]]}
+KILL = "t=3 kill 2\n"
+STALL = "t=2 stall 1 for 0.6\nt=4 slow 0 to 17mbit\n"
+
+
+def group(name, options, strategies):
+    """Cells that differ in the strategy alone."""
+    return [(name, strategy, ["--strategy", strategy.split()[0]] + strategy.split()[1:] + options) for strategy in strategies]
+
+
+CELLS = (
+    group("gpt2, 4 workers", GPT, ["ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", "localsgd", "enp", "dreamddp", "dreamddp --paper",
+                                   "diloco", "sparseloco"]) +
+    group("llama2, 4 workers, far", FAR, ["ssgd", "wfbp", "localsgd", "enp", "dreamddp", "diloco --overlap stream", "diloco --overlap eager"]) +
+    group("resnet18, 8 workers", EIGHT, ["ssgd", "wfbp", "localsgd", "enp", "dreamddp", "deft"]) +
+    group("gpt2, 2 workers", TWO, ["wfbp", "enp", "dreamddp"]) +
+    group("resnet18, 3 workers and a server", SERVED, ["bsp", "asp", "ssp --staleness 2", "r2sp", "osp"]) +
+    group("gpt2, 4 stages", STAGES + ["--stages", "4"], ["ssgd --pipeline gpipe", "ssgd --pipeline 1f1b", "ssgd --pipeline 1f1b --ahead 3", "ssgd --pipeline zb"]) +
+    group("gpt2, 2 x 2 stages", STAGES + ["--stages", "2"], ["ssgd", "localsgd", "dreamddp"]) +
+    group("gpt2, two sites", MAP, ["wfbp", "localsgd", "dreamddp"]) +
+    group("gpt2, jitter", [o if o != "34mbit,0.5ms" else "34mbit,0.5ms,4ms" for o in GPT], ["wfbp", "dreamddp"]) +
+    group("gpt2, a slow worker", GPT + ["--slow", "1:1.7"], ["ssgd", "dreamddp"]) +
+    group("gpt2, bfloat16 and int8", GPT, ["wfbp --wire bf16", "dreamddp --wire bf16", "dreamddp --wire int8"]) +
+    group("gpt2, a stall and a slow link", GPT + ["--faults", "{folder}/stall.txt"], ["ssgd", "dreamddp"]) +
+    group("gpt2, a worker is killed", GPT + ["--min-world", "3", "--faults", "{folder}/kill.txt", "--transport", "tcp"], ["ssgd", "dreamddp"]))
+
+REAL = ["--data", os.path.join(ROOT, "dreamddp.h"), "--layers", "4", "--dim", "128", "--seq", "64", "--batch", "4", "--optimizer", "sgd", "--quiet"]
+
+
+def fill(options, folder):
+    return [o.format(data=DATA, folder=folder) for o in options]
+
+
+def run(program, options, folder):
+    """The object that a run prints."""
+    done = subprocess.run([program] + fill(options, folder), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError("%s %s: %s" % (os.path.basename(program), " ".join(options), done.stderr.strip()[-300:]))
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def shown(options):
+    return " ".join(o.replace("{data}", "$DDP_DATA").replace("{folder}/", "") for o in options)
+
+
+def page(folder, number, name, what, options, real, simulated):
+    base = "%02d" % number
+    text = ("<!doctype html><meta charset=utf-8><title>%s: %s</title><body style='font-family:sans-serif'><h1>%s: %s</h1><pre>build/simulate %s\n"
+            "build/simulate %s --real</pre><table border=1 cellpadding=6><tr><th><th>step ms<th>hidden %%<th>utilisation %%<tr><td>real<td>%.2f<td>%.1f<td>%.1f"
+            "<tr><td>simulated<td>%.2f<td>%.1f<td>%.1f</table><h2>Real</h2><iframe src=%s.real.html width=100%% height=700></iframe><h2>Simulated</h2>"
+            "<iframe src=%s.simulated.html width=100%% height=700></iframe>"
+            % (name, what, name, what, shown(options), shown(options), real["step_ms"], real["hidden_pct"], real["utilisation_pct"], simulated["step_ms"],
+               simulated["hidden_pct"], simulated["utilisation_pct"], base, base))
+    with open(os.path.join(folder, base + ".html"), "w") as f:
+        f.write(text)
+
+
+def measure(cells, folder, args):
+    rows = []
+    for number, (name, what, options) in enumerate(cells):
+        pages = ["--report", os.path.join(args.pages, "%02d.simulated.html" % number)] if args.pages else []
+        simulated = run(SIMULATE, options + pages, folder)
+        best = None
+        for _ in range(args.rounds):
+            pages = ["--report", os.path.join(args.pages, "%02d.real.html" % number)] if args.pages else []
+            real = run(SIMULATE, options + ["--real"] + pages, folder)
+            if best is None or real["step_ms"] < best["step_ms"]:
+                best = real
+        error = 100 * (simulated["step_ms"] / best["step_ms"] - 1)
+        rows.append((name, what, options, best["step_ms"], simulated["step_ms"], error, best["hidden_pct"], simulated["hidden_pct"]))
+        print("%-32s %-28s real %8.1f ms  simulated %8.1f ms  %+5.1f %%  hidden %5.1f / %5.1f %%" % (name, what, *rows[-1][3:]), flush=True)
+        if args.pages:
+            page(args.pages, number, name, what, options, best, simulated)
+    return rows
+
+
+def orders(rows):
+    """Pairs of a group more than 3 % apart, and those that the simulation has the other way round."""
+    pairs, wrong = 0, []
+    for i, a in enumerate(rows):
+        for b in rows[:i]:
+            if a[0] == b[0] and abs(a[3] / b[3] - 1) > 0.03:
+                pairs += 1
+                if (a[3] < b[3]) != (a[4] < b[4]):
+                    wrong.append("%s: %s and %s" % (a[0], a[1], b[1]))
+    return pairs, wrong
+
+
+def computing(folder, args):
+    """A real model: its profile is measured by one worker, then the run of two is simulated. Two cores, so two workers."""
+    rows = []
+    profile = os.path.join(folder, "measured.csv")
+    run(TRAIN, REAL + ["--steps", "40", "--write-profile", profile], folder)
+    for strategy in ("ssgd", "wfbp", "localsgd", "enp", "dreamddp"):
+        net = ["--workers", "2", "--net", "60mbit,2ms", "--strategy", strategy, "--steps", "76"]
+        real = min((run(TRAIN, REAL + ["--transport", "threads"] + net, folder) for _ in range(args.rounds)), key=lambda r: r["step_ms"])
+        simulated = run(SIMULATE, ["--profile", profile] + net, folder)
+        rows.append((strategy, real["step_ms"], simulated["step_ms"], 100 * (simulated["step_ms"] / real["step_ms"] - 1)))
+        print("a GPT really computed, 2 workers  %-28s real %8.1f ms  simulated %8.1f ms  %+5.1f %%" % rows[-1], flush=True)
+    return rows
+
+
+def summary(rows):
+    errors = sorted(abs(r[5]) for r in rows)
+    pairs, wrong = orders(rows)
+    text = "%d cells: mean error of the step time %.1f %%, median %.1f %%, worst %.1f %%; order right in %d of %d pairs" % (
+        len(rows), sum(errors) / len(errors), errors[len(errors) // 2], errors[-1], pairs - len(wrong), pairs)
+    return text + "".join("; wrong: " + w for w in wrong)
+
+
+def markdown(rows, computed, path):
+    with open(path + ".tmp", "w") as f:
+        f.write("| cell | strategy | real ms | simulated ms | error | hidden %, real / simulated |\n|---|---|---|---|---|---|\n")
+        for name, what, _, real, simulated, error, own, hidden in rows:
+            f.write("| %s | %s | %.1f | %.1f | %+.1f %% | %.1f / %.1f |\n" % (name, what, real, simulated, error, own, hidden))
+        f.write("\n%s.\n" % summary(rows))
+        if computed:
+            f.write("\n| really computed, 2 workers | real ms | simulated ms | error |\n|---|---|---|---|\n")
+            for row in computed:
+                f.write("| %s | %.1f | %.1f | %+.1f %% |\n" % row)
+    os.rename(path + ".tmp", path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one cell of each group")
+    parser.add_argument("--only", help="cells with this word in their group or strategy")
+    parser.add_argument("--pages", metavar="FOLDER", help="a page for each cell")
+    parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/simulate.md")
+    parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
+    args = parser.parse_args()
+    cells = [c for c in CELLS if not args.only or args.only in c[0] + " " + c[1]]
+    if args.quick:
+        cells = [c for i, c in enumerate(cells) if i == 0 or cells[i - 1][0] != c[0]]
+    if not os.path.isdir(os.path.join(DATA, "profiles")):
+        print("simulate.py: no profiles in %s: set DDP_DATA" % DATA, file=sys.stderr)
+        return 77
+    if not cells:
+        print("simulate.py: no cell has '%s' in its name" % args.only, file=sys.stderr)
+        return 2
+    if args.pages:
+        os.makedirs(args.pages, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("map.json", json.dumps(TOPOLOGY)), ("kill.txt", KILL), ("stall.txt", STALL)):
+            with open(os.path.join(folder, name), "w") as f:
+                f.write(text)
+        rows = measure(cells, folder, args)
+        computed = [] if args.only or args.quick else computing(folder, args)
+    print(summary(rows))
+    if args.markdown:
+        markdown(rows, computed, args.markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
