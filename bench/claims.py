@@ -53,7 +53,7 @@ class Failed(Exception):
 
 def objects(text):
     """All JSON objects in lines of text, or in a JSON list."""
-    if text.lstrip().startswith("["):
+    if text.startswith("[\n"):
         return [Row(r) for r in json.loads(text)]
     return [Row(json.loads(line)) for line in text.splitlines() if line.startswith("{")]
 
@@ -118,7 +118,7 @@ def judge(figure, ours):
     if abs(ratio - 1) <= NEAR and math.isfinite(high - low):  # "at least", "at most" say an order: it holds or not
         return ratio, WITHIN
     n = figure.neutral
-    same_side = n is not None and (ours - n) * (nearest - n) > 0
+    same_side = n is not None and not low <= n <= high and (ours - n) * (nearest - n) > 0
     return ratio, DIRECTION if same_side else FAILS
 
 
@@ -174,15 +174,13 @@ def machine():
 # ---- the page ----
 
 def number(x):
-    if x == 0 or 1e-3 <= abs(x) < 1e6:
-        return ("%.0f" if abs(x) >= 1000 else "%.1f" if abs(x) >= 100 else "%.2f" if abs(x) >= 1 else "%.3g") % x
-    return "%.2g" % x
+    return "%.0f" % x if 100 <= abs(x) < 1e6 else "%.3g" % x
 
 
 def paper_number(figure):
     low, high = bounds(figure.paper)
-    text = number(low) if low == high else "at most " + number(high) if low == -math.inf else \
-        "at least " + number(low) if high == math.inf else "%s to %s" % (number(low), number(high))
+    text = "%g" % low if low == high else "at most %g" % high if low == -math.inf else \
+        "at least %g" % low if high == math.inf else "%g to %g" % (low, high)
     return (figure.said or text) + figure.unit
 
 
