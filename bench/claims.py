@@ -88,7 +88,12 @@ def figures(case, done):
     for name, command in case.runs.items():
         if command not in done:
             print("    " + command, file=sys.stderr, flush=True)
-            done[command] = execute(command)
+            try:
+                done[command] = execute(command)
+            except Failed as e:
+                done[command] = e
+        if isinstance(done[command], Failed):
+            raise done[command]
         names[name], names[name + "_rows"], names[name + "_text"] = done[command]
     ours = []
     for f in case.figures:

@@ -139,6 +139,8 @@ def deft(a):
                 options += ["--net2", slow]
             if "all" in more:
                 options += ["--update-frequency", "1"]
+            if "half" in more:
+                options += ["--update-frequency", "0.5"]
             skip, count = (14, 20) if strategy == "deft" else (6, 10)
             r = overlap.run(["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, *options, "--steps",
                              str(skip + count)], a.workers, False)
@@ -152,7 +154,7 @@ def deft(a):
 
 def deft_options(p):
     p.add_argument("model", choices=("vgg19", *TOTALS))
-    p.add_argument("--strategies", default="wfbp,bytescheduler,usbyte,deft", help="deft+one: one link, +all: an update in every step, wfbp+two: two links")
+    p.add_argument("--strategies", default="wfbp,bytescheduler,usbyte,deft", help="deft+one: one link, +all: an update in every step, +half: in every second, wfbp+two: two links")
     p.add_argument("--workers", type=int, default=4)
     p.add_argument("--faster", type=float, default=1, help="the paper's link times this")
     p.add_argument("--ring", action="store_true", help="that link is of 16 workers, whose bytes are more than those of fewer")
@@ -184,7 +186,7 @@ def osp(a):
             if "@" in defer:
                 defer, servers = defer.split("@")
             r = overlap.run(["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, "--strategy", strategy, "--servers",
-                             servers, *(["--defer", defer] if defer else []), *(["--sleep", a.sleep] if a.sleep else []), *more,
+                             servers, *(["--defer", defer] if defer else []), *more,
                              "--steps", str(a.steps)], a.workers, False)
             key = re.sub(r"\W", "_", name)
             last = r["steps_ms"][-(a.steps - 4):]
@@ -202,7 +204,6 @@ def osp_options(p):
     p.add_argument("--servers", default="1")
     p.add_argument("--ratio", type=float, default=0.8, help="T_c / X")
     p.add_argument("--compute", type=float, help="T_c in seconds [the profile's]")
-    p.add_argument("--sleep", help="seconds that each worker sleeps on top")
     p.add_argument("--script", help="lines of a --net-script, / between them, RATE for the link's own")
     p.add_argument("--steps", type=int, default=14)
 
@@ -239,7 +240,8 @@ def dtfm(a):
     assumption; a quarter of the paper's 64 devices compute a quarter of its batch. Then all times and all bytes are divided,
     so that a step of the best placement takes about --step seconds. `ours` is the best placement found in a second,
     `random` the first shuffle (no scheduler: Megatron's pipelines over devices as they come), `data` a replica on every
-    device, every gradient averaged by all: two of the three transfers of ZeRO-S3."""
+    device, averaged during backward, of half as many bytes again: ZeRO-S3 sends all parameters three times where an
+    all-reduce sends them twice."""
     stages = pipelines = 4
     net = placement.network(a.case, "", True)
     layer_params = 12 * 2048 ** 2
@@ -276,8 +278,8 @@ def dtfm(a):
                     json.dump(small, f)
                 # a replica computes a 16th of the batch through all layers: as long as a stage's share
                 whole = write_profile(os.path.join(folder, "w.csv"), [
-                    ("h%d" % i, int(layer_params / 2 / shrink), *(compute / a.layers / divide * k for k in (1 / 3, 2 / 3)), 0) for i in range(a.layers)])
-                options[1] = whole
+                    ("h%d" % i, int(1.5 * layer_params / 2 / shrink), *(compute / a.layers / divide * k for k in (1 / 3, 2 / 3)), 0) for i in range(a.layers)])
+                options[1], options[7] = whole, "wfbp"
             else:
                 got, file = placement.plan(folder, small, {"ours": "anneal", "random": "shuffle"}.get(way, way))
                 options += ["--stages", str(stages), "--placement", file, "--pipeline", "gpipe", "--microbatches", str(micro),
