@@ -186,7 +186,7 @@ def paper_number(figure):
     low, high = bounds(figure.paper)
     text = "%g" % low if low == high else "at most %g" % high if low == -math.inf else \
         "at least %g" % low if high == math.inf else "%g to %g" % (low, high)
-    return (figure.said or text) + figure.unit
+    return figure.said or text + figure.unit
 
 
 def claim_rows(case, stored):
@@ -221,10 +221,19 @@ def page(stored):
     cases = claims_cases.CASES
     out = ["# Claims of the five papers, and what this library measures", ""]
     out += claims_cases.INTRO.strip().splitlines() + [""]
+    said = [verdict(c, stored) for c in cases]
+    held, real = said.count(WITHIN) + said.count(RANGE), sum(c.kind == "real" and v != NOT_RUN for c, v in zip(cases, said))
+    out += ["**%d of %d claims hold here, %d have the direction only, %d fail**; %d (%.0f %%) are judged by real runs." % (
+        held, len(cases), said.count(DIRECTION), said.count(FAILS), real, 100 * real / len(cases)), ""]
     out += count_table(cases, stored)
-    failing = [c for c in cases if verdict(c, stored) == FAILS]
+    failing = [c for c, v in zip(cases, said) if v == FAILS]
     if failing:
-        out += ["", "What fails: " + "; ".join("%s (%s)" % (c.id, c.spec) for c in failing) + "."]
+        out += ["", "What fails, with the figure that does:", ""]
+    for c in failing:
+        f, x = next((f, x) for f, x in zip(c.figures, stored[c.id]["ours"]) if judge(f, x)[1] == FAILS)
+        out += ["- %s, %s, %s: %s%s%s here, %s in the paper" % (PAPERS[c.paper], c.place, c.claim, f.label + " " if f.label else "", number(x),
+        f.unit,
+                                                             paper_number(f))]
     dates = sorted(k["date"] for k in stored.values())
     machines = sorted({k["machine"] for k in stored.values()})
     if dates:

@@ -151,7 +151,8 @@ def deft(a):
 
 def deft_options(p):
     p.add_argument("model", choices=("vgg19", *TOTALS))
-    p.add_argument("--strategies", default="wfbp,bytescheduler,usbyte,deft", help="deft+one: one link, +all: an update in every step, +half: in every second, wfbp+two: two links")
+    p.add_argument("--strategies", default="wfbp,bytescheduler,usbyte,deft", help="deft+one: one link, +all: an update in every step, +half: in "
+    "every second, wfbp+two: two links")
     p.add_argument("--workers", type=int, default=4)
     p.add_argument("--faster", type=float, default=1, help="the paper's link times this")
     p.add_argument("--ring", action="store_true", help="that link is of 16 workers, whose bytes are more than those of fewer")
@@ -275,7 +276,8 @@ def dtfm(a):
                     json.dump(small, f)
                 # a replica computes a 16th of the batch through all layers: as long as a stage's share
                 whole = write_profile(os.path.join(folder, "w.csv"), [
-                    ("h%d" % i, int(1.5 * layer_params / 2 / shrink), *(compute / a.layers / divide * k for k in (1 / 3, 2 / 3)), 0) for i in range(a.layers)])
+                    ("h%d" % i, int(1.5 * layer_params / 2 / shrink), *(compute / a.layers / divide * k for k in (1 / 3, 2 / 3)),
+                    0) for i in range(a.layers)])
                 options[1], options[7] = whole, "wfbp"
             else:
                 got, file = placement.plan(folder, small, {"ours": "anneal", "random": "shuffle"}.get(way, way))

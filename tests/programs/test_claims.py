@@ -77,7 +77,8 @@ def one_claim_is_run_and_the_page_has_its_figure(folder):
 def a_command_that_fails_is_a_sentence_and_the_others_go_on(folder):
     good = made("good", figures=[figure("a.x", 2)], runs={"a": "echo '{\"x\": 2.1}'"})
     bad = {"says why": made(figures=[figure("a.x", 2)], runs={"a": "echo first >&2; echo no network >&2; exit 3"}),
-           "'y'": made(figures=[figure("a.y", 2)], runs={"a": "echo '{\"x\": 1}'"}), "nan": made(figures=[figure("a.x", 2)], runs={"a": "echo '{\"x\": NaN}'"})}
+           "'y'": made(figures=[figure("a.y", 2)], runs={"a": "echo '{\"x\": 1}'"}), "nan": made(figures=[figure("a.x", 2)],
+           runs={"a": "echo '{\"x\": NaN}'"})}
     expect(claims.figures(good, {}) == [2.1])
     for word, c in bad.items():
         try:
@@ -93,7 +94,8 @@ def a_command_that_fails_is_a_sentence_and_the_others_go_on(folder):
 def verdicts_follow_the_rule(folder):
     table = [(figure("", 2.0), 2.1, "within 10 %"), (figure("", 2.0), 1.5, "direction only"), (figure("", 2.0), 0.9, "fails"),
              (figure("", 90, neutral=0), 50, "direction only"), (figure("", 90, neutral=None), 50, "fails"),
-             (figure("", (1.9, 2.15)), 2.0, "in range"), (figure("", (1.9, 2.15)), 2.3, "within 10 %"), (figure("", (1.9, 2.15)), 3.0, "direction only"),
+             (figure("", (1.9, 2.15)), 2.0, "in range"), (figure("", (1.9, 2.15)), 2.3, "within 10 %"), (figure("", (1.9, 2.15)), 3.0,
+             "direction only"),
              (figure("", (1.0, None)), 1.3, "in range"), (figure("", (1.0, None)), 0.99, "fails"), (figure("", (100, None)), 40, "direction only"),
              (figure("", (None, 10)), 3, "in range"), (figure("", (None, 10), neutral=None), 10.5, "fails")]
     for f, ours, wanted in table:
