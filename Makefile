@@ -3,6 +3,7 @@
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
+# make claims        every claim of the five papers beside ours, into docs/claims.md;  ONLY=deft-fig10-vgg19,..: those
 # make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
 # make check-abi     what a program linked with the last version of the library would miss in this one
 # make house         lines, files, functions, upward calls and circles of src/ by room
@@ -38,7 +39,7 @@ BENCHES  := $(call built_of,$(wildcard bench/bench_*.c))
 SOURCES  := $(shell find src -name '*.[ch]')
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-header deps-test quickstart bench gallery header check-header check-abi check-separate check-compile house clean
+.PHONY: all deps deps-header deps-test quickstart bench claims gallery header check-header check-abi check-separate check-compile house clean
 
 all: $(EXAMPLES) build/vectors $(BENCHES)
 
@@ -101,6 +102,11 @@ quickstart: build/quickstart
 bench: deps-test all
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
 	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py bench/python_ddp.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
+
+# docs/claims.md of bench/claims_cases.py; forty minutes on a quiet machine. Cases build the tests that they run.
+CLAIMS = $(addprefix build/,plan train_gpt train_image quickstart broker compnode bench_topk) $(filter build/simulate,$(EXAMPLES))
+claims: deps-test $(CLAIMS)
+	@bench/claims.py $(if $(ONLY),--only $(ONLY))
 
 # docs/gallery.md and its pictures; builds what it runs
 gallery: deps-header

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""[calm] bench/claims.py: all 92 claims are there and told apart, unknown ids, one case run again, failing commands, the rule of
+verdicts, figures of cases that have been changed, and docs/claims.md is what is stored.
+
+    tests/programs/test_claims.py [WORD ..]     build/plan is built
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(ROOT, "tests"), os.path.join(ROOT, "bench")]
+from cases import case, expect, run_cases  # noqa: E402
+import claims  # noqa: E402
+import claims_cases  # noqa: E402
+from claims_cases import claim, figure  # noqa: E402
+
+NUMBERS = {letter + str(n) for letter, last in (("D", 22), ("F", 22), ("O", 14), ("T", 16), ("U", 18)) for n in range(1, last + 1)}
+
+
+def program(folder, *options):
+    env = dict(os.environ, CLAIMS_RESULTS=os.path.join(folder, "results.json"), CLAIMS_PAGE=os.path.join(folder, "claims.md"))
+    return subprocess.run([sys.executable, os.path.join(ROOT, "bench", "claims.py"), *options], capture_output=True, text=True, env=env)
+
+
+def page(folder):
+    with open(os.path.join(folder, "claims.md")) as f:
+        return f.read()
+
+
+def made(what="a claim", **more):
+    """A case of its own, which the file does not keep."""
+    claim("D1", "dreamddp-made", "here", what, more.pop("kind", "arithmetic"), **more)
+    return claims_cases.CASES.pop()
+
+
+@case
+def every_claim_of_the_list_is_there_once(folder):
+    numbers = [c.spec.rstrip("+") for c in claims_cases.CASES]
+    expect(set(numbers) == NUMBERS, "missing %s, unknown %s" % (NUMBERS - set(numbers), set(numbers) - NUMBERS))
+    specs, ids = [c.spec for c in claims_cases.CASES], [c.id for c in claims_cases.CASES]
+    expect(len(set(ids)) == len(ids) and len(set(specs)) == len(specs), "told twice: %s" % [x for x in ids + specs if (ids + specs).count(x) > 1])
+    for c in claims_cases.CASES:
+        expect(c.paper in claims.PAPERS and c.kind in claims_cases.KINDS, c.id)
+        expect(re.fullmatch(r"[a-z0-9-]+", c.id), c.id)
+        expect(c.why if c.kind == "not here" else c.runs and c.figures, "%s has nothing to run" % c.id)
+        expect(c.kind != "simulator" or c.why, c.id)
+        expect("|" not in c.claim + c.note + c.over + "".join(f.label for f in c.figures), "%s would break its table" % c.id)
+    expect(all("/work" not in command for c in claims_cases.CASES for command in c.runs.values()), "a path of one machine")
+
+
+@case
+def an_unknown_id_is_one_sentence_with_the_nearest(folder):
+    r = program(folder, "--only", "deft-fig10-vgg18")
+    expect(r.returncode == 1 and r.stdout == "" and r.stderr.count("\n") == 1, r)
+    expect("no claim 'deft-fig10-vgg18'" in r.stderr and "deft-fig10-vgg19" in r.stderr, r.stderr)
+
+
+@case
+def one_claim_is_run_and_the_page_has_its_figure(folder):
+    r = program(folder, "--only", "deft-table5")
+    expect(r.returncode == 0, r.stderr)
+    with open(os.path.join(folder, "results.json")) as f:
+        stored = json.load(f)
+    expect(list(stored) == ["deft-table5"] and abs(stored["deft-table5"]["ours"][0] - 0.988) < 1e-3, stored)
+    text = page(folder)
+    expect(re.search(r"F16<br>deft-table5\|.*ratio\|0.993\|0.988\|[01]\.\d\d\|model\|within 10 %\|", text), "no figure of deft-table5")
+    expect("|DeFT|22|0|0" not in text and "F4<br>deft-fig10-vgg19" in text and "not run yet" in text, "the others")
+    again = program(folder, "--only", "deft-feedback")
+    with open(os.path.join(folder, "results.json")) as f:
+        expect(again.returncode == 0 and list(json.load(f)) == ["deft-table5", "deft-feedback"], "the second did not join the first")
+
+
+@case
+def a_command_that_fails_is_a_sentence_and_the_others_go_on(folder):
+    good = made("good", figures=[figure("a.x", 2)], runs={"a": "echo '{\"x\": 2.1}'"})
+    bad = {"says why": made(figures=[figure("a.x", 2)], runs={"a": "echo first >&2; echo no network >&2; exit 3"}),
+           "'y'": made(figures=[figure("a.y", 2)], runs={"a": "echo '{\"x\": 1}'"}), "nan": made(figures=[figure("a.x", 2)],
+           runs={"a": "echo '{\"x\": NaN}'"})}
+    expect(claims.figures(good, {}) == [2.1])
+    for word, c in bad.items():
+        try:
+            claims.figures(c, {})
+        except claims.Failed as e:
+            word = "ended with 3: no network" if word == "says why" else word
+            expect(word in str(e) and "\n" not in str(e), e)
+        else:
+            expect(False, "%s gave a figure" % word)
+
+
+@case
+def verdicts_follow_the_rule(folder):
+    table = [(figure("", 2.0), 2.1, "within 10 %"), (figure("", 2.0), 1.5, "direction only"), (figure("", 2.0), 0.9, "fails"),
+             (figure("", 90, neutral=0), 50, "direction only"), (figure("", 90, neutral=None), 50, "fails"),
+             (figure("", (1.9, 2.15)), 2.0, "in range"), (figure("", (1.9, 2.15)), 2.3, "within 10 %"), (figure("", (1.9, 2.15)), 3.0,
+             "direction only"),
+             (figure("", (1.0, None)), 1.3, "in range"), (figure("", (1.0, None)), 0.99, "fails"), (figure("", (100, None)), 40, "direction only"),
+             (figure("", (None, 10)), 3, "in range"), (figure("", (None, 10), neutral=None), 10.5, "fails")]
+    for f, ours, wanted in table:
+        expect(claims.judge(f, ours)[1] == wanted, "%s of %s: %s" % (ours, f.paper, claims.judge(f, ours)))
+    c = made(figures=[figure("a.x", 2.0), figure("a.y", (1.0, None))], runs={"a": "true"})
+    stored = {c.id: {"case": claims.fingerprint(c), "ours": [2.0, 0.5]}}
+    expect(claims.verdict(c, stored) == "fails", "the worst figure counts")
+    stored[c.id]["case"] = "of another case"
+    expect(claims.verdict(c, stored) == "not run yet", "a case that was changed keeps its old figures")
+    expect(claims.verdict(made(kind="not here", why="no GPU"), {}) == "cannot be tested here")
+
+
+@case
+def the_page_is_what_is_stored(folder):
+    r = subprocess.run([sys.executable, os.path.join(ROOT, "bench", "claims.py"), "--check"], capture_output=True, text=True)
+    expect(r.returncode == 0, r.stdout + r.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(run_cases())
