@@ -23109,6 +23109,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 
 void ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out)
 {
+    if (e->cfg.min_world > 0) ddp__catch_up(e);
     pthread_mutex_lock(&e->lock);
     *out = e->epoch;
     pthread_mutex_unlock(&e->lock);
@@ -23626,7 +23627,7 @@ static void ddp__dimension(ddp__engine *e)
         e->control_room = 64 + 4 * e->world * (int)slots;
     }
     e->slots = e->credits + e->extra;
-    if (e->wire->carrier) e->slots = 0;
+    if (e->wire->carrier) e->slots = 0, e->control_room = 1;
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
@@ -41537,7 +41538,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
     for (int k = 0; k < s->count; k++)
-        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
+        if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS && !ddp__time()) /* a simulated one can die */
             return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
                              "workers are one process: use tcp", s->list[k].a, s->list[k].at);
     return DDP_OK;
@@ -46370,6 +46371,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
                      "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
 
+enum { DDP__MANY = 256 };
+
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
@@ -46378,6 +46381,10 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     ddp_status s;
 
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
+    if (d->host.paper && d->world > DDP__MANY) { /* one program made them all, and each would hold a word of each */
+        DDP_FREE(all);
+        return DDP_OK;
+    }
     own = all + d->rank;
     site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
@@ -49927,7 +49934,7 @@ int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
 
 /* ---- what a step takes, by the link that ddp_config.net describes and the computing so far ---- */
 
-/* In steps 4, 8, 16 and so on: computing is a mean then. */
+/* In steps 4, 8, 16 and so on: computing is a mean then. Of very many workers the first alone asks. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late)
 {
     ddp_stats *stats = ddp_stats_of(d);
@@ -49937,6 +49944,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const un
 
     s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
     if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
+    if (s->workers > 64 && ddp_rank(d) > 0) return 0;
     memset(&x, 0, sizeof x);
     x.rule = s->rule;
     x.ahead = s->ahead;
@@ -54956,10 +54964,13 @@ struct ddp__world {
     int         events_due, event_room;
     uint64_t    orders;
     ddp__port **port[2];          /* [seats] of each link; NULL: not open, or closed */
-    struct ddp__carried *carried; /* collectives under way */
+    struct ddp__carried *carried, *voids; /* collectives under way; those that are not any more */
+    uint64_t    live;             /* as in ddp__epoch_info */
+    int         min_world;
     const unsigned char *paper;
     size_t      paper_bytes;
     double      scale;
+    int         alike;            /* all ways take the same time, always */
     int64_t     events;
     ddp_error   error;            /* what ended it */
     /* Files above these: what may begin at a port; every engine has this error; nobody can go on. */
@@ -54982,6 +54993,7 @@ DDP_LIB void ddp__world_begin(ddp__world *w);
 /* ---- port.c ---- */
 DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void ddp__port_rules(ddp__world *w); /* sets look, fails and stuck */
+DDP_LIB int  ddp__port_is_dead(const ddp__world *w, int rank); /* the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);
 
 /* ==== sim/clock.c ==== [sim] */
@@ -55185,6 +55197,7 @@ typedef struct ddp__carried {
     int       *gone;      /* [phases x parts x here] of those of one cell, at its first member's place */
     double    *leave;     /* [phases x parts x here] */
     ddp__scrap *scrap;    /* of a root */
+    int        void_;     /* somebody was lost: it has begun anew, what was under way counts for nothing */
     int       *cell[2];   /* [here] of those who send to each other, the lowest place: inside, across; NULL: all do */
 } ddp__carried;
 
@@ -55207,13 +55220,15 @@ DDP_LIB void        ddp__mail_free(ddp__mail *m);
 /* ---- collective.c ---- */
 DDP_LIB void ddp__carried_join(ddp__port *p, ddp__op *op);
 DDP_LIB void ddp__carried_drop(ddp__carried *c);
+/* What was under way with a worker that is lost begins again without it, or is over where somebody has it already. */
+DDP_LIB void ddp__carried_again(ddp__world *w);
 
 /* ==== sim/uplink.c ==== [sim] */
 /* The uplink of a simulated worker: the parts of its messages leave one by one, most urgent first. */
 
 double ddp__scale_of(const ddp__world *w, const ddp_message *m)
 {
-    return m->layer == DDP__OWN_WORD || m->layer == DDP__BARRIER ? 1 : w->scale;
+    return m->layer == DDP__BARRIER || (m->bytes && m->layer < 0) ? 1 : w->scale;
 }
 
 double ddp__frames_of(const ddp__port *p, double values, size_t unit)
@@ -55259,8 +55274,8 @@ static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
     for (int i = 0; i < c->here; i++) to += i != job->member;
     each = job->bytes / (c->in_turn ? 1 : to);
     for (int i = 1; i <= (c->in_turn ? 1 : to); i++) {
-        const ddp__port *other = c->port[(job->member + i) % c->here];
-        leaves = fmax(leaves, ddp__link_send(&l->own, &l->path[other->base.rank], now, (size_t)llround(each)));
+        const int other = ddp__team_of(p->e, c->op[job->member]).member[(job->member + i) % c->here];
+        leaves = fmax(leaves, ddp__link_send(&l->own, &l->path[other], now, (size_t)llround(each)));
     }
     return leaves;
 }
@@ -55425,19 +55440,20 @@ void ddp__mail_match(ddp__port *p)
 static void ddp__mail_got(ddp__world *w, void *what, int i, int j)
 {
     ddp__mail *m = (ddp__mail *)what;
+    ddp__port *to = m->to;
 
     (void)i, (void)j;
     if (++m->got < m->parts) return;
-    if (m->to->dead) {
+    if (to->dead || !to->e) {
         ddp__mail_free(m);
         return;
     }
     m->next = NULL;
-    if (m->to->mail) m->to->last->next = m;
-    else m->to->mail = m;
-    m->to->last = m;
-    ddp__mail_match(m->to);
-    w->look(m->to);
+    if (to->mail) to->last->next = m;
+    else to->mail = m;
+    to->last = m;
+    ddp__mail_match(to);
+    w->look(to);
 }
 
 static void ddp__mail_arrives(ddp__world *w, void *what, int i, int j)
@@ -55446,9 +55462,8 @@ static void ddp__mail_arrives(ddp__world *w, void *what, int i, int j)
     ddp__engine *e = m->to->e;
     double done = w->now;
 
-    if (!e) return;
-    if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
-    ddp__atomic_add(&e->bytes_received, (int64_t)llround(m->bytes / m->parts));
+    if (e && e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(m->bytes / m->parts));
+    if (e) ddp__atomic_add(&e->bytes_received, (int64_t)llround(m->bytes / m->parts));
     ddp__world_at(w, done, ddp__mail_got, m, i, j);
 }
 
@@ -55552,7 +55567,7 @@ static void ddp__part_got(ddp__world *w, void *what, int member, int at)
     ddp__carried *c = (ddp__carried *)what;
     const int phase = at / c->parts, part = at % c->parts;
 
-    (void)w;
+    if (c->void_) return;
     ddp__op_moves(c->port[member]->e, c->op[member], w->now);
     if (phase + 1 == c->phases) {
         ddp__carried_less(c, member);
@@ -55569,6 +55584,7 @@ static void ddp__part_arrives(ddp__world *w, void *what, int member, int at)
     const double bytes = c->in[at / c->parts % 4];
     double done = w->now;
 
+    if (c->void_) return;
     if (e->links.path) done = ddp__link_receive(&e->links.own, w->now, (size_t)llround(bytes));
     ddp__atomic_add(&e->bytes_received, (int64_t)llround(bytes));
     if (done > w->now) ddp__world_at(w, done, ddp__part_got, c, member, at);
@@ -55582,24 +55598,38 @@ static int ddp__cell_of(const ddp__carried *c, int member, int phase)
     return cell ? cell[member] : 0;
 }
 
-/* When what left at the times of a cell's members reaches one of them. */
-static double ddp__part_reaches(ddp__carried *c, int member, int at, int from)
+/* When what left at the times of a cell's members (or of one, from) reaches a member. last: the two latest of these times,
+ * where ways are alike; NULL: they differ. */
+static double ddp__part_reaches(ddp__carried *c, int member, int at, int from, const double last[2])
 {
     ddp__links *l = &c->port[member]->e->links;
     const double *leave = c->leave + (size_t)at * (size_t)c->here;
+    const int stands = c->here < c->members && member == c->here - 1; /* for others that do what it does */
     double latest = 0;
 
     if (!l->path) return c->world->now;
-    for (int i = 0; i < c->here; i++) {
-        if (i == member && c->here < c->members && member == c->here - 1) { /* others that do what this one does */
-            latest = fmax(latest, leave[i] + l->path[0].delay_s);
-            continue;
-        }
-        if (i == member || (from >= 0 && i != from) || ddp__cell_of(c, i, at / c->parts) != ddp__cell_of(c, member, at / c->parts))
-            continue;
-        latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
-    }
+    if (last) return (leave[member] == last[0] && !stands ? last[1] : last[0]) + l->path[member == 0].delay_s;
+    if (from >= 0) return ddp__path_receive(&l->path[c->port[from]->base.rank], leave[from]);
+    for (int i = 0; i < c->here; i++)
+        if (i != member && ddp__cell_of(c, i, at / c->parts) == ddp__cell_of(c, member, at / c->parts))
+            latest = fmax(latest, ddp__path_receive(&l->path[c->port[i]->base.rank], leave[i]));
     return latest;
+}
+
+/* A cell's members have all sent a part. */
+static void ddp__cell_sent(ddp__carried *c, int cell, int phase, int at)
+{
+    const double *leave = c->leave + (size_t)at * (size_t)c->here;
+    double last[2] = {0, 0};
+
+    for (int i = 0; i < c->here; i++) {
+        if (ddp__cell_of(c, i, phase) != cell) continue;
+        last[1] = fmax(last[1], fmin(last[0], leave[i]));
+        last[0] = fmax(last[0], leave[i]);
+    }
+    for (int i = 0; i < c->here; i++)
+        if (ddp__cell_of(c, i, phase) == cell)
+            ddp__world_at(c->world, ddp__part_reaches(c, i, at, -1, c->world->alike ? last : NULL), ddp__part_arrives, c, i, at);
 }
 
 static int ddp__cell_size(const ddp__carried *c, int cell, int phase)
@@ -55617,20 +55647,21 @@ static void ddp__carried_left(ddp__world *w, const ddp__job *job)
     ddp__carried *c = job->carried;
     const int member = job->member, phase = job->phase, part = job->part;
     const int at = phase * c->parts + part, cell = ddp__cell_of(c, member, phase);
-    int *gone = &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
+    int *gone = c->in_turn || c->void_ ? NULL : &c->gone[(size_t)at * (size_t)c->here + (size_t)cell];
 
-    c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
+    if (c->void_) return;
+    if (!c->in_turn) c->leave[(size_t)at * (size_t)c->here + (size_t)member] = w->now;
     if (c->in_turn) {
         const int next = (member + 1) % c->here;
-        ddp__world_at(w, ddp__part_reaches(c, next, at, member), ddp__part_arrives, c, next, at);
+        ddp__links *l = &c->port[next]->e->links;
+        ddp__world_at(w, l->path ? ddp__path_receive(&l->path[c->port[member]->base.rank], w->now) : w->now, ddp__part_arrives, c,
+                      next, at);
     } else if (c->root >= 0) {
         *gone = 1;
         for (int i = 0; i < c->here; i++)
-            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member), ddp__part_arrives, c, i, at);
+            if (i != member && c->port[i]) ddp__world_at(w, ddp__part_reaches(c, i, at, member, NULL), ddp__part_arrives, c, i, at);
     } else if (++*gone == ddp__cell_size(c, cell, phase)) {
-        for (int i = 0; i < c->here; i++)
-            if (ddp__cell_of(c, i, phase) == cell)
-                ddp__world_at(w, ddp__part_reaches(c, i, at, -1), ddp__part_arrives, c, i, at);
+        ddp__cell_sent(c, cell, phase, at);
     }
     ddp__carried_less(c, member);
 }
@@ -55703,6 +55734,19 @@ static void ddp__carried_shape(ddp__carried *c, const ddp__port *p, const ddp__o
 
 /* ---- what the library sends itself, and whatever lies in memory ---- */
 
+/* The owner of a part of a sum has a rule for it. */
+static void ddp__carried_owner(const ddp__carried *c, int member, size_t at, size_t count, float *sum)
+{
+    const ddp__op *op = c->op[member];
+    size_t from, to;
+
+    if (!op->m.owner) return;
+    ddp__segment(c->port[member]->e, op, c->port[member]->base.rank, &from, &to);
+    if (from < at) from = at;
+    if (to > at + count) to = at + count;
+    if (from < to) op->m.owner->rule(op->m.owner->user, from, sum + (from - at), to - from);
+}
+
 /* Values from offset at on of all members that are not on paper: their sum is all's. */
 static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float *sum)
 {
@@ -55718,6 +55762,7 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
         for (size_t k = 0; i && k < count; k++) sum[k] += own[k];
     }
     for (size_t k = 0; scale != 1 && k < count; k++) sum[k] *= scale;
+    for (int i = 0; i < c->here; i++) ddp__carried_owner(c, i, at, count, sum);
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 
@@ -55758,7 +55803,7 @@ static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(p->e, op);
     const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
-    const size_t steps = (ring ? 2 * (size_t)team.members : 4) * DDP__CUTS, h = (size_t)here;
+    const size_t steps = ring ? 1 : 4 * DDP__CUTS, h = (size_t)here;
     ddp__carried *c = (ddp__carried *)ddp__calloc(1, sizeof *c + h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)) +
                                                   steps * h * (sizeof(double) + sizeof(int)));
     ddp_error err;
@@ -55836,7 +55881,7 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
         if (i != c->root && c->op[i] && (place == c->root || place == i)) ddp__scraps_paste(c->scrap, c->op[i]);
     for (int at = 0; c->root >= 0 && place != c->root && at < c->parts; at++) /* what was on its way before it came */
         if (c->gone[(size_t)at * (size_t)c->here])
-            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root), ddp__part_arrives, c, place, at);
+            ddp__world_at(c->world, ddp__part_reaches(c, place, at, c->root, NULL), ddp__part_arrives, c, place, at);
     if (c->joined == c->here) {
         ddp__carried_move(c);
         for (int i = 0; i < c->here; i++) {
@@ -55848,6 +55893,37 @@ void ddp__carried_join(ddp__port *p, ddp__op *op)
             ddp__port_send(c->port[i]);
         }
     } else ddp__port_send(p);
+}
+
+void ddp__carried_again(ddp__world *w)
+{
+    ddp__carried *c = w->carried;
+
+    w->carried = NULL;
+    while (c) {
+        ddp__carried *next = c->next;
+        c->void_ = 1;
+        c->next = w->voids;
+        w->voids = c;
+        for (int i = 0; i < c->here; i++) {
+            ddp__port *p = c->port[i];
+            int kept = 0;
+            for (int k = 0; p && k < p->jobs; k++)
+                if (p->job[k].carried != c) p->job[kept++] = p->job[k];
+            if (p && kept < p->jobs) { /* a heap again */
+                const int jobs = kept;
+                p->jobs = 0;
+                for (int k = 0; k < jobs; k++) {
+                    const ddp__job job = p->job[k];
+                    ddp__job_add(p, &job);
+                }
+            }
+        }
+        for (int i = 0; i < c->here; i++)
+            if (c->op[i] && !c->port[i]->dead && c->over) ddp__op_over(c->port[i], c->op[i]);
+            else if (c->op[i] && !c->port[i]->dead) ddp__carried_join(c->port[i], c->op[i]);
+        c = next;
+    }
 }
 
 /* ==== sim/port.c ==== [sim] */
@@ -55919,6 +55995,57 @@ static void ddp__port_look(ddp__port *p)
     }
 }
 
+/* ---- a worker that is lost ---- */
+
+/* The others know it, and have agreed on who is left. */
+static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
+{
+    ddp_error err;
+
+    (void)what;
+    w->live &= ~((uint64_t)1 << rank);
+    for (int link = 0; link < 2; link++)
+        for (int r = 0; r < w->seats; r++) {
+            ddp__port *p = w->port[link][r];
+            if (!p || !p->e || p->dead) continue;
+            p->e->epoch.ballot++;
+            p->e->epoch.changes++;
+            p->e->epoch.live = w->live;
+            p->e->epoch.workers = workers;
+            p->e->epoch.recovery_s = w->now;
+            ddp__members_set(p->e, w->live);
+        }
+    if (workers < w->min_world) {
+        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost, %d of %d workers are left, min_world is %d", rank, workers, w->size,
+                        w->min_world);
+        w->fails(w, &err);
+        return;
+    }
+    ddp__carried_again(w);
+    for (int link = 0; link < 2; link++)
+        for (int r = 0; r < w->seats; r++)
+            if (w->port[link][r] && w->port[link][r]->e) w->look(w->port[link][r]), ddp__port_send(w->port[link][r]);
+}
+
+/* As the script says. Who is left has heard of it a delay later, and of each other's knowing it two more. */
+static void ddp__port_dies(ddp__world *w, void *what, int rank, int j)
+{
+    ddp__port *p = (ddp__port *)what;
+    int left = 0;
+    ddp_error err;
+
+    (void)j;
+    if (!p->e || p->dead || p->seat->state == DDP__PLAYER_OVER) return;
+    for (int link = 0; link < 2; link++)
+        if (w->port[link][rank]) w->port[link][rank]->dead = 1;
+    p->seat->state = DDP__PLAYER_DEAD;
+    for (int r = 0; r < w->seats; r++) left += w->port[0][r] && !w->port[0][r]->dead;
+    if (w->min_world == 0) {
+        (void)ddp__fail(&err, DDP_PEER_LOST, "rank %d was lost at %g s, as the script says: min_world lets the others go on", rank, w->now);
+        w->fails(w, &err);
+    } else ddp__world_at(w, w->now + 3 * p->e->links.farthest, ddp__world_shrinks, NULL, rank, left);
+}
+
 /* ---- the carrier ---- */
 
 static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
@@ -55926,7 +56053,7 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port *p = (ddp__port *)what;
 
     (void)w, (void)i, (void)j;
-    if (!p->e) return;
+    if (!p->e || p->dead) return;
     p->seen++;
     ddp__port_look(p);
 }
@@ -55965,18 +56092,25 @@ static void ddp__port_failed(ddp__wire *wire)
     ddp__port *p = ddp__port_of(wire);
 
     pthread_mutex_lock(&p->world->lock);
-    p->world->fails(p->world, &p->e->error);
+    if (!p->dead) p->world->fails(p->world, &p->e->error);
     pthread_mutex_unlock(&p->world->lock);
 }
 
-static void ddp__port_opened(ddp__wire *wire, ddp__engine *e) { ddp__port_of(wire)->e = e; }
+static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
+{
+    ddp__port *p = ddp__port_of(wire);
+
+    p->e = e;
+    for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
+        if (e->links.act[i].peer < 0) ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
+}
 
 static void ddp__port_close(ddp__wire *wire)
 {
     ddp__port *p = ddp__port_of(wire);
 
     pthread_mutex_lock(&p->world->lock);
-    while (p->unsent && !p->e->error.code) ddp__seat_wait(p->seat, p);
+    while (p->unsent && !p->e->error.code && !p->dead) ddp__seat_wait(p->seat, p);
     p->e = NULL;
     pthread_mutex_unlock(&p->world->lock);
 }
@@ -56036,11 +56170,23 @@ static void ddp__world_stuck(ddp__world *w)
         n += (size_t)snprintf(text + n, sizeof text - n, "%srank %d for %s", waiting > 1 ? ", " : "", r,
                               op ? ddp__op_text(p->e, op, one, sizeof one) : "a message that it did not post");
     }
+    for (int r = 0; r < w->seats && !waiting; r++) { /* the dead end last */
+        if (w->seat[r].state != DDP__PLAYER_DEAD) continue;
+        for (int link = 0; link < 2; link++)
+            if (w->port[link][r] && w->port[link][r]->e) {
+                (void)ddp__fail(&w->port[link][r]->e->error, DDP_PEER_LOST, "killed");
+                w->port[link][r]->e->quiet = 1;
+            }
+        w->seat[r].state = DDP__PLAYER_WAITS;
+        ddp__seat_ready(w, &w->seat[r]);
+    }
     if (!waiting) return;
     (void)ddp__fail(&err, DDP_USAGE, "nobody can go on: %d of %d workers wait for what nobody sends: %.300s%s", waiting, w->seats,
                     text, waiting > 3 ? " ..." : "");
     ddp__world_fails(w, &err);
 }
+
+int ddp__port_is_dead(const ddp__world *w, int rank) { return w->port[0][rank] && w->port[0][rank]->dead; }
 
 void ddp__port_rules(ddp__world *w)
 {
@@ -56052,6 +56198,12 @@ void ddp__port_rules(ddp__world *w)
 void ddp__carried_free(ddp__world *w)
 {
     while (w->carried) ddp__carried_drop(w->carried);
+    while (w->voids) {
+        w->carried = w->voids;
+        w->voids = w->voids->next;
+        w->carried->next = w->carried->before = NULL;
+        ddp__carried_drop(w->carried);
+    }
     for (int link = 0; link < 2; link++) {
         for (int r = 0; w->port[link] && r < w->seats; r++) {
             ddp__port *p = w->port[link][r];
@@ -56128,7 +56280,7 @@ static void *ddp__play_worker(void *arg)
         ddp_close(d);
     }
     pthread_mutex_lock(&w->lock);
-    if (s->error.code) w->fails(w, &s->error);
+    if (s->error.code && !ddp__port_is_dead(w, s->rank)) w->fails(w, &s->error);
     ddp__seat_end(s);
     pthread_mutex_unlock(&w->lock);
     (void)ddp__time_set(NULL);
@@ -56168,16 +56320,17 @@ static ddp_status ddp__simulated_check(const ddp_config *c, const ddp_strategy_o
         return ddp__fail(err, DDP_UNSUPPORTED, "%s is not simulated: leave it out", c->backend ? "a device" : "joining");
     if (c->servers < 0 && ops->traits & DDP_NEEDS_SERVERS)
         return ddp__fail(err, DDP_UNSUPPORTED, "servers beside workers are not simulated: set servers to a number of ranks that serve");
-    if (c->min_world > 0)
-        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d: a simulated worker is not lost: leave min_world 0", c->min_world);
+    if (c->min_world > 0 && (c->world > 64 || ops->traits & DDP_NEEDS_SERVERS))
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_world %d with %s is not simulated: leave min_world 0", c->min_world,
+                         c->world > 64 ? "more than 64 workers" : "servers");
     return DDP_OK;
 }
 
-/* All workers see the same. */
-static int ddp__simulated_alike(const ddp_config *c, const ddp_strategy_ops *ops)
+/* All links take the same time, always. */
+static int ddp__simulated_alike(const ddp_config *c)
 {
     ddp__netspec spec;
-    int alike = !c->net_script && c->site == 0 && !(ops->traits & DDP_NEEDS_SERVERS) && c->world > 1;
+    int alike = 1;
 
     for (int link = 0; alike && link < 2; link++) {
         const char *net = link ? c->net2 : c->net;
@@ -56186,12 +56339,15 @@ static int ddp__simulated_alike(const ddp_config *c, const ddp_strategy_ops *ops
     return alike;
 }
 
-static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, ddp_error *err)
+static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, const ddp_config *c, int alike, int folds, ddp_error *err)
 {
     memset(w, 0, sizeof *w);
     ddp__port_rules(w);
     w->size = c->world;
-    w->seats = how && how->fold && alike && c->world > 2 ? 2 : c->world;
+    w->alike = alike;
+    w->min_world = c->min_world;
+    w->live = c->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << c->world) - 1;
+    w->seats = how && how->fold && alike && folds && c->world > 2 ? 2 : c->world;
     w->scale = how && how->scale > 0 ? how->scale : 1;
     if (how) {
         w->paper = (const unsigned char *)how->paper;
@@ -56225,6 +56381,7 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     ddp_strategy_ops ops;
     ddp_config cfg;
     ddp__world w;
+    double start = 0;
     ddp_error local;
     ddp__play_of play = {&w, NULL, &cfg, fn, user};
     ddp_status s;
@@ -56233,11 +56390,15 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     memset(err, 0, sizeof *err);
     if (out) memset(out, 0, sizeof *out);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_simulate: configuration or function is NULL");
-    DDP__DO(ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err));
+    (void)ddp__time_set(&start); /* a worker may die there without this process */
+    s = ddp__config_resolve(given, ddp__built_in(), &cfg, &ops, err);
+    (void)ddp__time_set(NULL);
+    if (s != DDP_OK) return (int)s;
     cfg.transport = DDP_THREADS;
     cfg.no_env = 1;
     s = ddp__simulated_check(&cfg, &ops, err);
-    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg, &ops), err);
+    if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg), !cfg.net_script && cfg.site == 0 &&
+                                          !(ops.traits & DDP_NEEDS_SERVERS), err);
     else memset(&w, 0, sizeof w);
     if (s == DDP_OK) {
         play.hub = ddp__hub_making(cfg.world, ddp__port_attach, &w);

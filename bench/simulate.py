@@ -29,7 +29,7 @@ if not os.path.isdir(os.path.join(DATA, "profiles")):
 
 GPT = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--net", "34mbit,0.5ms", "--emulate-scale", "700", "--steps", "76"]
 FAR = ["--profile", "{data}/profiles/a6000_llama2-175m.csv", "--workers", "4", "--net", "24mbit,20ms", "--emulate-scale", "500", "--steps", "56"]
-EIGHT = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "8", "--net", "12mbit,1ms", "--emulate-scale", "400", "--steps", "76"]
+EIGHT = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "8", "--net", "6mbit,1ms", "--emulate-scale", "800", "--steps", "76"]
 TWO = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "2", "--net", "50mbit,2ms", "--emulate-scale", "700", "--steps", "76"]
 SERVED = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "3", "--servers", "1", "--net", "40mbit,1ms", "--emulate-scale", "400",
           "--steps", "76"]
