@@ -636,7 +636,7 @@ static int choose_tell(const choose_arguments *a, double rate, double delay)
     {"--speed", CLI_REAL, &(a).speed, "TFLOPS", "10^12 operations per second that a worker reaches"}, \
     {"--batch", CLI_COUNT, &(a).batch, "N", "samples per step of a model (default: a usual number)"}, \
     {"--workers", CLI_COUNT, &(a).workers, "N", "workers, at least 2"}, \
-    {"--text", CLI_FLAG, &(a).text, NULL, "print a table, the best first, in the place of JSON lines"}, \
+    {"--text", CLI_FLAG, &(a).text, "", "print a table, the best first, in the place of JSON lines"}, \
     {"--svg", CLI_TEXT, &(a).svg, "FILE", "draw utilisation against the rate of the link"}, \
     {"--json", CLI_TEXT, &(a).json, "FILE", "write the JSON lines to FILE as well"}
 

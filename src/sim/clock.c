@@ -79,7 +79,7 @@ static ddp__player *ddp__world_next(ddp__world *w)
     double *own = ddp__time_set(&w->now);
     ddp__player *s;
 
-    while (!w->first && w->events_due) {
+    while (!w->first && w->events_due && w->error.code == DDP_OK) {
         const ddp__event e = ddp__event_take(w);
         w->now = e.at;
         w->events++;
@@ -105,6 +105,7 @@ void ddp__seat_wait(ddp__player *s, ddp__port *at)
 {
     ddp__world *w = s->world;
 
+    if (w->error.code) return; /* nothing more will happen */
     s->state = DDP__PLAYER_WAITS;
     s->at = at;
     if (!at) ddp__world_at(w, s->now, ddp__seat_wakes, s, 0, 0);

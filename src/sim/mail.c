@@ -47,6 +47,9 @@ static int ddp__mail_fits(const ddp__op *op, const ddp__mail *m)
 
 void ddp__mail_free(ddp__mail *m)
 {
+    if (m->before) m->before->later = m->later;
+    else m->from->world->mails = m->later;
+    if (m->later) m->later->before = m->before;
     ddp__scraps_free(m->scrap);
     DDP_FREE(m);
 }
@@ -153,6 +156,9 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
         w->fails(w, &err);
         return;
     }
+    m->later = w->mails;
+    if (m->later) m->later->before = m;
+    w->mails = m;
     m->op = op;
     m->verb = op->m.verb;
     m->lane = ddp__paired_lane(op);

@@ -173,6 +173,8 @@ static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
     ddp__port *p = ddp__port_of(wire);
 
     p->e = e;
+    e->quiet = p->world->error.code != DDP_OK;
+    e->error = p->world->error;
     for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
         if (e->links.act[i].peer < 0) ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
 }
@@ -220,8 +222,8 @@ static void ddp__world_fails(ddp__world *w, const ddp_error *why)
             if (!p || !p->e) continue;
             if (p->e->error.code == DDP_OK) p->e->error = w->error;
             p->e->quiet = 1;
-            if (p->seat->at == p) ddp__seat_ready(w, p->seat);
         }
+    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]); /* those that wait */
 }
 
 static void ddp__world_stuck(ddp__world *w)
@@ -269,6 +271,8 @@ void ddp__port_rules(ddp__world *w)
 
 void ddp__carried_free(ddp__world *w)
 {
+    ddp__aways_free(w);
+    while (w->mails) ddp__mail_free(w->mails);
     while (w->carried) ddp__carried_drop(w->carried);
     while (w->voids) {
         w->carried = w->voids;
@@ -280,11 +284,6 @@ void ddp__carried_free(ddp__world *w)
         for (int r = 0; w->port[link] && r < w->seats; r++) {
             ddp__port *p = w->port[link][r];
             if (!p) continue;
-            while (p->mail) {
-                ddp__mail *m = p->mail;
-                p->mail = m->next;
-                ddp__mail_free(m);
-            }
             if (p->job) DDP_FREE(p->job);
             if (p->want) DDP_FREE(p->want);
             DDP_FREE(p);

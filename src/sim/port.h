@@ -16,11 +16,15 @@ typedef struct ddp__job {
     void (*left)(ddp__world *w, const struct ddp__job *job); /* it has left */
 } ddp__job;
 
+/* A part that is on its way out. */
+typedef struct ddp__away { struct ddp__away *next, *before; ddp__job job; } ddp__away;
+
 /* Values of a message that do not lie on paper, as they were when it left. */
 typedef struct ddp__scrap { struct ddp__scrap *next; size_t at, count; } ddp__scrap;
 
 /* A message between two. */
 typedef struct ddp__mail {
+    struct ddp__mail *later, *before; /* of all in the world */
     struct ddp__mail *next;   /* of those that are there, or behind which nobody has come */
     ddp__port *from, *to;
     ddp__op   *op;            /* the sender's until it has left */
@@ -75,6 +79,7 @@ DDP_LIB double ddp__scale_of(const ddp__world *w, const ddp_message *m); /* how 
 DDP_LIB double ddp__frames_of(const ddp__port *p, double values, size_t unit); /* that they travel in */
 DDP_LIB void   ddp__job_add(ddp__port *p, const ddp__job *job);
 DDP_LIB void   ddp__port_send(ddp__port *p); /* the next job, if the uplink is free */
+DDP_LIB void   ddp__aways_free(ddp__world *w);
 DDP_LIB void   ddp__op_over(ddp__port *p, ddp__op *op); /* it is done */
 
 /* ---- mail.c ---- */

@@ -55,12 +55,25 @@ static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
     return leaves;
 }
 
+static void ddp__away_end(ddp__world *w, ddp__away *f)
+{
+    if (f->before) f->before->next = f->next;
+    else w->aways = f->next;
+    if (f->next) f->next->before = f->before;
+    DDP_FREE(f);
+}
+
+void ddp__aways_free(ddp__world *w)
+{
+    while (w->aways) ddp__away_end(w, w->aways);
+}
+
 static void ddp__job_left(ddp__world *w, void *what, int i, int j)
 {
-    const ddp__job job = *(ddp__job *)what;
+    const ddp__job job = ((ddp__away *)what)->job;
 
     (void)i, (void)j;
-    DDP_FREE(what);
+    ddp__away_end(w, (ddp__away *)what);
     job.left(w, &job);
 }
 
@@ -70,13 +83,18 @@ void ddp__port_send(ddp__port *p)
 {
     ddp__world *w = p->world;
     double leaves, frees;
-    ddp__job *gone;
+    ddp__away *f;
+    const ddp__job *gone;
     ddp__op *op;
 
-    if (p->sends || !p->jobs || p->dead) return;
-    gone = (ddp__job *)ddp__calloc(1, sizeof *gone);
-    if (!gone) return;
-    *gone = ddp__job_take(p);
+    if (p->sends || !p->jobs || p->dead || !p->e || w->error.code) return;
+    f = (ddp__away *)ddp__calloc(1, sizeof *f);
+    if (!f) return;
+    f->job = ddp__job_take(p);
+    f->next = w->aways;
+    if (f->next) f->next->before = f;
+    w->aways = f;
+    gone = &f->job;
     op = gone->carried ? gone->carried->op[gone->member] : gone->mail->op;
     ddp__op_moves(p->e, op, w->now);
     leaves = ddp__job_leaves(p, gone);
@@ -85,7 +103,7 @@ void ddp__port_send(ddp__port *p)
     ddp__count_sent(p->e, op, (int)op->m.coding, (int64_t)llround(gone->payload));
     p->sends = 1;
     ddp__world_at(w, frees, ddp__uplink_free, p, 0, 0);
-    ddp__world_at(w, leaves, ddp__job_left, gone, 0, 0);
+    ddp__world_at(w, leaves, ddp__job_left, f, 0, 0);
 }
 
 static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)

@@ -42,6 +42,8 @@ struct ddp__world {
     int         events_due, event_room;
     uint64_t    orders;
     ddp__port **port[2];          /* [seats] of each link; NULL: not open, or closed */
+    struct ddp__away *aways;  /* parts that are on their way out */
+    struct ddp__mail *mails;      /* all that were not received */
     struct ddp__carried *carried, *voids; /* collectives under way; those that are not any more */
     uint64_t    live;             /* as in ddp__epoch_info */
     int         min_world;
