@@ -54964,6 +54964,8 @@ struct ddp__world {
     int         events_due, event_room;
     uint64_t    orders;
     ddp__port **port[2];          /* [seats] of each link; NULL: not open, or closed */
+    struct ddp__away *aways;  /* parts that are on their way out */
+    struct ddp__mail *mails;      /* all that were not received */
     struct ddp__carried *carried, *voids; /* collectives under way; those that are not any more */
     uint64_t    live;             /* as in ddp__epoch_info */
     int         min_world;
@@ -55077,7 +55079,7 @@ static ddp__player *ddp__world_next(ddp__world *w)
     double *own = ddp__time_set(&w->now);
     ddp__player *s;
 
-    while (!w->first && w->events_due) {
+    while (!w->first && w->events_due && w->error.code == DDP_OK) {
         const ddp__event e = ddp__event_take(w);
         w->now = e.at;
         w->events++;
@@ -55103,6 +55105,7 @@ void ddp__seat_wait(ddp__player *s, ddp__port *at)
 {
     ddp__world *w = s->world;
 
+    if (w->error.code) return; /* nothing more will happen */
     s->state = DDP__PLAYER_WAITS;
     s->at = at;
     if (!at) ddp__world_at(w, s->now, ddp__seat_wakes, s, 0, 0);
@@ -55147,11 +55150,15 @@ typedef struct ddp__job {
     void (*left)(ddp__world *w, const struct ddp__job *job); /* it has left */
 } ddp__job;
 
+/* A part that is on its way out. */
+typedef struct ddp__away { struct ddp__away *next, *before; ddp__job job; } ddp__away;
+
 /* Values of a message that do not lie on paper, as they were when it left. */
 typedef struct ddp__scrap { struct ddp__scrap *next; size_t at, count; } ddp__scrap;
 
 /* A message between two. */
 typedef struct ddp__mail {
+    struct ddp__mail *later, *before; /* of all in the world */
     struct ddp__mail *next;   /* of those that are there, or behind which nobody has come */
     ddp__port *from, *to;
     ddp__op   *op;            /* the sender's until it has left */
@@ -55206,6 +55213,7 @@ DDP_LIB double ddp__scale_of(const ddp__world *w, const ddp_message *m); /* how 
 DDP_LIB double ddp__frames_of(const ddp__port *p, double values, size_t unit); /* that they travel in */
 DDP_LIB void   ddp__job_add(ddp__port *p, const ddp__job *job);
 DDP_LIB void   ddp__port_send(ddp__port *p); /* the next job, if the uplink is free */
+DDP_LIB void   ddp__aways_free(ddp__world *w);
 DDP_LIB void   ddp__op_over(ddp__port *p, ddp__op *op); /* it is done */
 
 /* ---- mail.c ---- */
@@ -55280,12 +55288,25 @@ static double ddp__job_leaves(ddp__port *p, const ddp__job *job)
     return leaves;
 }
 
+static void ddp__away_end(ddp__world *w, ddp__away *f)
+{
+    if (f->before) f->before->next = f->next;
+    else w->aways = f->next;
+    if (f->next) f->next->before = f->before;
+    DDP_FREE(f);
+}
+
+void ddp__aways_free(ddp__world *w)
+{
+    while (w->aways) ddp__away_end(w, w->aways);
+}
+
 static void ddp__job_left(ddp__world *w, void *what, int i, int j)
 {
-    const ddp__job job = *(ddp__job *)what;
+    const ddp__job job = ((ddp__away *)what)->job;
 
     (void)i, (void)j;
-    DDP_FREE(what);
+    ddp__away_end(w, (ddp__away *)what);
     job.left(w, &job);
 }
 
@@ -55295,13 +55316,18 @@ void ddp__port_send(ddp__port *p)
 {
     ddp__world *w = p->world;
     double leaves, frees;
-    ddp__job *gone;
+    ddp__away *f;
+    const ddp__job *gone;
     ddp__op *op;
 
-    if (p->sends || !p->jobs || p->dead) return;
-    gone = (ddp__job *)ddp__calloc(1, sizeof *gone);
-    if (!gone) return;
-    *gone = ddp__job_take(p);
+    if (p->sends || !p->jobs || p->dead || !p->e || w->error.code) return;
+    f = (ddp__away *)ddp__calloc(1, sizeof *f);
+    if (!f) return;
+    f->job = ddp__job_take(p);
+    f->next = w->aways;
+    if (f->next) f->next->before = f;
+    w->aways = f;
+    gone = &f->job;
     op = gone->carried ? gone->carried->op[gone->member] : gone->mail->op;
     ddp__op_moves(p->e, op, w->now);
     leaves = ddp__job_leaves(p, gone);
@@ -55310,7 +55336,7 @@ void ddp__port_send(ddp__port *p)
     ddp__count_sent(p->e, op, (int)op->m.coding, (int64_t)llround(gone->payload));
     p->sends = 1;
     ddp__world_at(w, frees, ddp__uplink_free, p, 0, 0);
-    ddp__world_at(w, leaves, ddp__job_left, gone, 0, 0);
+    ddp__world_at(w, leaves, ddp__job_left, f, 0, 0);
 }
 
 static void ddp__uplink_free(ddp__world *w, void *what, int i, int j)
@@ -55396,6 +55422,9 @@ static int ddp__mail_fits(const ddp__op *op, const ddp__mail *m)
 
 void ddp__mail_free(ddp__mail *m)
 {
+    if (m->before) m->before->later = m->later;
+    else m->from->world->mails = m->later;
+    if (m->later) m->later->before = m->before;
     ddp__scraps_free(m->scrap);
     DDP_FREE(m);
 }
@@ -55502,6 +55531,9 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
         w->fails(w, &err);
         return;
     }
+    m->later = w->mails;
+    if (m->later) m->later->before = m;
+    w->mails = m;
     m->op = op;
     m->verb = op->m.verb;
     m->lane = ddp__paired_lane(op);
@@ -56101,6 +56133,8 @@ static void ddp__port_opened(ddp__wire *wire, ddp__engine *e)
     ddp__port *p = ddp__port_of(wire);
 
     p->e = e;
+    e->quiet = p->world->error.code != DDP_OK;
+    e->error = p->world->error;
     for (int i = 0; i < e->links.acts; i++) /* a connection that breaks is there again at once */
         if (e->links.act[i].peer < 0) ddp__world_at(p->world, e->links.act[i].at, ddp__port_dies, p, e->rank, 0);
 }
@@ -56148,8 +56182,8 @@ static void ddp__world_fails(ddp__world *w, const ddp_error *why)
             if (!p || !p->e) continue;
             if (p->e->error.code == DDP_OK) p->e->error = w->error;
             p->e->quiet = 1;
-            if (p->seat->at == p) ddp__seat_ready(w, p->seat);
         }
+    for (int r = 0; r < w->seats; r++) ddp__seat_ready(w, &w->seat[r]); /* those that wait */
 }
 
 static void ddp__world_stuck(ddp__world *w)
@@ -56197,6 +56231,8 @@ void ddp__port_rules(ddp__world *w)
 
 void ddp__carried_free(ddp__world *w)
 {
+    ddp__aways_free(w);
+    while (w->mails) ddp__mail_free(w->mails);
     while (w->carried) ddp__carried_drop(w->carried);
     while (w->voids) {
         w->carried = w->voids;
@@ -56208,11 +56244,6 @@ void ddp__carried_free(ddp__world *w)
         for (int r = 0; w->port[link] && r < w->seats; r++) {
             ddp__port *p = w->port[link][r];
             if (!p) continue;
-            while (p->mail) {
-                ddp__mail *m = p->mail;
-                p->mail = m->next;
-                ddp__mail_free(m);
-            }
             if (p->job) DDP_FREE(p->job);
             if (p->want) DDP_FREE(p->want);
             DDP_FREE(p);

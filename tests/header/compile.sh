@@ -36,14 +36,14 @@ while IFS='|' read -r cc std; do
         for part in PLANNERS MODELS REPORTS; do
             check "$cc: DDP_NO_$part" "$c -DDDP_NO_$part -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run"
         done
-        check "$cc: without all three a loop of one's own trains" \
+        check "$cc: without all four a loop of one's own trains" \
             "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS examples/own_loop.c $run threads | grep -c '^rank . ' | grep -qx 4"
         [ -z "$mpi" ] ||
             check "$cc: DDP_USE_MPI" "$c -DDDP_USE_MPI $h/impl.c $h/main.c -x none -o @/a $mpi -lm -lpthread && @/a"
         ;;
     *)
         check "$cc: late" "$c -D_GNU_SOURCE -fsyntax-only $h/late.c"
-        check "$cc: without all three" "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS -c $h/impl.c -o @/o"
+        check "$cc: without all four" "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_SIMULATOR -DDDP_NO_REPORTS -c $h/impl.c -o @/o"
         for f in static_main static_other stb_before stb_after stb_asked; do
             check "$cc: $f" "$c -fsyntax-only $h/$f.c"
         done
