@@ -13,6 +13,9 @@ echo '{"N": 4, "c_dp_bytes": 0, "c_pp_bytes": 0, "D_dp": 2, "D_pp": 2, "groups":
 echo '{"N": 4, "c_dp_bytes": 0, "c_pp_bytes": 0, "D_dp": 2, "D_pp": 2, "groups": ["a", "b"], "devices_per_group": [2, 2], "delay_ms": [[0, 0], [0, 0]],
  "bandwidth_gbps": [[3.2e-6, 1.6e-6], [1.6e-6, 3.2e-6]]}' >pairs.json
 
+echo '{"N": 4, "c_dp_bytes": 0, "c_pp_bytes": 0, "D_dp": 2, "D_pp": 2, "groups": ["a", "b", "c"], "devices_per_group": [1, 2, 1],
+ "delay_ms": [[0, 0, 0], [0, 0, 0], [0, 0, 0]], "bandwidth_gbps": [[3.2e-6, 1.6e-6, 1.6e-6], [1.6e-6, 3.2e-6, 1.6e-6], [1.6e-6, 1.6e-6, 3.2e-6]]}' >trio.json
+
 # takes SCHEME GRID STEP_S ARGS...: T P D; the rest of the line is in $line
 takes() {
     scheme=$1 grid=$2 step=$3
@@ -72,6 +75,9 @@ if ! command -v python3 >/dev/null; then echo "python3 is needed"; exit 77; fi
 
     # Eq. 2 for two replicas: 2 (0.5 + 2760 / 2 / 200)
     takes dtfm "1 2 2" 29.8 --network four.json --batch 4 $gpt
+    # rings: 2 (0.5 + 6.9); 1380 parameters of 4 + 12 / 2 bytes, two micro-batches and a layer's work
+    takes zero1_pipe "1 2 2" 31.3 --network four.json --batch 4 $gpt
+    shows '"memory_gb": 1.86e-05'
     takes dtfm "1 2 2" 43.6 --network four.json --batch 4 $gpt --gradient-bytes 4
     has '"scheme": "zero1", "grid": {"tensor": 1, "pipeline": 1, "data": 4}, "step_s": null' --network four.json --batch 2 $gpt
     has 'a batch of 2 is no multiple of 4 devices' --network four.json --batch 2 $gpt
@@ -83,6 +89,9 @@ if ! command -v python3 >/dev/null; then echo "python3 is needed"; exit 77; fi
     # two rings leave a machine; parts next to each other: 2 x 2 (1.5 + 3.5) s, then 2760 B at 100 B/s
     takes megatron_grid "2 1 2" 47.6 $pairs --machines
     takes megatron_grid "2 1 2" 33.8 $pairs
+    # one machine of two between two of one: both tensor rings leave it, reduces take 2 s: 2 (14 + 14), then 27.6
+    takes megatron_grid "2 1 2" 83.6 --network trio.json --batch 4 $gpt --all --machines
+    takes megatron_grid "2 1 2" 45.8 --network trio.json --batch 4 $gpt --all # 2 (2 (0.5 + 2) + 2 (1.5 + 4)) + 13.8
     # one ring through all four leaves each machine once
     takes zero1 "1 1 4" 49.4 $pairs --machines
     "$plan" baselines $pairs --degrees 2 >out && [ "$(grep -c megatron_grid out)" -eq 3 ] && ok || bad "--degrees: $(cat out)"
