@@ -15,6 +15,7 @@
 #include "pipeline.h"
 #include "choose.h"
 #include "speed.h"
+#include "baselines.h"
 
 typedef struct subcommand {
     const char *name, *about;
@@ -29,6 +30,7 @@ static const subcommand subcommands[] = {
     {"osp", "which layers a parameter server receives late (OSP)", plan_osp},
     {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
     {"fence", "which device runs which operators (FusionLLM)", plan_fence},
+    {"baselines", "a GPT's step as DT-FM places it, under Megatron, ZeRO, FSDP, GPipe", plan_baselines},
     {"pipeline", "how stages run their micro-batches: gpipe, 1f1b, zero-bubble", plan_pipeline},
     {"choose", "which strategy, for a model, a network and a number of workers", plan_choose},
     {"bandwidth", "how fast links must be, for a model and a number of workers", plan_bandwidth},
