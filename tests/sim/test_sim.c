@@ -335,6 +335,35 @@ static int sends(ddp_ctx *d, void *user)
     return ddp_rank(d) == 0 ? ddp_send(d, &x, 1, 1) : ddp_rank(d) == 1 ? ddp_recv(d, &x, 1, 0) : 0;
 }
 
+static void *posts(void *ctx)
+{
+    float x = 1;
+
+    (void)ddp_all_reduce((ddp_ctx *)ctx, &x, 1, 1);
+    return NULL;
+}
+
+static int on_a_thread(ddp_ctx *d, void *user)
+{
+    pthread_t t;
+
+    (void)user;
+    if (ddp_rank(d) == 1 && !pthread_create(&t, NULL, posts, d)) pthread_join(t, NULL);
+    return ddp_barrier(d);
+}
+
+/* A thread that is no worker would wait for ever. */
+static void threads_of_ones_own(void **state)
+{
+    run *x = (run *)calloc(1, sizeof *x);
+
+    (void)state;
+    configure(x, DDP_SSGD, 3, "20mbit,3ms");
+    assert_int_equal(ddp_simulate(&x->cfg, NULL, on_a_thread, x, NULL, &x->err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(x->err.msg, "rank 1 sends or waits on a thread of its own"));
+    free(x);
+}
+
 static void refusals(void **state)
 {
     run *x = (run *)calloc(1, sizeof *x);
@@ -362,6 +391,7 @@ int main(void)
         cmocka_unit_test(equal_for_a_seed),        cmocka_unit_test(the_slowest_sets_the_pace),
         cmocka_unit_test(a_lost_worker),           cmocka_unit_test(a_stall),
         cmocka_unit_test(nobody_can_go_on),        cmocka_unit_test(refusals),
+        cmocka_unit_test(threads_of_ones_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
