@@ -56044,7 +56044,7 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
             p->e->epoch.changes++;
             p->e->epoch.live = w->live;
             p->e->epoch.workers = workers;
-            p->e->epoch.recovery_s = w->now;
+            p->e->epoch.recovery_s = 3 * p->e->links.farthest;
             ddp__members_set(p->e, w->live);
         }
     if (workers < w->min_world) {
@@ -56090,13 +56090,25 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port_look(p);
 }
 
+/* 0, and the world has failed: this is no worker's own thread. */
+static int ddp__port_knows(ddp__port *p)
+{
+    ddp_error err;
+
+    if (ddp__time() == &p->seat->now) return 1;
+    (void)ddp__fail(&err, DDP_UNSUPPORTED, "rank %d sends or waits on a thread of its own, which has no part in virtual time: "
+                    "simulate a strategy that has no threads", p->base.rank);
+    p->world->fails(p->world, &err);
+    return 0;
+}
+
 static void ddp__port_posted(ddp__wire *wire)
 {
     ddp__port *p = ddp__port_of(wire);
 
     pthread_mutex_lock(&p->world->lock);
     p->e->taken = p->e->submitted;
-    ddp__world_at(p->world, ddp_now(), ddp__port_hears, p, 0, 0);
+    if (ddp__port_knows(p)) ddp__world_at(p->world, ddp_now(), ddp__port_hears, p, 0, 0);
     pthread_mutex_unlock(&p->world->lock);
 }
 
@@ -56105,7 +56117,7 @@ static void ddp__port_awaits(ddp__wire *wire)
     ddp__port *p = ddp__port_of(wire);
 
     pthread_mutex_lock(&p->world->lock);
-    ddp__seat_wait(p->seat, p);
+    if (ddp__port_knows(p)) ddp__seat_wait(p->seat, p);
     pthread_mutex_unlock(&p->world->lock);
 }
 

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -139,6 +140,25 @@ def computing(folder, args):
     return rows
 
 
+SCALE = (("dreamddp, two of all", ["--strategy", "dreamddp", "--steps", "100"], (100, 1000, 10000)), ("wfbp, two of all", ["--strategy", "wfbp", "--steps", "100"], (10000,)),
+         ("deft, two of all", ["--strategy", "deft", "--steps", "100"], (10000,)), ("sparseloco, two of all", ["--strategy", "sparseloco", "--steps", "100"], (10000,)),
+         ("dreamddp, each", ["--strategy", "dreamddp", "--each", "--steps", "20"], (64, 256, 1000)), ("asp, each, a server", ["--strategy", "asp", "--servers", "1", "--steps", "10"],
+                                                                                  (64, 256, 1000)))
+
+
+def scale():
+    """What the simulator itself takes."""
+    for name, options, sizes in SCALE:
+        for workers in sizes:
+            command = [SIMULATE, "--profile", os.path.join(DATA, "profiles", "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options
+            began = time.time()
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            _, status, use = os.wait4(process.pid, 0)
+            process.returncode = status
+            print("| %s | %d | %s | %.1f | %.0f |" % (name, workers, options[-1], time.time() - began, use.ru_maxrss / 1024) if status == 0 else "%s failed" % name, flush=True)
+    return 0
+
+
 def summary(rows):
     errors = sorted(abs(r[5]) for r in rows)
     pairs, wrong = orders(rows)
@@ -167,7 +187,10 @@ def main():
     parser.add_argument("--pages", metavar="FOLDER", help="a page for each cell")
     parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/simulate.md")
     parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
+    parser.add_argument("--scale", action="store_true", help="instead: seconds and memory of the simulator, by workers")
     args = parser.parse_args()
+    if args.scale:
+        return scale()
     cells = [c for c in CELLS if not args.only or args.only in c[0] + " " + c[1]]
     if args.quick:
         cells = [c for i, c in enumerate(cells) if i == 0 or cells[i - 1][0] != c[0]]

@@ -50,7 +50,7 @@ static int simulate_parse(simulate *x, int argc, char **argv)
         {"--each", CLI_FLAG, &x->unfolded, "", "run every worker, also where all do the same"},
     };
 
-    return parse(p, argc, argv, "Says what a training would do on machines that are not there. --strategy all compares them.",
+    return parse(p, argc, argv, "Says what a training would do on machines that are not there. --strategy all, or ssgd,dreamddp, compares them.",
                  own, (int)(sizeof own / sizeof own[0]));
 }
 
@@ -225,6 +225,6 @@ int main(int argc, char **argv)
     code = simulate_parse(&x, argc, argv);
     if (code >= 0) return code;
     if (!x.real) simulate_settle();
-    if (x.sweep || x.csv || x.svg || (x.p.strategy && !strcmp(x.p.strategy, "all"))) return sweep_main(argc, argv, &x);
+    if (x.sweep || x.csv || x.svg || (x.p.strategy && (!strcmp(x.p.strategy, "all") || strchr(x.p.strategy, ',')))) return sweep_main(argc, argv, &x);
     return simulate_run(argc, argv, NULL, NULL, NULL, &x);
 }

@@ -42,10 +42,19 @@ static int sweep_read(sweep *s, const char *text)
     return 1;
 }
 
+/* "all", one, or several with commas between them. */
 static void sweep_strategies(sweep *s, const char *name)
 {
+    static char list[600];
+
+    snprintf(list, sizeof list, "%s", name ? name : "");
     if (!name || strcmp(name, "all")) {
-        s->strategy[s->strategies++] = name;
+        for (char *at = list; at && s->strategies < SWEEP_STRATEGIES; s->strategies++) {
+            char *comma = strchr(at, ',');
+            if (comma) *comma++ = 0;
+            s->strategy[s->strategies] = name ? at : NULL;
+            at = comma;
+        }
         return;
     }
     for (int i = 0; ddp_strategy_number(i) != DDP_STRATEGY_DEFAULT && i < SWEEP_STRATEGIES; i++)
