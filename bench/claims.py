@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Every claim of the five papers beside what this machine measures: docs/claims.md.
 
-    bench/claims.py [--only ID,..] [--kind KIND] [--page] [--list]
+    bench/claims.py [--only ID,..] [--kind KIND] [--missing] [--page] [--list]
 
 Cases are those of bench/claims_cases.py, which says how to read and add one. A case's figures go into
 bench/claims_results.json as soon as its commands have ended, and the page is made from all that is stored. A figure is stored
@@ -157,11 +157,16 @@ def write(path, text):
     os.replace(path + ".new", path)
 
 
+def parts(cases):
+    """Claims, each followed by what stands beside it: all that is run and stored."""
+    return [part for c in cases for part in [c] + c.beside]
+
+
 def keep(case, ours, seconds):
     stored = load()
     stored[case.id] = {"case": fingerprint(case), "date": datetime.date.today().isoformat(), "ours": [float("%.6g" % x) for x in ours],
                        "seconds": round(seconds, 1), "load": round(os.getloadavg()[0], 1), "machine": machine()}
-    order = {c.id: n for n, c in enumerate(claims_cases.CASES)}
+    order = {c.id: n for n, c in enumerate(parts(claims_cases.CASES))}
     lines = ["%s: %s" % (json.dumps(k), json.dumps(stored[k])) for k in sorted(stored, key=lambda k: order.get(k, 1e9)) if k in order]
     write(RESULTS, "{\n" + ",\n".join(lines) + "\n}\n")
 
@@ -190,14 +195,21 @@ def paper_number(figure):
 
 
 def claim_rows(case, stored):
-    kept = stored.get(case.id)
-    fresh = kept and kept["case"] == fingerprint(case) and case.kind != "not here"
+    """Of a claim, then of what stands beside it."""
     what = "**%s** %s" % (case.place, case.claim)
     if case.over:
         what += "; over: " + case.over
     if case.erratum:
         what += " **Erratum:** " + case.erratum
-    head = "|%s<br>%s|%s|" % (case.spec, case.id, what)
+    rows = part_rows("|%s<br>%s|%s|" % (case.spec, case.id, what), case, stored)
+    for part in case.beside:
+        rows += part_rows("|||", part, stored)
+    return rows
+
+
+def part_rows(head, case, stored):
+    kept = stored.get(case.id)
+    fresh = kept and kept["case"] == fingerprint(case) and case.kind != "not here"
     if case.kind == "not here":
         return [head + "|%s||%s|%s: %s|" % (case.said, case.kind, CANNOT, case.why)]
     rows = []
@@ -208,12 +220,25 @@ def claim_rows(case, stored):
     return rows
 
 
+def judged_by(cases, stored, kind):
+    return sum(c.kind == kind and verdict(c, stored) != NOT_RUN for c in cases)
+
+
+def shown_beside(cases, stored, kind):
+    """Figures that are not judged by."""
+    return sum(len(p.figures) for c in cases for p in c.beside if p.kind == kind and verdict(p, stored) != NOT_RUN)
+
+
+BESIDE = ("simulator", "model", "real")
+
+
 def count_table(cases, stored):
-    lines = ["|paper|claims|%s|real runs|" % "|".join(VERDICTS), "|---" * (len(VERDICTS) + 3) + "|"]
+    lines = ["|paper|claims|%s|real runs|model|arithmetic|%s|" % ("|".join(VERDICTS), "|".join("beside: " + k for k in BESIDE)),
+             "|---" * (len(VERDICTS) + 8) + "|"]
     for key, own in [(PAPERS[k], [c for c in cases if c.paper == k]) for k in PAPERS] + [("all", cases)]:
         said = [verdict(c, stored) for c in own]
-        real = sum(c.kind == "real" and v != NOT_RUN for c, v in zip(own, said))
-        lines.append("|%s|%d|%s|%d|" % (key, len(own), "|".join(str(said.count(v)) for v in VERDICTS), real))
+        counts = [len(own)] + [said.count(v) for v in VERDICTS] + [judged_by(own, stored, k) for k in ("real", "model", "arithmetic")]
+        lines.append("|%s|%s|" % (key, "|".join(map(str, counts + [shown_beside(own, stored, k) for k in BESIDE]))))
     return lines
 
 
@@ -222,9 +247,11 @@ def page(stored):
     out = ["# Claims of the five papers, and what this library measures", ""]
     out += claims_cases.INTRO.strip().splitlines() + [""]
     said = [verdict(c, stored) for c in cases]
-    held, real = said.count(WITHIN) + said.count(RANGE), sum(c.kind == "real" and v != NOT_RUN for c, v in zip(cases, said))
-    out += ["**%d of %d claims hold here, %d have the direction only, %d fail**; %d (%.0f %%) are judged by real runs." % (
-        held, len(cases), said.count(DIRECTION), said.count(FAILS), real, 100 * real / len(cases)), ""]
+    held, real = said.count(WITHIN) + said.count(RANGE), judged_by(cases, stored, "real")
+    out += ["**%d of %d claims hold here, %d have the direction only, %d fail**; %d (%.0f %%) are judged by real runs, %d by a model, "
+            "%d by arithmetic." % (held, len(cases), said.count(DIRECTION), said.count(FAILS), real, 100 * real / len(cases),
+                                   judged_by(cases, stored, "model"), judged_by(cases, stored, "arithmetic")),
+        "Beside them stand figures that do not judge: %s." % ", ".join("%d of kind %s" % (shown_beside(cases, stored, k), k) for k in BESIDE), ""]
     out += count_table(cases, stored)
     failing = [c for c, v in zip(cases, said) if v == FAILS]
     if failing:
@@ -248,7 +275,7 @@ def page(stored):
             out += [""] + ["- %s: %s" % (c.id, c.note) for c in notes]
         out += ["", "Commands; `make claims ONLY=id` runs those of one id:", "", "```"]
         seen = {}
-        for c in own:
+        for c in parts(own):
             out += ["# " + c.id] if c.runs else []
             for command in c.runs.values():
                 out += ["#   as in " + seen[command] if command in seen else command]
@@ -258,21 +285,24 @@ def page(stored):
 
 
 def chosen(only, kind):
+    """Parts of claims: those of a claim that is named, or the one that is (ID/KIND)."""
     cases = claims_cases.CASES
-    known = {c.id: c for c in cases} | {c.spec: c for c in cases}
+    known = {p.id: p for p in parts(cases)} | {c.spec: c for c in cases}
     wanted = []
     for word in (w for w in (only or "").split(",") if w):
         own = [c for c in cases if c.id == word or c.spec == word] or [c for c in cases if c.id.startswith(word)]
+        own = parts(own) or [p for p in parts(cases) if p.id == word]
         if not own:
             near = difflib.get_close_matches(word, known, 5, 0.3)
             sys.exit("claims.py: no claim '%s'%s; --list names all" % (word, ", nearest are " + ", ".join(near) if near else ""))
-        wanted += [c for c in own if c not in wanted]
-    return [c for c in (wanted if only else cases) if not kind or c.kind == kind]
+        wanted += [p for p in own if p not in wanted]
+    return [p for p in (wanted if only else parts(cases)) if not kind or p.kind == kind]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", metavar="ID,..", help="these claims: ids, the beginning of ids (deft-), or the numbers (F4)")
+    parser.add_argument("--only", metavar="ID,..", help="these claims: ids, the beginning of ids (deft-), or the numbers (F4); "
+                        "ID/KIND: what stands beside")
     parser.add_argument("--kind", choices=claims_cases.KINDS, help="those of one kind")
     parser.add_argument("--missing", action="store_true", help="those whose figures are not stored, or are of an older case")
     parser.add_argument("--page", action="store_true", help="run nothing, make the page of what is stored")

@@ -9,7 +9,8 @@
     bench/claims_runs.py repeat N COMMAND ...   the same trainer N times
 
 Workers sleep for layers' times and bytes travel over shaped links, as in bench/overlap.py: parameters and rates are divided
-by one factor, so that all workers together send at most 16 MB/s. NAME --help says more.
+by one factor, so that all workers together send at most 16 MB/s. With --simulated (table1, deft) nothing is divided:
+build/simulate plays the paper's times, bytes and number of workers on its virtual clock. NAME --help says more.
 """
 import argparse
 import csv
@@ -25,6 +26,10 @@ import placement
 
 ROOT = os.path.dirname(overlap.HERE)
 PLAN = os.path.join(ROOT, "build", "plan")
+SIMULATE = os.path.join(ROOT, "build", "simulate")
+
+
+LAN = "0.05ms"  # delay of the papers' clusters, which they do not print
 
 
 def tell(text):
@@ -52,10 +57,17 @@ def plan(*options):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def scaled_net(bytes_per_s, workers, delay):
+def scaled_net(bytes_per_s, workers, delay, simulated=False):
     """(--net, factor): a rate that this machine can emulate for so many workers, and what it was divided by."""
+    if simulated:
+        return f"{bytes_per_s * 8 / 1000:.3f}kbit,{delay}", 1
     scale = max(1, round(bytes_per_s * workers / overlap.MACHINE_BYTES_PER_S))
     return f"{bytes_per_s / scale * 8 / 1000:.3f}kbit,{delay}", scale
+
+
+def train(a, options, workers):
+    """The result of a run on this machine, or of build/simulate."""
+    return overlap.run(options, workers, False, SIMULATE if a.simulated else overlap.TRAIN)
 
 
 # ---- DreamDDP, Table 1 ----
@@ -67,7 +79,10 @@ TABLE1 = {"resnet18": ("ResNet-18", "a6000_resnet18-cifar10"), "resnet50": ("Res
 def table1(a):
     """The column's computing T and communication C come from two of its five times, S-SGD = T + C and FLSGD = T + C/5
     (Eq. 3 and 4, H = 5); layers share T and C as in the authors' profile. The other three times are then ours to
-    measure. All workers of both halves of the table are 8 here, and times are the paper's over SHRINK."""
+    measure. All workers of both halves of the table are 8 here, and times are the paper's over SHRINK; simulated, they are
+    the column's and so are the times."""
+    if a.simulated:
+        a.shrink = 1
     name, profile = TABLE1[a.model]
     paper = dict(zip(("ssgd", "ascwfbp", "localsgd", "enp", "dreamddp"), overlap.PAPER[name, a.workers]))
     comm = (paper["ssgd"] - paper["localsgd"]) * 5 / 4
@@ -75,8 +90,8 @@ def table1(a):
     rows = profile_rows(profile)
     params, backward = (sum(float(r[k]) for r in rows) for k in ("params", "backward_s"))
     faster = compute / 1.5 / backward / a.shrink
-    workers = 8
-    net, scale = scaled_net(2 * (workers - 1) / workers * 4 * params / (comm / a.shrink), workers, "0.2ms")
+    workers = a.workers if a.simulated else 8
+    net, scale = scaled_net(2 * (workers - 1) / workers * 4 * params / (comm / a.shrink), workers, LAN if a.simulated else "0.2ms", a.simulated)
     out = {"model": name, "workers": a.workers, "ct": comm / compute, "net": net, "scale": scale}
     with tempfile.TemporaryDirectory() as folder:
         path = write_profile(os.path.join(folder, "p.csv"), [
@@ -84,9 +99,8 @@ def table1(a):
         for strategy, more in (("ssgd", ""), ("ascwfbp", ""), ("localsgd", ""), ("enp", "--paper"), ("dreamddp", "--paper")):
             each = strategy in ("ssgd", "ascwfbp")
             profile_steps, skip, count = (3, 1, 2) if each else (5, 5, 10)
-            r = overlap.run(["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, "--period", "5", "--strategy",
-                             strategy, *more.split(), "--steps",
-                             str(profile_steps + skip + count), "--profile-steps", str(profile_steps)], workers, False)
+            r = train(a, ["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, "--period", "5", "--strategy", strategy,
+                          *more.split(), "--steps", str(profile_steps + skip + count), "--profile-steps", str(profile_steps)], workers)
             out[strategy] = sum(r["steps_ms"][-count:]) / count
             out[strategy + "_said"] = r["predicted_step_ms"]
             tell(f"{name} {a.workers} {strategy}: {out[strategy]:.1f} ms, predicted {r['predicted_step_ms']:.1f}")
@@ -94,7 +108,12 @@ def table1(a):
     return out
 
 
+def simulated_option(p):
+    p.add_argument("--simulated", action="store_true", help="by build/simulate, nothing divided")
+
+
 def table1_options(p):
+    simulated_option(p)
     p.add_argument("model", choices=TABLE1)
     p.add_argument("workers", type=int, choices=(8, 32), help="the column's")
     p.add_argument("--shrink", type=float, default=6, help="the paper's times over this [6]")
@@ -118,8 +137,9 @@ def deft(a):
     params, comm = sum(r[1] for r in rows), sum(r[4] for r in rows)
     of_ring = 2 * (a.workers - 1) / a.workers
     rate = (15 / 8 if a.ring else of_ring) * 4 * params / comm * a.faster
-    net, scale = scaled_net(rate, a.workers, "0.5ms")
-    slow = f"{float(net.split('kbit')[0]) / 1.65:.3f}kbit,0.5ms"
+    delay = LAN if a.simulated else "0.5ms"
+    net, scale = scaled_net(rate, a.workers, delay, a.simulated)
+    slow = f"{float(net.split('kbit')[0]) / 1.65:.3f}kbit,{delay}"
     part = int(4 * a.partition / scale)
     out = {"model": a.model, "workers": a.workers, "net": net, "scale": scale,
            "alone": 1e3 * sum(r[2] + r[3] for r in rows), "comm": 1e3 * 4 * params * of_ring / rate}
@@ -139,8 +159,7 @@ def deft(a):
             if "half" in more:
                 options += ["--update-frequency", "0.5"]
             skip, count = (14, 20) if strategy == "deft" else (6, 10)
-            r = overlap.run(["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, *options, "--steps",
-                             str(skip + count)], a.workers, False)
+            r = train(a, ["--emulate-compute", path, "--emulate-scale", str(scale), "--net", net, *options, "--steps", str(skip + count)], a.workers)
             key = re.sub(r"\W", "_", name)
             out[key] = sum(r["steps_ms"][-count:]) / count
             out[key + "_frequency"] = r.get("update_frequency", 1)
@@ -150,6 +169,7 @@ def deft(a):
 
 
 def deft_options(p):
+    simulated_option(p)
     p.add_argument("model", choices=("vgg19", *TOTALS))
     p.add_argument("--strategies", default="wfbp,bytescheduler,usbyte,deft", help="deft+one: one link, +all: an update in every step, +half: in "
     "every second, wfbp+two: two links")
@@ -328,7 +348,8 @@ def main():
         options(p)
         p.set_defaults(run=run)
     args = parser.parse_args()
-    overlap.keep_cores_awake()
+    if not getattr(args, "simulated", False):
+        overlap.keep_cores_awake()
     print(json.dumps(args.run(args)))
 
 

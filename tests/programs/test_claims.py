@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """[calm] bench/claims.py: all 92 claims are there and told apart, unknown ids, one case run again, failing commands, the rule of
-verdicts, figures of cases that have been changed, and docs/claims.md is what is stored.
+verdicts, figures of cases that have been changed, figures beside a claim's, and docs/claims.md is what is stored.
 
     tests/programs/test_claims.py [WORD ..]     build/plan is built
 """
@@ -48,7 +48,12 @@ def every_claim_of_the_list_is_there_once(folder):
         expect(c.why if c.kind == "not here" else c.runs and c.figures, "%s has nothing to run" % c.id)
         expect(c.kind != "simulator" or c.why, c.id)
         expect("|" not in c.claim + c.note + c.over + "".join(f.label for f in c.figures), "%s would break its table" % c.id)
-    expect(all("/work" not in command for c in claims_cases.CASES for command in c.runs.values()), "a path of one machine")
+    expect(all("/work" not in command for c in claims.parts(claims_cases.CASES) for command in c.runs.values()), "a path of one machine")
+    expect(sum(c.kind == "real" for c in claims_cases.CASES) >= 0.7 * len(claims_cases.CASES), "too few real runs")
+    for c in claims_cases.CASES:
+        for p in c.beside:
+            expect(p.id == c.id + "/" + p.kind and p.kind != c.kind and p.kind in claims.BESIDE and p.runs and p.figures, p.id)
+            expect(not any("|" in f.label + f.said for f in p.figures), "%s would break its table" % p.id)
 
 
 @case
@@ -106,6 +111,26 @@ def verdicts_follow_the_rule(folder):
     stored[c.id]["case"] = "of another case"
     expect(claims.verdict(c, stored) == "not run yet", "a case that was changed keeps its old figures")
     expect(claims.verdict(made(kind="not here", why="no GPU"), {}) == "cannot be tested here")
+
+
+@case
+def what_stands_beside_a_claim_is_shown_and_does_not_judge(folder):
+    claim("D1", "dreamddp-made", "here", "a claim", "real", [figure("a.x", 2.0, "own")], {"a": "true"})
+    claims_cases.beside("simulator", [figure("a.x", 2.0, "simulated")], {"a": "echo"})
+    c = claims_cases.CASES.pop()
+    stored = {p.id: {"case": claims.fingerprint(p), "ours": [x]} for p, x in zip(claims.parts([c]), (2.0, 0.5))}
+    expect(list(stored) == ["dreamddp-made", "dreamddp-made/simulator"], stored)
+    expect(claims.verdict(c, stored) == "within 10 %", "a figure beside judges")
+    rows = claims.claim_rows(c, stored)
+    expect(len(rows) == 2 and rows[1] == "|||simulated|2|0.5|0.25|simulator|fails|", rows)
+    expect(claims.shown_beside([c], stored, "simulator") == 1 and claims.judged_by([c], stored, "simulator") == 0)
+    claims_cases.CASES.append(c)
+    try:
+        expect([p.id for p in claims.chosen("dreamddp-made/simulator", None)] == ["dreamddp-made/simulator"])
+        expect([p.id for p in claims.chosen("dreamddp-made", None)] == list(stored))
+        expect([p.id for p in claims.chosen("dreamddp-made", "real")] == ["dreamddp-made"])
+    finally:
+        claims_cases.CASES.pop()
 
 
 @case
