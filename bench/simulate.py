@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Real runs beside their simulation: is build/simulate right?
 
-    bench/simulate.py [--quick] [--only WORD] [--pages FOLDER] [--markdown FILE] [--rounds N]
+    bench/simulate.py [--quick] [--only WORD] [--pages FOLDER] [--markdown FILE [--again]] [--rounds N] [--scale]
 
 Every cell is a command of build/simulate. With --real the same loop runs on this machine: workers are threads (processes
 where one is killed) that sleep for a profile's layer times, and zeros of the layers' sizes travel over shaped links.
@@ -30,7 +30,7 @@ if not os.path.isdir(os.path.join(DATA, "profiles")):
 
 GPT = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "4", "--net", "34mbit,0.5ms", "--emulate-scale", "700", "--steps", "76"]
 FAR = ["--profile", "{data}/profiles/a6000_llama2-175m.csv", "--workers", "4", "--net", "24mbit,20ms", "--emulate-scale", "500", "--steps", "56"]
-EIGHT = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "8", "--net", "6mbit,1ms", "--emulate-scale", "800", "--steps", "76"]
+EIGHT = ["--profile", "{data}/profiles/a6000_resnet50-cifar100.csv", "--workers", "8", "--net", "8mbit,1ms", "--emulate-scale", "250", "--steps", "36"]
 TWO = ["--profile", "{data}/profiles/a6000_gpt2.csv", "--workers", "2", "--net", "50mbit,2ms", "--emulate-scale", "700", "--steps", "76"]
 SERVED = ["--profile", "{data}/profiles/a6000_resnet18-cifar10.csv", "--workers", "3", "--servers", "1", "--net", "40mbit,1ms", "--emulate-scale", "400",
           "--steps", "76"]
@@ -52,7 +52,7 @@ CELLS = (
     group("gpt2, 4 workers", GPT, ["ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", "localsgd", "enp", "dreamddp", "dreamddp --paper",
                                    "diloco", "sparseloco"]) +
     group("llama2, 4 workers, far", FAR, ["ssgd", "wfbp", "localsgd", "enp", "dreamddp", "diloco --overlap stream", "diloco --overlap eager"]) +
-    group("resnet18, 8 workers", EIGHT, ["ssgd", "wfbp", "localsgd", "enp", "dreamddp", "deft"]) +
+    group("resnet50, 8 workers", EIGHT, ["ssgd", "wfbp", "localsgd", "enp", "dreamddp", "deft"]) +
     group("gpt2, 2 workers", TWO, ["wfbp", "enp", "dreamddp"]) +
     group("resnet18, 3 workers and a server", SERVED, ["bsp", "asp", "ssp --staleness 2", "r2sp", "osp"]) +
     group("gpt2, 4 stages", STAGES + ["--stages", "4"], ["ssgd --pipeline gpipe", "ssgd --pipeline 1f1b", "ssgd --pipeline 1f1b --ahead 3", "ssgd --pipeline zb"]) +
@@ -111,6 +111,19 @@ def measure(cells, folder, args):
         print("%-32s %-28s real %8.1f ms  simulated %8.1f ms  %+5.1f %%  hidden %5.1f / %5.1f %%" % (name, what, *rows[-1][3:]), flush=True)
         if args.pages:
             page(args.pages, number, name, what, options, best, simulated)
+    return rows
+
+
+def kept(path):
+    """Rows of a table that --markdown has written: they are replaced, or added to, by what is measured now."""
+    rows = {}
+    if path and os.path.exists(path):
+        with open(path) as f:
+            for line in f:
+                cells = [c.strip() for c in line.strip("|\n ").split("|")]
+                if len(cells) == 6 and cells[2][:1].isdigit():
+                    own, hidden = (float(x) for x in cells[5].split(" / "))
+                    rows[cells[0], cells[1]] = (cells[0], cells[1], None, float(cells[2]), float(cells[3]), float(cells[4].rstrip(" %")), own, hidden)
     return rows
 
 
@@ -183,15 +196,16 @@ def markdown(rows, computed, path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="one cell of each group")
-    parser.add_argument("--only", help="cells with this word in their group or strategy")
+    parser.add_argument("--only", help="cells with this word, or one of A|B, in their group or strategy")
     parser.add_argument("--pages", metavar="FOLDER", help="a page for each cell")
     parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/simulate.md")
+    parser.add_argument("--again", action="store_true", help="with --only and --markdown: the other rows of the table stay")
     parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
     parser.add_argument("--scale", action="store_true", help="instead: seconds and memory of the simulator, by workers")
     args = parser.parse_args()
     if args.scale:
         return scale()
-    cells = [c for c in CELLS if not args.only or args.only in c[0] + " " + c[1]]
+    cells = [c for c in CELLS if not args.only or any(word in c[0] + " " + c[1] for word in args.only.split("|"))]
     if args.quick:
         cells = [c for i, c in enumerate(cells) if i == 0 or cells[i - 1][0] != c[0]]
     if not os.path.isdir(os.path.join(DATA, "profiles")):
@@ -208,6 +222,10 @@ def main():
                 f.write(text)
         rows = measure(cells, folder, args)
         computed = [] if args.only or args.quick else computing(folder, args)
+    if args.again:
+        before = kept(args.markdown)
+        before.update({(r[0], r[1]): r for r in rows})
+        rows = [before[c[0], c[1]] for c in CELLS if (c[0], c[1]) in before]
     print(summary(rows))
     if args.markdown:
         markdown(rows, computed, args.markdown)
