@@ -18,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -160,15 +159,14 @@ SCALE = (("dreamddp, two of all", ["--strategy", "dreamddp", "--steps", "100"], 
 
 
 def scale():
-    """What the simulator itself takes."""
+    """Processor seconds and memory that the simulator itself takes."""
     for name, options, sizes in SCALE:
         for workers in sizes:
             command = [SIMULATE, "--profile", os.path.join(DATA, "profiles", "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options
-            began = time.time()
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             _, status, use = os.wait4(process.pid, 0)
             process.returncode = status
-            print("| %s | %d | %s | %.1f | %.0f |" % (name, workers, options[-1], time.time() - began, use.ru_maxrss / 1024) if status == 0 else "%s failed" % name, flush=True)
+            print("| %s | %d | %s | %.1f | %.0f |" % (name, workers, options[-1], use.ru_utime + use.ru_stime, use.ru_maxrss / 1024) if status == 0 else "%s failed" % name, flush=True)
     return 0
 
 
@@ -201,7 +199,7 @@ def main():
     parser.add_argument("--markdown", metavar="FILE", help="the tables of docs/simulate.md")
     parser.add_argument("--again", action="store_true", help="with --only and --markdown: the other rows of the table stay")
     parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
-    parser.add_argument("--scale", action="store_true", help="instead: seconds and memory of the simulator, by workers")
+    parser.add_argument("--scale", action="store_true", help="instead: processor seconds and memory of the simulator, by workers")
     args = parser.parse_args()
     if args.scale:
         return scale()

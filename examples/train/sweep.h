@@ -114,26 +114,33 @@ static double sweep_x(const sweep *s, int v)
 
 static double sweep_y(double pct) { return SWEEP_TOP + (SWEEP_HIGH - SWEEP_TOP - SWEEP_BOTTOM) * (1 - pct / 100); }
 
-/* Names at the right end, so far apart that they can be read. */
-static void sweep_label(const sweep *s, FILE *f, int i, double *taken)
-{
-    const sweep_point *p = &s->point[i * s->values + s->values - 1];
-    double y = sweep_y(p->utilisation) + 4;
+static const char *const sweep_colour[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"};
 
-    for (int k = 0; k < i; k++)
-        if (fabs(taken[k] - y) < 12) y = taken[k] + 12, k = -1;
-    taken[i] = y;
-    fprintf(f, "<text x=\"%d\" y=\"%.0f\" class=\"s%d\">%s</text>\n", SWEEP_WIDE - SWEEP_RIGHT + 8, y, i % 6, sweep_name(s, i));
+static double sweep_last(const sweep *s, int i) { return s->point[i * s->values + s->values - 1].utilisation; }
+
+/* Names at the right end, from the lowest curve up, so far apart that they can be read. */
+static void sweep_labels(const sweep *s, FILE *f)
+{
+    double free_y = SWEEP_HIGH - SWEEP_BOTTOM + 4;
+    int named[SWEEP_STRATEGIES] = {0};
+
+    for (int done = 0; done < s->strategies; done++) {
+        int least = -1;
+        for (int i = 0; i < s->strategies; i++)
+            if (!named[i] && (least < 0 || sweep_last(s, i) < sweep_last(s, least))) least = i;
+        named[least] = 1;
+        if (!s->point[least * s->values + s->values - 1].ran) continue;
+        free_y = fmin(free_y, sweep_y(sweep_last(s, least)) + 4);
+        fprintf(f, "<text x=\"%d\" y=\"%.0f\" fill=\"%s\">%s</text>\n", SWEEP_WIDE - SWEEP_RIGHT + 46, free_y, sweep_colour[least % 6],
+                sweep_name(s, least));
+        free_y -= 13;
+    }
 }
 
 static void sweep_svg(const sweep *s, FILE *f)
 {
-    double taken[SWEEP_STRATEGIES];
-
     fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
-            "font-family=\"sans-serif\" font-size=\"12\">\n<style>.s0{stroke:#1f77b4}.s1{stroke:#d62728}.s2{stroke:#2ca02c}"
-            ".s3{stroke:#9467bd}.s4{stroke:#ff7f0e}.s5{stroke:#17becf}path{fill:none;stroke-width:2}text{stroke:none}</style>\n"
-            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", SWEEP_WIDE, SWEEP_HIGH, SWEEP_WIDE, SWEEP_HIGH);
+            "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", SWEEP_WIDE, SWEEP_HIGH, SWEEP_WIDE, SWEEP_HIGH);
     for (int pct = 0; pct <= 100; pct += 20)
         fprintf(f, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d %%</text>\n",
                 SWEEP_LEFT, SWEEP_WIDE - SWEEP_RIGHT, sweep_y(pct), sweep_y(pct), SWEEP_LEFT - 6, sweep_y(pct) + 4, pct);
@@ -143,15 +150,14 @@ static void sweep_svg(const sweep *s, FILE *f)
             SWEEP_HIGH - 12, s->option[0] ? s->option + 2 : "");
     for (int i = 0; i < s->strategies; i++) {
         int began = 0;
-        fprintf(f, "<path class=\"s%d\"%s d=\"", i % 6, i < 6 ? "" : i < 12 ? " stroke-dasharray=\"8 3\"" : " stroke-dasharray=\"3 3\"");
+        fprintf(f, "<path fill=\"none\" stroke-width=\"2\" stroke=\"%s\"%s d=\"", sweep_colour[i % 6], i < 6 ? "" : i < 12 ? " stroke-dasharray=\"8 3\"" : " stroke-dasharray=\"3 3\"");
         for (int v = 0; v < s->values; v++) {
             const sweep_point *p = &s->point[i * s->values + v];
             if (p->ran) fprintf(f, "%s%.1f %.1f", began++ ? "L" : "M", sweep_x(s, v), sweep_y(p->utilisation));
         }
         fprintf(f, "\"/>\n");
-        if (s->point[i * s->values + s->values - 1].ran) sweep_label(s, f, i, taken);
-        else taken[i] = -100;
     }
+    sweep_labels(s, f);
     fprintf(f, "</svg>\n");
 }
 
