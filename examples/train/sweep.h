@@ -109,10 +109,10 @@ static double sweep_x(const sweep *s, int v)
 {
     const int room = SWEEP_WIDE - SWEEP_LEFT - SWEEP_RIGHT;
 
-    return SWEEP_LEFT + (s->values > 1 ? (double)room * v / (s->values - 1) : room / 2.0);
+    return (double)SWEEP_LEFT + (s->values > 1 ? (double)room * v / (s->values - 1) : room / 2.0);
 }
 
-static double sweep_y(double pct) { return SWEEP_TOP + (SWEEP_HIGH - SWEEP_TOP - SWEEP_BOTTOM) * (1 - pct / 100); }
+static double sweep_y(double pct) { return (double)SWEEP_TOP + (double)(SWEEP_HIGH - SWEEP_TOP - SWEEP_BOTTOM) * (1 - pct / 100); }
 
 static const char *const sweep_colour[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf"};
 
