@@ -181,13 +181,17 @@ static void simulate_defaults(simulate *x)
     x->p.launch = simulate_launch, x->p.more = simulate_more;
 }
 
-/* One run: the command line, with an option set to another value (NULL: none). */
-static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
+/* The command line, with an option set to another value (NULL: none); as cli_parse. */
+static int simulate_read(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
 {
     static char swept[200];
     char *args[OPTIONS * 2 + 8];
     int n = argc, code;
 
+    if (argc > OPTIONS * 2) {
+        fprintf(stderr, "simulate: %d words on the command line: at most %d\n", argc, (int)OPTIONS * 2);
+        return 2;
+    }
     memcpy(args, argv, (size_t)argc * sizeof *args);
     snprintf(swept, sizeof swept, "%s=%s", option ? option + 2 : "", value ? value : "");
     if (option) args[n++] = (char *)(uintptr_t)option, args[n++] = (char *)(uintptr_t)value;
@@ -197,7 +201,15 @@ static int simulate_run(int argc, char **argv, const char *strategy, const char 
     if (code >= 0) return code;
     x->swept = option ? swept : NULL;
     if (strategy && !x->p.cfg.servers && ddp_strategy_traits(ddp_strategy_named(strategy)) & DDP_NEEDS_SERVERS) x->p.cfg.servers = 1;
-    return trainer_main(&x->p);
+    return -1;
+}
+
+/* One run, and its exit code. */
+static int simulate_run(int argc, char **argv, const char *strategy, const char *option, const char *value, simulate *x)
+{
+    const int code = simulate_read(argc, argv, strategy, option, value, x);
+
+    return code >= 0 ? code : trainer_main(&x->p);
 }
 
 /* One worker runs at a time: on one processor they take over from each other sooner. */

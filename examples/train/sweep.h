@@ -171,6 +171,9 @@ static int sweep_main(int argc, char **argv, simulate *x)
     if (!sweep_read(&s, x->sweep)) return 2;
     sweep_strategies(&s, x->p.strategy);
     all = s.strategies * s.values;
+    code = simulate_read(argc, argv, s.strategy[0], s.option[0] ? s.option : NULL, s.value[0], x);
+    if (code >= 0) return code; /* said once, not for each run */
+    code = 0;
     s.point = (sweep_point *)calloc((size_t)all, sizeof *s.point);
     if (!s.point) return 1;
     for (int v = 0; v < s.values && !cli_interrupted; v++)
