@@ -4309,7 +4309,7 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
-static __thread double *ddp__own_time;/* NULL: the machine's */
+static __thread double *ddp__own_time; /* NULL: the machine's */
 
 double *ddp__time_set(double *now)
 {
@@ -13730,6 +13730,7 @@ typedef struct ddp__wire_table {
 typedef struct ddp__carrier {
     void (*opened)(ddp__wire *w, struct ddp__engine *e);
     void (*posted)(ddp__wire *w); /* a message was queued */
+    void (*begins)(ddp__wire *w, struct ddp__op *op); /* its turn has come */
     void (*await)(ddp__wire *w);  /* returns when something has happened to those of this rank */
     void (*catch_up)(ddp__wire *w); /* returns when all that happens before the caller's time has happened */
     void (*failed)(ddp__wire *w); /* the engine has its error: the others get it */
@@ -19005,7 +19006,10 @@ DDP_LIB void       ddp__links_free(ddp__links *l);
 typedef struct ddp__engine ddp__engine;
 struct ddp__membership;
 
-enum { DDP__WINDOW = 16 /* most collectives in flight */ };
+enum {
+    DDP__WINDOW = 16,      /* most collectives in flight */
+    DDP__LARGE_WORLD = 256 /* of simulated workers: each has less room than in one of its own process */
+};
 
 /* One finished (or still running: end < 0) operation, for traces and the hidden share. */
 typedef struct ddp__op_span {
@@ -19229,8 +19233,7 @@ enum {
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 2048, /* that are kept */
-    DDP__STRIPS_MIN = 4096, /* pieces of all queued messages together */
-    DDP__LARGE_WORLD = 256 /* of workers in one process: each has less room */
+    DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
@@ -19497,6 +19500,7 @@ struct ddp__engine {
     unsigned char     *sink;          /* [chunk] bytes that nobody reads */
 
     ddp__op           *window[DDP__WINDOW];
+    ddp__op           *carried;       /* of a carrier: the last message between two that has begun */
     long               taken;         /* tickets below were seen by the comm thread */
     long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
@@ -22613,11 +22617,24 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
 }
 
+/* The carrier moves it from here on. */
+static void ddp__begin_carried(ddp__engine *e, ddp__op *op, double now)
+{
+    op->active_at = op->last_move = op->clock = now;
+    op->note_s = e->cfg.note_s;
+    op->waiting_since = -1;
+    op->way = ddp__way_of(e, op);
+    if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = op->way->letter;
+    if (ddp__made(e, op)) e->wire->carrier->begins(e->wire, op);
+}
+
 static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
 {
     op->row = row;
     op->state = DDP__OP_ACTIVE;
-    if (op->p2p) {
+    if (op->p2p && e->wire->carrier) {
+        op->seq = 0; /* it knows their order itself */
+    } else if (op->p2p) {
         uint32_t *next = &e->peers[op->m.peer].paired_seq[ddp__paired(op)];
         op->seq = (uint32_t)ddp__paired_lane(op) << 30 | ((*next)++ & 0x3fffffffu);
         if (op->m.received) {
@@ -22630,6 +22647,10 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
     }
     op->span.seq = op->seq;
+    if (e->wire->carrier) {
+        ddp__begin_carried(e, op, now);
+        return;
+    }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
         ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
                    op->m.peer, op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
@@ -22707,6 +22728,10 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
 
+    if (e->wire->carrier) {
+        e->carried = NULL;
+        return &e->carried; /* it may have any number of them */
+    }
     if ((op->m.peer == DDP_ANY || op->m.verb == DDP_SERVE) && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
@@ -46371,20 +46396,16 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
                      "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
 
-enum { DDP__MANY = 256 };
-
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
-    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int)), *own;
+    ddp__fingerprint *all, *own;
     int *site, equal = 1, mixed = 0;
     ddp_status s;
 
+    if (d->host.paper && d->world > DDP__LARGE_WORLD) return DDP_OK; /* one program made them all, and each would hold a word of each */
+    all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    if (d->host.paper && d->world > DDP__MANY) { /* one program made them all, and each would hold a word of each */
-        DDP_FREE(all);
-        return DDP_OK;
-    }
     own = all + d->rank;
     site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);
@@ -55178,8 +55199,6 @@ struct ddp__port {
     ddp__job    *job;        /* [jobs] a heap */
     int          jobs, job_room;
     int          sends;      /* the uplink is taken */
-    int          active;     /* collectives in the window */
-    long         seen;       /* tickets below have come to their time */
     ddp__op    **want;       /* [wants] receives that wait for mail, oldest first */
     int          wants, want_room;
     ddp__mail   *mail, *last; /* whole, and not yet received */
@@ -55362,7 +55381,6 @@ void ddp__op_over(ddp__port *p, ddp__op *op)
 {
     ddp__engine *e = p->e;
 
-    if (!op->p2p) p->active--;
     op->way = ddp__plain_way();
     op->m.divergence = NULL;
     op->left = 0;
@@ -55963,68 +55981,34 @@ void ddp__carried_again(ddp__world *w)
 
 static ddp__port *ddp__port_of(ddp__wire *w) { return (ddp__port *)(void *)w; }
 
-/* ---- from the queue into the window: as src/comm/activate.c has it ---- */
+/* ---- what begins ---- */
 
-static int ddp__port_begins(ddp__port *p, ddp__op *op)
+/* src/comm/activate.c says whose turn has come. */
+static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
 {
-    ddp__engine *e = p->e;
-    ddp_error err;
+    ddp__port *p = ddp__port_of(wire);
 
-    op->state = DDP__OP_ACTIVE;
-    op->active_at = op->last_move = op->clock = p->world->now;
-    op->note_s = e->cfg.note_s;
-    op->waiting_since = -1;
-    if (op->p2p) {
-        if (op->m.verb < DDP_RECEIVE) {
-            ddp__mail_post(p, op);
-            return 1;
-        }
-        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return 0;
+    if (op->p2p && op->m.verb < DDP_RECEIVE) {
+        ddp__mail_post(p, op);
+    } else if (op->p2p) {
+        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return;
         p->want[p->wants++] = op;
         ddp__mail_match(p);
-        return 1;
-    }
-    p->active++;
-    op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
-    op->span.seq = op->seq;
-    op->way = ddp__way_of(e, op);
-    if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = op->way->letter;
-    if (op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER) &&
-        op->m.maker->make(op->m.maker->user, &err) != DDP_OK) {
-        p->world->fails(p->world, &err);
-        return 0;
-    }
-    if (ddp__team_of(e, op).members == 1) ddp__op_over(p, op);
+    } else if (ddp__team_of(p->e, op).members == 1) ddp__op_over(p, op);
     else ddp__carried_join(p, op);
-    return 1;
 }
 
 static void ddp__port_look(ddp__port *p)
 {
     ddp__engine *e = p->e;
-    uint64_t groups = 0;
-    int waits = 0, full = 0;
+    ddp_error err;
 
     if (!e || p->dead || e->error.code) return;
-    while (e->queued_from < p->seen && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED) e->queued_from++;
-    for (long t = e->queued_from; t < p->seen; t++) {
-        ddp__op *op = &e->ops[t % e->cfg.queue];
-        const long after = op->m.after - 1;
-        const uint64_t group = (uint64_t)1 << op->m.group;
-        if (op->state != DDP__OP_QUEUED) continue;
-        if (op->p2p) {
-            if (!ddp__port_begins(p, op)) return;
-            continue;
-        }
-        if (p->active + waits >= e->width) full = 1;
-        if (full) continue;
-        if ((after >= e->first && !e->ops[after % e->cfg.queue].done) || groups & group) {
-            groups |= group;
-            waits++;
-            continue;
-        }
-        if (!ddp__port_begins(p, op)) return;
-    }
+    e->dirty = 1;
+    ddp__activate(e, p->world->now);
+    if (e->fault.code == DDP_OK) return;
+    err = e->fault;
+    p->world->fails(p->world, &err);
 }
 
 /* ---- a worker that is lost ---- */
@@ -56085,8 +56069,6 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port *p = (ddp__port *)what;
 
     (void)w, (void)i, (void)j;
-    if (!p->e || p->dead) return;
-    p->seen++;
     ddp__port_look(p);
 }
 
@@ -56164,7 +56146,7 @@ static void ddp__port_close(ddp__wire *wire)
 static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
 
 static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL};
-static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_awaits, ddp__port_catches_up,
+static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_begins, ddp__port_awaits, ddp__port_catches_up,
                                                ddp__port_failed};
 
 ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err)

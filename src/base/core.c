@@ -192,7 +192,7 @@ int ddp__rising(const void *a, const void *b)
 
 /* ---- the clock ---- */
 
-static __thread double *ddp__own_time;/* NULL: the machine's */
+static __thread double *ddp__own_time; /* NULL: the machine's */
 
 double *ddp__time_set(double *now)
 {

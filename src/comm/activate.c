@@ -59,11 +59,24 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (r != e->rank && e->peers[r].left) ddp__check_left(e, r);
 }
 
+/* The carrier moves it from here on. */
+static void ddp__begin_carried(ddp__engine *e, ddp__op *op, double now)
+{
+    op->active_at = op->last_move = op->clock = now;
+    op->note_s = e->cfg.note_s;
+    op->waiting_since = -1;
+    op->way = ddp__way_of(e, op);
+    if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = op->way->letter;
+    if (ddp__made(e, op)) e->wire->carrier->begins(e->wire, op);
+}
+
 static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
 {
     op->row = row;
     op->state = DDP__OP_ACTIVE;
-    if (op->p2p) {
+    if (op->p2p && e->wire->carrier) {
+        op->seq = 0; /* it knows their order itself */
+    } else if (op->p2p) {
         uint32_t *next = &e->peers[op->m.peer].paired_seq[ddp__paired(op)];
         op->seq = (uint32_t)ddp__paired_lane(op) << 30 | ((*next)++ & 0x3fffffffu);
         if (op->m.received) {
@@ -76,6 +89,10 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
     }
     op->span.seq = op->seq;
+    if (e->wire->carrier) {
+        ddp__begin_carried(e, op, now);
+        return;
+    }
     if (op->p2p && e->peers[op->m.peer].out_of_world) {
         ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
                    op->m.peer, op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
@@ -153,6 +170,10 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
 
+    if (e->wire->carrier) {
+        e->carried = NULL;
+        return &e->carried; /* it may have any number of them */
+    }
     if ((op->m.peer == DDP_ANY || op->m.verb == DDP_SERVE) && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;

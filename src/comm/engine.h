@@ -12,7 +12,10 @@
 typedef struct ddp__engine ddp__engine;
 struct ddp__membership;
 
-enum { DDP__WINDOW = 16 /* most collectives in flight */ };
+enum {
+    DDP__WINDOW = 16,      /* most collectives in flight */
+    DDP__LARGE_WORLD = 256 /* of simulated workers: each has less room than in one of its own process */
+};
 
 /* One finished (or still running: end < 0) operation, for traces and the hidden share. */
 typedef struct ddp__op_span {

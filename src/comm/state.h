@@ -20,8 +20,7 @@ enum {
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 2048, /* that are kept */
-    DDP__STRIPS_MIN = 4096, /* pieces of all queued messages together */
-    DDP__LARGE_WORLD = 256 /* of workers in one process: each has less room */
+    DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
@@ -288,6 +287,7 @@ struct ddp__engine {
     unsigned char     *sink;          /* [chunk] bytes that nobody reads */
 
     ddp__op           *window[DDP__WINDOW];
+    ddp__op           *carried;       /* of a carrier: the last message between two that has begun */
     long               taken;         /* tickets below were seen by the comm thread */
     long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */

@@ -446,20 +446,16 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
                      "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
 
-enum { DDP__MANY = 256 };
-
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
-    ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int)), *own;
+    ddp__fingerprint *all, *own;
     int *site, equal = 1, mixed = 0;
     ddp_status s;
 
+    if (d->host.paper && d->world > DDP__LARGE_WORLD) return DDP_OK; /* one program made them all, and each would hold a word of each */
+    all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    if (d->host.paper && d->world > DDP__MANY) { /* one program made them all, and each would hold a word of each */
-        DDP_FREE(all);
-        return DDP_OK;
-    }
     own = all + d->rank;
     site = (int *)(void *)(all + world);
     ddp__fingerprint_fill(d, own);

@@ -3,68 +3,34 @@
 
 static ddp__port *ddp__port_of(ddp__wire *w) { return (ddp__port *)(void *)w; }
 
-/* ---- from the queue into the window: as src/comm/activate.c has it ---- */
+/* ---- what begins ---- */
 
-static int ddp__port_begins(ddp__port *p, ddp__op *op)
+/* src/comm/activate.c says whose turn has come. */
+static void ddp__port_begins(ddp__wire *wire, ddp__op *op)
 {
-    ddp__engine *e = p->e;
-    ddp_error err;
+    ddp__port *p = ddp__port_of(wire);
 
-    op->state = DDP__OP_ACTIVE;
-    op->active_at = op->last_move = op->clock = p->world->now;
-    op->note_s = e->cfg.note_s;
-    op->waiting_since = -1;
-    if (op->p2p) {
-        if (op->m.verb < DDP_RECEIVE) {
-            ddp__mail_post(p, op);
-            return 1;
-        }
-        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return 0;
+    if (op->p2p && op->m.verb < DDP_RECEIVE) {
+        ddp__mail_post(p, op);
+    } else if (op->p2p) {
+        if (!ddp__world_grow(p->world, (void **)&p->want, &p->want_room, p->wants, sizeof *p->want)) return;
         p->want[p->wants++] = op;
         ddp__mail_match(p);
-        return 1;
-    }
-    p->active++;
-    op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
-    op->span.seq = op->seq;
-    op->way = ddp__way_of(e, op);
-    if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = op->way->letter;
-    if (op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER) &&
-        op->m.maker->make(op->m.maker->user, &err) != DDP_OK) {
-        p->world->fails(p->world, &err);
-        return 0;
-    }
-    if (ddp__team_of(e, op).members == 1) ddp__op_over(p, op);
+    } else if (ddp__team_of(p->e, op).members == 1) ddp__op_over(p, op);
     else ddp__carried_join(p, op);
-    return 1;
 }
 
 static void ddp__port_look(ddp__port *p)
 {
     ddp__engine *e = p->e;
-    uint64_t groups = 0;
-    int waits = 0, full = 0;
+    ddp_error err;
 
     if (!e || p->dead || e->error.code) return;
-    while (e->queued_from < p->seen && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED) e->queued_from++;
-    for (long t = e->queued_from; t < p->seen; t++) {
-        ddp__op *op = &e->ops[t % e->cfg.queue];
-        const long after = op->m.after - 1;
-        const uint64_t group = (uint64_t)1 << op->m.group;
-        if (op->state != DDP__OP_QUEUED) continue;
-        if (op->p2p) {
-            if (!ddp__port_begins(p, op)) return;
-            continue;
-        }
-        if (p->active + waits >= e->width) full = 1;
-        if (full) continue;
-        if ((after >= e->first && !e->ops[after % e->cfg.queue].done) || groups & group) {
-            groups |= group;
-            waits++;
-            continue;
-        }
-        if (!ddp__port_begins(p, op)) return;
-    }
+    e->dirty = 1;
+    ddp__activate(e, p->world->now);
+    if (e->fault.code == DDP_OK) return;
+    err = e->fault;
+    p->world->fails(p->world, &err);
 }
 
 /* ---- a worker that is lost ---- */
@@ -125,8 +91,6 @@ static void ddp__port_hears(ddp__world *w, void *what, int i, int j)
     ddp__port *p = (ddp__port *)what;
 
     (void)w, (void)i, (void)j;
-    if (!p->e || p->dead) return;
-    p->seen++;
     ddp__port_look(p);
 }
 
@@ -204,7 +168,7 @@ static void ddp__port_close(ddp__wire *wire)
 static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
 
 static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL};
-static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_awaits, ddp__port_catches_up,
+static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_begins, ddp__port_awaits, ddp__port_catches_up,
                                                ddp__port_failed};
 
 ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **out, ddp_error *err)

@@ -44,8 +44,6 @@ struct ddp__port {
     ddp__job    *job;        /* [jobs] a heap */
     int          jobs, job_room;
     int          sends;      /* the uplink is taken */
-    int          active;     /* collectives in the window */
-    long         seen;       /* tickets below have come to their time */
     ddp__op    **want;       /* [wants] receives that wait for mail, oldest first */
     int          wants, want_room;
     ddp__mail   *mail, *last; /* whole, and not yet received */

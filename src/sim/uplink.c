@@ -129,7 +129,6 @@ void ddp__op_over(ddp__port *p, ddp__op *op)
 {
     ddp__engine *e = p->e;
 
-    if (!op->p2p) p->active--;
     op->way = ddp__plain_way();
     op->m.divergence = NULL;
     op->left = 0;

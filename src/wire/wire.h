@@ -28,6 +28,7 @@ typedef struct ddp__wire_table {
 typedef struct ddp__carrier {
     void (*opened)(ddp__wire *w, struct ddp__engine *e);
     void (*posted)(ddp__wire *w); /* a message was queued */
+    void (*begins)(ddp__wire *w, struct ddp__op *op); /* its turn has come */
     void (*await)(ddp__wire *w);  /* returns when something has happened to those of this rank */
     void (*catch_up)(ddp__wire *w); /* returns when all that happens before the caller's time has happened */
     void (*failed)(ddp__wire *w); /* the engine has its error: the others get it */
