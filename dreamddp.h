@@ -14577,9 +14577,10 @@ ddp__hub *ddp__hub_making(int world, ddp__wire_fn attach, void *user)
 
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
 {
-    if (!hub->second && make)
+    if (!hub->second && make) {
         hub->second = hub->attach ? ddp__hub_making(hub->world, hub->attach, hub->attach_user) : ddp__hub_new(hub->world);
-    if (hub->second) hub->second->link = 1;
+        if (hub->second) hub->second->link = 1;
+    }
     return hub->second;
 }
 
