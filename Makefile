@@ -53,10 +53,10 @@ deps-test:
 # ---- programs: the generated header, nothing else, but MPI and OpenSSL where they are ----
 # The library is compiled once for all of them, as its header with DREAMDDP_IMPLEMENTATION; a program then sees
 # the declarations and what platform.h includes. One command that compiles both, as the programs' first comments
-# say, does as well; those of WHOLE, which measure private functions, are built so. Those of INSIDE use some (examples/broker/job.h):
+# say, does as well; those of WHOLE, which measure private functions, are built so. Those of INSIDE use some (the JSON reader, say):
 # they share a second object, of src/ itself, where the linker finds them.
 WHOLE  := bench_ops bench_topk
-INSIDE := $(addprefix build/,broker compnode)
+INSIDE := $(addprefix build/,broker compnode netcheck)
 APART  = -D_GNU_SOURCE -DDDP__IMPLEMENTED -include src/base/platform.h -Isrc
 build/dreamddp.o: dreamddp.h build/mpi.flags | deps
 build/inside.o: src/dreamddp.h $(SOURCES) build/mpi.flags | deps

@@ -30,7 +30,7 @@
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
  *     [data] [io]       token streams, images, safetensors, weights of other programs
- *     [report]          progress lines, JSON lines, Perfetto traces, HTML
+ *     [report]          a table, JSON lines, Perfetto traces, HTML
  *     base/backend.h    the table that a device fills in, as dreamddp_cuda.cuh does
  *
  * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
@@ -1450,7 +1450,7 @@ DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_
                                      ddp_error *err);
 
 /* ==== profile/trace.h ==== [profile] */
-/* Spans of what a worker did and when; the share of its communication that was hidden. */
+/* Spans of what a worker did and when. */
 
 typedef enum ddp_span_kind {
     DDP_SPAN_FORWARD,
@@ -1477,20 +1477,6 @@ typedef struct ddp_span {
 
 /* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
-
-/* ddp_span_union - seconds covered by at least one span whose bit (1u << kind) is in kinds. ddp_span_overlap - seconds
- * covered by kinds a and, at the same time, by kinds b.
- *
- * spans [n] are one worker's, in any order. Both take O(n log n) and allocate scratch with DDP_REALLOC; the result is
- * NAN when memory is short. Safe from any thread. */
-DDP_API double ddp_span_union(const ddp_span *spans, int n, unsigned kinds);
-DDP_API double ddp_span_overlap(const ddp_span *spans, int n, unsigned a, unsigned b);
-
-/* ddp_hidden_share - the share of one worker's communication that its computing hides, 0..1: 1 - (communication outside
- * compute) / communication, where communication is the union of the DDP_SPAN_COMM spans (bubble filling and waiting for
- * peers are left out) and compute the union of forward, backward and update. 1 if there is no communication; NAN when
- * memory is short. For a group of workers: the mean of their shares. Safe from any thread. */
-DDP_API double ddp_hidden_share(const ddp_span *spans, int n);
 
 /* ==== plan/partial.h ==== [plan] */
 /* DreamDDP's planner: in which local step of the period each layer is averaged. */
@@ -1978,21 +1964,7 @@ DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out,
 DDP_API size_t     ddp_served_room(int workers, int servers);
 
 /* ==== plan/graphs.h ==== [plan] */
-/* Orders, pairs and groups of what a table of weights joins: tours, rings, matchings, communities. */
-
-/* ddp_matching_bottleneck - a perfect matching whose largest weight is smallest.
- *
- *   n        size of both sides, at least 1
- *   weight   [n x n] row = left, column = right; finite
- *   mate     [n] receives the right partner of each left vertex
- *   value    receives the largest weight in that matching
- *
- * Binary search over the distinct weights; each threshold is tested by augmenting paths that start from the matching of
- * the last infeasible threshold. mate realises *value (the released DT-FM program may return a heavier pair than the
- * value it claims). Among equally good matchings the choice depends on the weights alone. O(n^2 log n + n^3) at worst.
- * Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a weight that is not finite),
- * DDP_MEMORY. */
-DDP_API ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err);
+/* Orders, pairs and groups of what a table of weights joins: tours, rings, communities. */
 
 #define DDP_TOUR_EXACT 16 /* up to so many nodes the order is optimal */
 
@@ -3334,9 +3306,6 @@ DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step
  * ddp_images_batch. -1 of none. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
-/* ddp_tokens_epoch - passes over the data (a fraction) used up before step starts. */
-DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch);
-
 /* ---- images ---- */
 
 #define DDP_IMAGE_CHANNELS 3 /* most channels of an image */
@@ -3392,13 +3361,10 @@ DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
  * ddp_images_batch - what rank of world trains on in a step: inputs [batch x channels x height x
  * width] and labels [batch], dealt as ddp_tokens_batch deals windows: each image once per pass
  * over all ranks, in an order that the seed gives afresh for each pass.
- * ddp_images_epoch - passes over the data (a fraction) used up before step starts.
  * They depend only on their arguments; no allocation; any thread. */
-DDP_API void   ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i,
-                              float *inputs, int32_t *label);
-DDP_API void   ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
-                                int rank, int world, long batch, float *inputs, int32_t *labels);
-DDP_API double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch);
+DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs, int32_t *label);
+DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
+                              int rank, int world, long batch, float *inputs, int32_t *labels);
 
 /* ==== io/safetensors.h ==== [io] */
 /* Safetensors files (github.com/huggingface/safetensors), named arrays behind a JSON header; and
@@ -3492,8 +3458,7 @@ DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_er
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape);
 
 /* ==== report/report.h ==== [report] */
-/* Reports of runs: plain data that programs fill, and what is made of it - a progress line and a
- * table, an HTML page, a trace - and the dumps of a run's ranks, read together. */
+/* Reports of runs: plain data that programs fill, and what is made of it: a table, an HTML page, a trace, JSON lines. */
 
 #include <stdio.h>
 
@@ -3576,31 +3541,7 @@ typedef struct ddp_report_data {
     int                     run_count;
 } ddp_report_data;
 
-/* ---- on the way: a line and a table, on a FILE that the program chooses ---- */
-
-/* State of one progress line; fill through ddp_progress_start. One thread at a time. */
-typedef struct ddp_progress {
-    FILE       *out;     /* borrowed; NULL = silent */
-    const char *label;   /* borrowed: strategy or run name */
-    long        total;   /* steps */
-    double      every_s; /* seconds between two lines: 0.1 on a terminal, else 10 */
-    int         terminal, colour;
-    double      start_s, shown_s, step_s; /* step_s: moving mean of the time between steps */
-    double      last_s;
-    double      tokens_per_s;
-    int         width; /* of the line that stands on the terminal */
-} ddp_progress;
-
-/* ddp_progress_start - begins a line `label  step 12/100  loss 2.345  81.2 ms  6.3k tok/s  ETA 7s`.
- * On a terminal it is redrawn in place at most ten times a second, bold unless NO_COLOR is set or
- * TERM is dumb; otherwise a plain line appears at most every 10 s (set every_s for another rhythm)
- * and one at the last step.
- * ddp_progress_step - after step `done` (1..total). loss NAN = unknown; tokens (or images) of this
- * step over all workers, 0 = not shown. Allocates nothing.
- * ddp_progress_end - closes the line, so that what follows begins on a fresh one. */
-DDP_API void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total);
-DDP_API void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens);
-DDP_API void ddp_progress_end(ddp_progress *p);
+/* ---- a table, on a FILE that the program chooses ---- */
 
 /* ddp_report_table - aligned columns, one row per run: strategy, step ms, step time of ssgd over
  * this run's, seconds to the common loss, MB (1e6 bytes) sent per worker, hidden communication %,
@@ -3646,13 +3587,6 @@ DDP_API ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count,
  * DDP_IO (names the path and the reason). Safe from any thread. */
 DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err);
 
-/* ddp_dump_merge - post-mortem: reads what ddp_dump wrote on several ranks (count files, any order, ranks may be
- * missing) and writes to out (borrowed) where they part, one sentence a line: which rank left no dump, the errors,
- * operations that differ between ranks, the first operation that somebody waits in and who never submitted it,
- * receives that nobody sends to. Errors: DDP_IO, DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two
- * worlds, a rank twice), DDP_MEMORY. Any thread. */
-DDP_API ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err);
-
 /* ---- JSON lines: one object per line, to a file that appears only when it is complete ---- */
 
 /* A writer. Errors are sticky: after the first one nothing more is written, and ddp_jsonl_close
@@ -3688,27 +3622,6 @@ DDP_API void ddp_jsonl_up(ddp_jsonl *j);
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
 DDP_API void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count);
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
-
-/* ---- events ---- */
-
-/* Each writes one line; j may be NULL. Unknown figures become null.
- *   run      title, command, version, seed, host, workers, net, model
- *   profile  layers: list of {layer, params, backward_s, comm_s}
- *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;
- *            nothing is written for a run without a plan
- *   step     strategy, step, loss, step_ms, wait_ms, bytes, divergence (left out if NAN)
- *   note     strategy, step, time_s, kind, text: one line for each of r->notes
- *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s,
- *            param_hash, slowest_rank and slow_ratio where they are known, replans
- *   error    status (text), exit_code, message */
-DDP_API void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d);
-DDP_API void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d);
-DDP_API void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
-DDP_API void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
-                            double step_ms, double wait_ms, int64_t bytes, double divergence);
-DDP_API void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r);
-DDP_API void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
-DDP_API void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error);
 
 /* ==== base/backend.h ==== [base] */
 /* The backend table: where the memory of layers and activations lies, and who works on it. NULL in
@@ -11984,13 +11897,6 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
         ddp_tokens_window(r, ddp_dealt(seed, step, rank, world, batch, b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 
-double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
-{
-    long windows = ddp_tokens_windows(r);
-
-    return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
-}
-
 /* ==== data/images.c ==== [data] */
 /* Labelled images: IDX and CIFAR files, alone or found in a folder, and batches of them. */
 
@@ -12334,11 +12240,6 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
 
     for (long b = 0; r->count && b < batch; b++)
         ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count), inputs + (size_t)b * size, labels + b);
-}
-
-double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch)
-{
-    return r->count ? (double)step * (double)world * (double)batch / (double)r->count : 0;
 }
 
 #endif
@@ -28875,86 +28776,12 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 }
 
 /* ==== profile/trace.c ==== [profile] */
-/* Unions and overlaps of spans, and the share of communication that computing hides. */
-
-typedef struct ddp__interval { double begin, end; } ddp__interval;
+/* The names of spans. */
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
     static const char *const name[] = {"forward", "backward", "update", "wait", "comm", "fill", "peer wait"};
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
-}
-
-/* The union of the chosen spans as disjoint intervals in rising order, into out [n]. */
-static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__interval *out)
-{
-    int count = 0, last = 0;
-    for (int i = 0; i < n; i++) {
-        if ((unsigned)spans[i].kind >= DDP_SPAN_KINDS || !(kinds >> spans[i].kind & 1u)) continue;
-        if (!(spans[i].end_s > spans[i].begin_s)) continue;
-        out[count].begin = spans[i].begin_s;
-        out[count++].end = spans[i].end_s;
-    }
-    if (count == 0) return 0;
-    qsort(out, (size_t)count, sizeof *out, ddp__rising);
-    for (int i = 1; i < count; i++) {
-        if (out[i].begin > out[last].end) out[++last] = out[i];
-        else if (out[i].end > out[last].end) out[last].end = out[i].end;
-    }
-    return last + 1;
-}
-
-/* Length of the intersection of two unions: one walk over both. */
-static double ddp__interval_common(const ddp__interval *a, int na, const ddp__interval *b, int nb)
-{
-    double sum = 0;
-    int i = 0, j = 0;
-
-    while (i < na && j < nb) {
-        double begin = a[i].begin > b[j].begin ? a[i].begin : b[j].begin;
-        double end = a[i].end < b[j].end ? a[i].end : b[j].end;
-
-        if (end > begin) sum += end - begin;
-        if (a[i].end < b[j].end) i++;
-        else j++;
-    }
-    return sum;
-}
-
-/* Union of kinds a, and what of it kinds b cover; 0 when memory is short. */
-static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned b, double *whole, double *common)
-{
-    size_t count = n > 0 ? (size_t)n : 0;
-    ddp__interval *room = (ddp__interval *)ddp__calloc(count * 2, sizeof *room);
-    int na, nb;
-    if (!room) return 0;
-    na = ddp__span_merge(spans, n, a, room);
-    nb = ddp__span_merge(spans, n, b, room + count);
-    *whole = 0;
-    for (int i = 0; i < na; i++) *whole += room[i].end - room[i].begin;
-    *common = ddp__interval_common(room, na, room + count, nb);
-    DDP_FREE(room);
-    return 1;
-}
-
-double ddp_span_union(const ddp_span *spans, int n, unsigned kinds)
-{
-    double whole, common;
-    return ddp__span_measure(spans, n, kinds, 0, &whole, &common) ? whole : (double)NAN;
-}
-
-double ddp_span_overlap(const ddp_span *spans, int n, unsigned a, unsigned b)
-{
-    double whole, common;
-    return ddp__span_measure(spans, n, a, b, &whole, &common) ? common : (double)NAN;
-}
-
-double ddp_hidden_share(const ddp_span *spans, int n)
-{
-    double whole, common;
-    if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common)) return (double)NAN;
-    if (!(whole > 0)) return 1;
-    return common < whole ? common / whole : 1;
 }
 
 /* ==== profile/network.c ==== [profile] */
@@ -33575,6 +33402,8 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
+/* A perfect matching whose largest weight is smallest; mate [n] realises the value returned, which the released DT-FM
+ * program's may not. Thresholds are tried by bisection, each from the matching of the last that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
@@ -33616,25 +33445,6 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     m->sorted = ddp__doubles(room, N * N);
     m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
-}
-
-ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err)
-{
-    ddp__scratch room = {NULL, 0};
-    ddp__matching m;
-    if (n < 1 || !weight || !mate || !value)
-        return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
-    for (int u = 0; u < n; u++)
-        for (int v = 0; v < n; v++) {
-            double w = weight[(size_t)u * (size_t)n + (size_t)v];
-            if (!(w >= -DBL_MAX && w <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG, "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
-        }
-    ddp__matching_open(&m, n, &room);
-    DDP__TRY(ddp__scratch_check(&room, n, "vertices", err));
-    *value = ddp__matching_solve(&m, weight, mate);
-    ddp__scratch_free(&room);
-    return DDP_OK;
 }
 
 /* ---- communities ---- */
@@ -57083,76 +56893,8 @@ ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *o
     return ddp__text_print(&t, out, "picture of the pipelines", err);
 }
 
-/* ==== report/progress.c ==== [report] */
-/* The progress line and the closing table of a program. */
-
-#define DDP__PROGRESS_LINE 256
-
-void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total)
-{
-    const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
-
-    memset(p, 0, sizeof *p);
-    p->out = out;
-    p->label = label ? label : "";
-    p->total = total;
-    p->terminal = out && isatty(fileno(out));
-    p->colour = p->terminal && !(plain && *plain) && !(term && !strcmp(term, "dumb"));
-    p->every_s = p->terminal ? 0.1 : 10;
-    p->start_s = p->shown_s = p->last_s = ddp_now();
-}
-
-static void ddp__progress_line(const ddp_progress *p, long done, double loss, char line[DDP__PROGRESS_LINE])
-{
-    const double tokens = p->tokens_per_s, ms = p->step_s * 1e3, left = (double)(p->total - done) * p->step_s;
-    const int thousands = tokens >= 1e4, digits = snprintf(NULL, 0, "%ld", p->total);
-    const long s = left < 3e8 ? lround(left) : 0;
-    size_t n = (size_t)snprintf(line, DDP__PROGRESS_LINE, "%-11.30sstep %*ld/%ld", p->label, digits, done, p->total);
-
-    if (loss >= -DBL_MAX && loss <= DBL_MAX)
-        n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, "  loss %#.4g", loss);
-    n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
-    if (tokens > 0)
-        n += (size_t)snprintf(line + n, DDP__PROGRESS_LINE - n, thousands ? "  %.1fk tok/s" : "  %.0f tok/s",
-                              thousands ? tokens / 1e3 : tokens);
-    if (done >= p->total) return;
-    if (!(left < 3e8)) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA ?");
-    else if (s < 60) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %lds", s);
-    else if (s < 3600) snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %ldm%02lds", s / 60, s % 60);
-    else snprintf(line + n, DDP__PROGRESS_LINE - n, "  ETA %ldh%02ldm", s / 3600, s / 60 % 60);
-}
-
-void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
-{
-    char line[DDP__PROGRESS_LINE];
-    double now = ddp_now(), took = now - p->last_s, keep;
-    int n;
-
-    if (!p->out) return;
-    /* the mean forgets with a horizon of about 20 steps, and starts as a plain mean */
-    keep = done < 20 ? 1 - 1 / (double)(done > 0 ? done : 1) : 0.95;
-    p->step_s = keep * p->step_s + (1 - keep) * took;
-    p->last_s = now;
-    p->tokens_per_s = tokens > 0 && p->step_s > 0 ? tokens / p->step_s : 0;
-    if (done < p->total && now - p->shown_s < p->every_s) return;
-    p->shown_s = now;
-    ddp__progress_line(p, done, loss, line);
-    n = (int)strlen(line);
-    if (p->terminal)
-        fprintf(p->out, "\r%s%s%s%*s", p->colour ? "\033[1m" : "", line, p->colour ? "\033[0m" : "",
-                p->width > n ? p->width - n : 0, "");
-    else fprintf(p->out, "%s\n", line);
-    p->width = n;
-    fflush(p->out);
-}
-
-void ddp_progress_end(ddp_progress *p)
-{
-    if (p->out && p->terminal && p->width) fprintf(p->out, "\n");
-    p->width = 0;
-}
-
-/* ---- the table ---- */
+/* ==== report/table.c ==== [report] */
+/* The closing table of a program. */
 
 /* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
@@ -57216,7 +56958,7 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 }
 
 /* ==== report/jsonl.c ==== [report] */
-/* JSON lines: the writer, and the events of the programs. */
+/* The writer of JSON lines. */
 
 #define DDP__JSONL_DEPTH 31
 
@@ -57375,430 +57117,6 @@ void ddp_jsonl_end(ddp_jsonl *j)
     if (j->line.failed) ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
     else if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
         ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", ddp__jsonl_name(j), strerror(errno));
-}
-
-/* ---- events ---- */
-
-void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d)
-{
-    ddp_jsonl_event(j, "run");
-    ddp_jsonl_string(j, "title", d->title);
-    ddp_jsonl_string(j, "command", d->command);
-    ddp_jsonl_string(j, "version", d->version);
-    ddp_jsonl_integer(j, "seed", (int64_t)d->seed);
-    ddp_jsonl_string(j, "host", d->host);
-    ddp_jsonl_integer(j, "workers", d->workers);
-    ddp_jsonl_string(j, "net", d->net);
-    ddp_jsonl_string(j, "model", d->model);
-    ddp_jsonl_end(j);
-}
-
-void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d)
-{
-    ddp_jsonl_event(j, "profile");
-    ddp_jsonl_array(j, "layers");
-    for (int l = 0; l < d->layer_count; l++) {
-        ddp_jsonl_object(j, NULL);
-        ddp_jsonl_string(j, "layer", d->layers[l].name);
-        ddp_jsonl_number(j, "params", d->layers[l].params);
-        ddp_jsonl_number(j, "backward_s", d->layers[l].backward_s);
-        ddp_jsonl_number(j, "comm_s", d->layers[l].comm_s);
-        ddp_jsonl_up(j);
-    }
-    ddp_jsonl_end(j);
-}
-
-void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
-{
-    if (!r->step_of || r->period < 1) return;
-    ddp_jsonl_event(j, "plan");
-    ddp_jsonl_string(j, "strategy", r->strategy);
-    ddp_jsonl_integer(j, "period", r->period);
-    ddp_jsonl_array(j, "sets");
-    for (int h = 0; h < r->period; h++) {
-        ddp_jsonl_array(j, NULL);
-        for (int l = 0; l < d->layer_count; l++)
-            if (r->step_of[l] == h) ddp_jsonl_integer(j, NULL, l);
-        ddp_jsonl_up(j);
-    }
-    ddp_jsonl_up(j);
-    ddp_jsonl_integers(j, "step_of", r->step_of, d->layer_count);
-    ddp_jsonl_number(j, "predicted_step_ms", r->predicted_step_ms);
-    ddp_jsonl_number(j, "predicted_hidden_pct", r->predicted_hidden_pct);
-    ddp_jsonl_end(j);
-}
-
-void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
-                    double step_ms, double wait_ms, int64_t bytes, double divergence)
-{
-    ddp_jsonl_event(j, "step");
-    ddp_jsonl_string(j, "strategy", strategy);
-    ddp_jsonl_integer(j, "step", step);
-    ddp_jsonl_number(j, "loss", loss);
-    ddp_jsonl_number(j, "step_ms", step_ms);
-    ddp_jsonl_number(j, "wait_ms", wait_ms);
-    ddp_jsonl_integer(j, "bytes", bytes);
-    if (divergence >= 0) ddp_jsonl_number(j, "divergence", divergence);
-    ddp_jsonl_end(j);
-}
-
-void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r)
-{
-    for (int i = 0; i < r->note_count; i++) {
-        ddp_jsonl_event(j, "note");
-        ddp_jsonl_string(j, "strategy", r->strategy);
-        ddp_jsonl_integer(j, "step", r->notes[i].step);
-        ddp_jsonl_number(j, "time_s", r->notes[i].time_s);
-        ddp_jsonl_string(j, "kind", r->notes[i].kind);
-        ddp_jsonl_string(j, "text", r->notes[i].text);
-        ddp_jsonl_end(j);
-    }
-}
-
-void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
-{
-    ddp_jsonl_event(j, "result");
-    ddp_jsonl_string(j, "strategy", r->strategy);
-    ddp_jsonl_integer(j, "workers", d->workers);
-    ddp_jsonl_number(j, "step_ms", r->step_ms);
-    ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    if (r->bytes_sent < 0) ddp_jsonl_number(j, "bytes_sent", (double)NAN);
-    else ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
-    ddp_jsonl_number(j, "final_loss", r->final_loss);
-    ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
-    ddp_jsonl_string(j, "param_hash", r->param_hash);
-    if (r->slow_ratio > 0) {
-        ddp_jsonl_integer(j, "slowest_rank", r->slowest_rank);
-        ddp_jsonl_number(j, "slow_ratio", r->slow_ratio);
-    }
-    ddp_jsonl_integer(j, "replans", r->replans);
-    ddp_jsonl_end(j);
-}
-
-void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error)
-{
-    ddp_jsonl_event(j, "error");
-    ddp_jsonl_string(j, "status", ddp_status_text(error->code));
-    ddp_jsonl_integer(j, "exit_code", ddp_status_exit_code(error->code));
-    ddp_jsonl_string(j, "message", error->msg);
-    ddp_jsonl_end(j);
-}
-
-/* ==== report/postmortem.c ==== [report] */
-/* The dumps of a run's ranks read together: where they part, in sentences. */
-
-enum { DDP__PM_TEXT = 200 };
-
-typedef enum ddp__pm_state { DDP__PM_QUEUED, DDP__PM_ACTIVE, DDP__PM_DONE } ddp__pm_state;
-
-typedef struct ddp__pm_op {
-    long sequence, step, peer; /* peer -1: a collective */
-    double bytes, left;
-    int send;
-    ddp__pm_state state;
-    char what[DDP__PM_TEXT];   /* "all-reduce of layer h.3" */
-} ddp__pm_op;
-
-/* The dump of one rank. */
-typedef struct ddp__pm_rank {
-    int present;
-    ddp__pm_op *op;  /* [ops] */
-    int ops; /* room is for the next power of two */
-    long begun;      /* collectives submitted */
-    long told;       /* what others heard of one without a dump: begun; -1 = nothing */
-    char error[DDP_ERROR_TEXT];
-} ddp__pm_rank;
-
-typedef struct ddp__pm {
-    int world;
-    char run[128];
-    ddp__pm_rank *rank; /* [world] */
-    FILE *out;
-    ddp_error *err;
-} ddp__pm;
-
-/* ---- reading ---- */
-
-static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
-{
-    const ddp__json *m = ddp__json_get(v, key);
-
-    return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
-}
-
-static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
-{
-    const ddp__json *m = ddp__json_get(v, key);
-
-    return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
-}
-
-static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v, ddp__pm_rank **rank)
-{
-    double number = ddp__pm_number(v, "rank", -1), world = ddp__pm_number(v, "world", -1);
-    const char *run = ddp__pm_string(v, "run_id", "");
-    const ddp__json *peers = ddp__json_get(v, "peers"), *p;
-
-    if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
-        return ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump: rank %g of %g ranks", path, number, world);
-    if (!pm->rank) {
-        pm->world = (int)world;
-        snprintf(pm->run, sizeof pm->run, "%s", run);
-        pm->rank = (ddp__pm_rank *)ddp__calloc((size_t)pm->world, sizeof *pm->rank);
-        if (!pm->rank) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %g dumps", world);
-        for (int r = 0; r < pm->world; r++) pm->rank[r].told = -1;
-    }
-    if (pm->world != (int)world || strcmp(pm->run, run))
-        return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
-                         "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
-    *rank = &pm->rank[(int)number];
-    if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
-    (*rank)->present = 1;
-    v = ddp__json_get(v, "error");
-    snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
-    for (p = peers ? peers->first : NULL; p; p = p->next) {
-        double of = ddp__pm_number(p, "rank", -1), begun = ddp__pm_number(p, "begun", -1);
-        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun) pm->rank[(int)of].told = (long)begun;
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__json *v)
-{
-    const char *state = ddp__pm_string(v, "state", "done"), *verb = ddp__pm_string(v, "verb", "?"),
-               *layer = ddp__pm_string(v, "layer", NULL), *values = ddp__pm_string(v, "values", "a plain buffer");
-    ddp__pm_op *o;
-
-    if ((r->ops & (r->ops - 1)) == 0) {
-        o = (ddp__pm_op *)DDP_REALLOC(r->op, (r->ops ? 2 * (size_t)r->ops : 1) * sizeof *o);
-        if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", r->ops + 1);
-        r->op = o;
-    }
-    o = &r->op[r->ops++];
-    memset(o, 0, sizeof *o);
-    o->sequence = (long)ddp__pm_number(v, "sequence", -1);
-    o->step = (long)ddp__pm_number(v, "step", 0);
-    o->peer = (long)ddp__pm_number(v, "peer", -1);
-    o->bytes = ddp__pm_number(v, "bytes", 0);
-    o->left = ddp__pm_number(v, "left", 0);
-    o->send = !strcmp(verb, "send");
-    o->state = !strcmp(state, "done") ? DDP__PM_DONE : !strcmp(state, "active") ? DDP__PM_ACTIVE : DDP__PM_QUEUED;
-    if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
-    else
-        snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
-                 layer ? layer : values);
-    if (o->peer < 0 && o->sequence >= r->begun) r->begun = o->sequence + 1;
-    return DDP_OK;
-}
-
-static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const char *line,
-                               size_t n, ddp__pm_rank **rank)
-{
-    char name[300];
-    ddp__json *v;
-    ddp_status s = DDP_OK;
-    const char *event;
-
-    snprintf(name, sizeof name, "%.260s:%d", path, number);
-    v = ddp__json_parse(name, line, n, pm->err);
-    if (!v) return pm->err->code;
-    event = ddp__pm_string(v, "event", "");
-    if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
-                      "\"event\":\"dump\"", path);
-    else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
-    else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
-    ddp__json_free(v);
-    return s;
-}
-
-static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
-{
-    ddp__text t = {NULL, 0, 0, 0};
-    ddp__pm_rank *rank = NULL;
-    size_t at = 0;
-    int number = 1;
-    ddp_status s = ddp__file_read(path, &t, pm->err);
-
-    for (; s == DDP_OK && at < t.size; number++) {
-        const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
-        size_t n = end ? (size_t)(end - (t.data + at)) : t.size - at;
-        if (n > 0) s = ddp__pm_line(pm, path, number, t.data + at, n, &rank);
-        at += n + 1;
-    }
-    if (s == DDP_OK && !rank) s = ddp__fail(pm->err, DDP_FORMAT, "%s is empty, no dump", path);
-    ddp__text_free(&t);
-    return s;
-}
-
-/* ---- findings ---- */
-
-/* "rank 2", "ranks 0, 1, 3": those whose flag is set; how many. */
-static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out, size_t room)
-{
-    size_t used;
-    int count = 0, shown = 0;
-
-    for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
-    used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
-    for (int r = 0; r < pm->world; r++) {
-        if (!flag[r]) continue;
-        if (used + 40 > room) {
-            snprintf(out + used, room - used, " and %d more", count - shown);
-            break;
-        }
-        used += (size_t)snprintf(out + used, room - used, shown++ ? ", %d" : "%d", r);
-    }
-    return count;
-}
-
-/* The newest operation with that number; NULL if there is none or it was forgotten. */
-static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
-{
-    for (int i = r->ops - 1; i >= 0; i--)
-        if (r->op[i].peer < 0 && r->op[i].sequence == sequence) return &r->op[i];
-    return NULL;
-}
-
-/* The first operation that is not the same on all ranks; 1 if there is one. */
-static int ddp__pm_differ(const ddp__pm *pm)
-{
-    const ddp__pm_op *found = NULL, *other = NULL;
-    int first = 0, second = 0;
-
-    for (int a = 0; a < pm->world; a++)
-        for (int b = a + 1; b < pm->world; b++)
-            for (int i = 0; i < pm->rank[a].ops; i++) {
-                const ddp__pm_op *x = &pm->rank[a].op[i], *y;
-                if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
-                y = ddp__pm_find(&pm->rank[b], x->sequence);
-                if (!y || (!strcmp(x->what, y->what) && x->bytes == y->bytes)) continue;
-                found = x, other = y, first = a, second = b;
-            }
-    if (!found) return 0;
-    fprintf(pm->out, "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
-            "%ld, %.0f bytes)\n", found->sequence, first, found->what, found->step, found->bytes, second, other->what,
-            other->step, other->bytes);
-    return 1;
-}
-
-/* The first collective that somebody has begun and not finished. */
-static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
-{
-    const ddp__pm_op *first = NULL;
-
-    for (int r = 0; r < pm->world; r++)
-        for (int i = 0; i < pm->rank[r].ops; i++) {
-            const ddp__pm_op *o = &pm->rank[r].op[i];
-            if (o->peer < 0 && o->state == DDP__PM_ACTIVE && (!first || o->sequence < first->sequence)) first = o;
-        }
-    return first;
-}
-
-/* What a rank that never submitted an operation was last seen at. */
-static void ddp__pm_last(const ddp__pm *pm, int rank)
-{
-    const ddp__pm_rank *r = &pm->rank[rank];
-    const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
-
-    if (!r->present)
-        fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
-                "begun %ld operations\n", rank, r->told);
-    else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
-                last->step, last->state == DDP__PM_DONE ? "finished" : "not finished");
-    else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
-}
-
-static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *waits)
-{
-    const ddp__pm_op *o = ddp__pm_first(pm);
-    char who[160], others[160];
-
-    if (!o) return 0;
-    for (int r = 0; r < pm->world; r++) {
-        const ddp__pm_rank *x = &pm->rank[r];
-        const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
-        flag[r] = x->present ? x->begun <= o->sequence : x->told >= 0 && x->told <= o->sequence;
-        waits[r] = own && own->state != DDP__PM_DONE;
-    }
-    (void)ddp__pm_list(pm, waits, others, sizeof others);
-    if (ddp__pm_list(pm, flag, who, sizeof who)) {
-        fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who,
-                o->what, o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
-        for (int r = 0; r < pm->world; r++)
-            if (flag[r]) ddp__pm_last(pm, r);
-        return 1;
-    }
-    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
-            "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
-    for (int r = 0; r < pm->world; r++) {
-        const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
-        if (waits[r] && own) fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
-    }
-    return 1;
-}
-
-/* Sends and receives that the other side never submitted. */
-static int ddp__pm_pairs(const ddp__pm *pm)
-{
-    int found = 0;
-
-    for (int r = 0; r < pm->world; r++)
-        for (int i = 0; i < pm->rank[r].ops; i++) {
-            const ddp__pm_op *o = &pm->rank[r].op[i];
-            const ddp__pm_rank *peer;
-            int met = 0;
-            if (o->peer < 0 || o->peer >= pm->world || o->state != DDP__PM_ACTIVE) continue;
-            peer = &pm->rank[o->peer];
-            for (int k = 0; k < peer->ops && !met; k++)
-                met = peer->op[k].peer == r && peer->op[k].send != o->send &&
-                      peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
-            if (met || !peer->present) continue;
-            found = 1;
-            fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
-                    r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
-        }
-    return found;
-}
-
-static ddp_status ddp__pm_tell(ddp__pm *pm)
-{
-    unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
-    char who[160];
-    int found;
-
-    if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
-    for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
-    if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
-    for (int r = 0; r < pm->world; r++)
-        if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by "))
-            fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
-    found = ddp__pm_differ(pm);
-    found |= ddp__pm_wait(pm, flag, flag + pm->world);
-    found |= ddp__pm_pairs(pm);
-    if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
-    DDP_FREE(flag);
-    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno)) : DDP_OK;
-}
-
-ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
-{
-    ddp_error local;
-    ddp__pm pm;
-    ddp_status s = DDP_OK;
-
-    memset(&pm, 0, sizeof pm);
-    memset(&local, 0, sizeof local);
-    pm.out = out;
-    pm.err = err ? err : &local;
-    if (count < 1 || !paths || !out) s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
-    for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
-    if (s == DDP_OK) s = ddp__pm_tell(&pm);
-    for (int i = 0; pm.rank && i < pm.world; i++)
-        if (pm.rank[i].op) DDP_FREE(pm.rank[i].op);
-    if (pm.rank) DDP_FREE(pm.rank);
-    return s;
 }
 
 /* ==== report/perfetto.c ==== [report] */

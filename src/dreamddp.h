@@ -30,7 +30,7 @@
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
  *     [data] [io]       token streams, images, safetensors, weights of other programs
- *     [report]          progress lines, JSON lines, Perfetto traces, HTML
+ *     [report]          a table, JSON lines, Perfetto traces, HTML
  *     base/backend.h    the table that a device fills in, as dreamddp_cuda.cuh does
  *
  * OPTIONS. Macros, defined before the #include; none changes a public struct or signature.
@@ -352,9 +352,8 @@
 #include "report/page.h"
 #include "report/page.c"
 #include "report/stages.c"
-#include "report/progress.c"
+#include "report/table.c"
 #include "report/jsonl.c"
-#include "report/postmortem.c"
 #include "report/perfetto.c"
 #include "report/html.c"
 #endif

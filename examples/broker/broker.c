@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include "../common/cli.h"
 #include "../common/channel.h"
+#include "../common/progress.h"
 #include "job_json.h"
 #include "job_part.h"
 #include "work.h"
@@ -29,7 +30,7 @@ typedef struct broker {
     double      predicted_s, first_loss, last_loss[10];
     channel_done done;
     int         restarts;
-    ddp_progress progress;
+    progress line;
 } broker;
 
 /* ---- the cut ---- */
@@ -241,7 +242,7 @@ static void note_loss(broker *b, long step, double loss)
 {
     if (step == 0) b->first_loss = loss;
     b->last_loss[step % 10] = loss;
-    ddp_progress_step(&b->progress, step + 1, loss, b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
+    progress_step(&b->line, step + 1, loss, b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
 }
 
 /* Ships data a step ahead and hears the nodes until all are done. DDP_PEER_LOST: a node is lost. */
@@ -296,9 +297,9 @@ static ddp_status attempt(broker *b, ddp_error *err)
     if (s == DDP_OK) s = ship_jobs(b, err);
     if (s != DDP_OK) return s;
     ship_start(b);
-    ddp_progress_start(&b->progress, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job_file, b->w.j.steps);
+    progress_start(&b->line, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job_file, b->w.j.steps);
     s = run(b, err);
-    ddp_progress_end(&b->progress);
+    progress_end(&b->line);
     return s;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include "progress.h"
 #include "sampling.h"
 #include "sleeping.h"
 #include "watcher.h"
@@ -883,7 +884,7 @@ static int training_loop(ddp_ctx *d, void *user)
     training_result *r = t->result;
     training_rank *own = training_place(r, ddp_rank(d));
     training_model m;
-    ddp_progress progress;
+    progress line;
     ddp_stats s, before, profiled;
     double begin, paused = 0, pause, samples;
     long step, first = 0;
@@ -919,7 +920,7 @@ static int training_loop(ddp_ctx *d, void *user)
         return bad;
     }
     if (training_leads(d) && !(m.pipe && first && !t->resume)) r->first = first; /* else some of it is another world's */
-    ddp_progress_start(&progress, t->label ? stderr : NULL, t->label, t->steps);
+    progress_start(&line, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);
     memset(&profiled, 0, sizeof profiled);
@@ -959,15 +960,15 @@ static int training_loop(ddp_ctx *d, void *user)
         if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
             bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
         if (training_leads(d))
-            ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
+            progress_step(&line, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
         if (bad || !t->eval_every || (step + 1) % t->eval_every) continue;
-        ddp_progress_end(&progress);
+        progress_end(&line);
         pause = 0;
         bad = training_evaluate(d, t, &m, step + 1, &pause);
-        begin += pause, progress.last_s += pause;
+        begin += pause, line.last_s += pause;
         if (step + 1 < t->steps) paused += pause;
     }
-    ddp_progress_end(&progress);
+    progress_end(&line);
     if (!bad) bad = training_finish(d, t, &m, begin, paused, &profiled);
     training_free(t, &m);
     return bad;

@@ -12,6 +12,7 @@
 #include "../common/cli.h"
 #include "../common/connect.h"
 #include "../common/watcher.h"
+#include "merge.h"
 
 typedef struct netcheck {
     const char *json, *network, *net, *tflops, *require;
@@ -249,7 +250,7 @@ static int netcheck_merge(int argc, char **argv)
         fprintf(stderr, "netcheck: --merge needs the dumps of the ranks: --merge dump.*.jsonl\n");
         return 2;
     }
-    s = ddp_dump_merge((const char *const *)argv, argc, stdout, &err);
+    s = dumps_merge((const char *const *)argv, argc, stdout, &err);
     if (s != DDP_OK) fprintf(stderr, "netcheck: %s\n", err.msg);
     return ddp_status_exit_code(s);
 }

@@ -9,6 +9,7 @@
 #include "dreamddp.h"
 #include "../common/cli.h"
 #include "../common/training.h"
+#include "../common/events.h"
 
 enum { STRATEGIES = 32 }; /* room */
 
@@ -197,16 +198,16 @@ static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
     long i;
 
     if (!j) return err->code;
-    ddp_jsonl_run(j, &q->data_);
-    ddp_jsonl_profile(j, &q->data_);
+    event_run(j, &q->data_);
+    event_profile(j, &q->data_);
     for (s = 0; s < q->count; s++) {
         const training_result *r = q->result[s];
-        ddp_jsonl_plan(j, &q->data_, &q->run[s]);
+        event_plan(j, &q->data_, &q->run[s]);
         for (i = 0; i < r->steps; i++)
-            ddp_jsonl_step(j, q->run[s].strategy, i, r->step[i].loss,
+            event_step(j, q->run[s].strategy, i, r->step[i].loss,
                            1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)), 1e3 * r->wait_s[i],
                            r->step[i].bytes, diverged(r) ? r->step[i].divergence : NAN);
-        ddp_jsonl_result(j, &q->data_, &q->run[s]);
+        event_result(j, &q->data_, &q->run[s]);
     }
     return ddp_jsonl_close(j, err);
 }

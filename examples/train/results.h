@@ -4,6 +4,8 @@
 
 #include <glob.h>
 
+#include "../common/events.h"
+
 /* Says before the training, not after it, that a file could not be written. */
 static ddp_status check_writable(const char *path, ddp_error *err)
 {
@@ -221,17 +223,17 @@ static ddp_status write_lines(const program *p, const ddp_report_data *d, ddp_er
     long i, evals = 0;
 
     if (!j) return err->code;
-    ddp_jsonl_run(j, d);
-    ddp_jsonl_profile(j, d);
-    ddp_jsonl_plan(j, d, d->runs);
+    event_run(j, d);
+    event_profile(j, d);
+    event_plan(j, d, d->runs);
     for (i = r->first; i < r->steps; i++) {
         const ddp_report_step *s = &r->step[i];
-        ddp_jsonl_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
+        event_step(j, p->strategy, i, s->loss, 1e3 * (s->time_s - before), 1e3 * r->wait_s[i],
                        s->bytes, s->divergence);
         before = s->time_s;
         write_eval(p, j, i + 1, &evals);
     }
-    ddp_jsonl_notes(j, d->runs);
+    event_notes(j, d->runs);
     ddp_jsonl_event(j, "result");
     write_results(p, j);
     ddp_jsonl_number(j, "time_to_loss_s", NAN); /* one run has nothing to be compared with */
@@ -299,8 +301,8 @@ static void write_failure(const program *p, const ddp_error *why)
     ddp_report_data d;
 
     describe(p, &d);
-    ddp_jsonl_run(j, &d);
-    ddp_jsonl_error(j, why);
+    event_run(j, &d);
+    event_error(j, why);
     ddp_jsonl_close(j, NULL);
 }
 

@@ -621,10 +621,6 @@ class ddp_report_data(Structure):
     pass
 
 
-class ddp_progress(Structure):
-    pass
-
-
 class ddp_report_pipeline(Structure):
     pass
 
@@ -986,10 +982,6 @@ ddp_report_data._fields_ = [
     ("net", c_char_p), ("model", c_char_p), ("seed", c_uint64), ("workers", c_int),
     ("target_loss", c_double), ("layers", POINTER(ddp_report_layer)), ("layer_count", c_int),
     ("runs", POINTER(ddp_report_run)), ("run_count", c_int)]
-ddp_progress._fields_ = [
-    ("out", c_void_p), ("label", c_char_p), ("total", c_long), ("every_s", c_double),
-    ("terminal", c_int), ("colour", c_int), ("start_s", c_double), ("shown_s", c_double),
-    ("step_s", c_double), ("last_s", c_double), ("tokens_per_s", c_double), ("width", c_int)]
 ddp_report_pipeline._fields_ = [
     ("name", c_char_p), ("stages", c_int), ("slot", POINTER(ddp_pipeline_slot)), ("slots", c_int),
     ("begin_s", c_double), ("step_s", c_double), ("bubble_pct", c_double)]
@@ -1062,8 +1054,7 @@ STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_config, ddp_
         ddp_pipe_config, ddp_pipe_stats, ddp_pipe_layout, ddp_simulation, ddp_simulated, ddp_gpt2_config,
         ddp_llama2_config, ddp_mlp_config, ddp_resnet_config, ddp_vgg_config, ddp_token_range, ddp_images,
         ddp_image_range, ddp_image_norm, ddp_safetensor, ddp_report_step, ddp_report_worker, ddp_report_layer,
-        ddp_report_note, ddp_report_run, ddp_report_data, ddp_progress, ddp_report_pipeline, ddp_backend_peers,
-        ddp_backend]
+        ddp_report_note, ddp_report_run, ddp_report_data, ddp_report_pipeline, ddp_backend_peers, ddp_backend]
 
 # name: (what it returns, what it takes)
 FUNCTIONS = {
@@ -1233,9 +1224,6 @@ FUNCTIONS = {
     "ddp_network_check": (c_int, [POINTER(ddp_network), POINTER(ddp_error)]),
     "ddp_network_noise": (c_int, [POINTER(ddp_network), c_uint64, c_double, c_double, POINTER(ddp_error)]),
     "ddp_span_kind_name": (c_char_p, [c_int]),
-    "ddp_span_union": (c_double, [POINTER(ddp_span), c_int, c_uint]),
-    "ddp_span_overlap": (c_double, [POINTER(ddp_span), c_int, c_uint, c_uint]),
-    "ddp_hidden_share": (c_double, [POINTER(ddp_span), c_int]),
     "ddp_plan_partial": (c_int, [POINTER(ddp_profile), POINTER(ddp_plan_options), POINTER(ddp_plan),
         POINTER(ddp_error)]),
     "ddp_plan_new": (c_int, [c_int, c_int, POINTER(ddp_plan), POINTER(ddp_error)]),
@@ -1282,8 +1270,6 @@ FUNCTIONS = {
     "ddp_osp_budget": (c_double, [c_double, c_double, c_double]),
     "ddp_served_step": (c_int, [POINTER(ddp_served), c_void_p, POINTER(c_double), POINTER(ddp_error)]),
     "ddp_served_room": (c_size_t, [c_int, c_int]),
-    "ddp_matching_bottleneck": (c_int, [c_int, POINTER(c_double), POINTER(c_int), POINTER(c_double),
-        POINTER(ddp_error)]),
     "ddp_tour_open": (c_int, [c_int, POINTER(c_double), c_int, c_int, POINTER(c_int), POINTER(c_double),
         POINTER(ddp_error)]),
     "ddp_plan_ring": (c_int, [c_int, POINTER(c_double), POINTER(c_double), POINTER(c_int), POINTER(c_double),
@@ -1477,7 +1463,6 @@ FUNCTIONS = {
     "ddp_tokens_batch": (None, [POINTER(ddp_token_range), c_uint64, c_long, c_int, c_int, c_long, POINTER(c_int32),
         POINTER(c_int32)]),
     "ddp_dealt": (c_long, [c_uint64, c_long, c_int, c_int, c_long, c_long, c_long]),
-    "ddp_tokens_epoch": (c_double, [POINTER(ddp_token_range), c_long, c_int, c_long]),
     "ddp_images_open": (POINTER(ddp_images), [c_char_p, c_int, POINTER(ddp_error)]),
     "ddp_images_idx": (POINTER(ddp_images), [c_char_p, c_char_p, POINTER(ddp_error)]),
     "ddp_images_cifar": (POINTER(ddp_images), [c_char_p, c_int, POINTER(ddp_error)]),
@@ -1491,7 +1476,6 @@ FUNCTIONS = {
     "ddp_images_get": (None, [POINTER(ddp_image_range), POINTER(ddp_image_norm), c_long, c_void_p, POINTER(c_int32)]),
     "ddp_images_batch": (None, [POINTER(ddp_image_range), POINTER(ddp_image_norm), c_uint64, c_long, c_int, c_int,
         c_long, c_void_p, POINTER(c_int32)]),
-    "ddp_images_epoch": (c_double, [POINTER(ddp_image_range), c_long, c_int, c_long]),
     "ddp_safetensors_open": (c_void_p, [c_char_p, POINTER(ddp_error)]),
     "ddp_safetensors_from_bytes": (c_void_p, [c_char_p, c_void_p, c_size_t, POINTER(ddp_error)]),
     "ddp_safetensors_close": (None, [c_void_p]),
@@ -1511,14 +1495,10 @@ FUNCTIONS = {
     "ddp_weights_load": (c_int, [c_void_p, c_char_p, POINTER(ddp_error)]),
     "ddp_weights_save": (c_int, [c_void_p, c_char_p, POINTER(ddp_error)]),
     "ddp_weights_describe": (c_int, [c_void_p, c_int, c_char_p, c_size_t, POINTER(ddp_shape)]),
-    "ddp_progress_start": (None, [POINTER(ddp_progress), c_void_p, c_char_p, c_long]),
-    "ddp_progress_step": (None, [POINTER(ddp_progress), c_long, c_double, c_double]),
-    "ddp_progress_end": (None, [POINTER(ddp_progress)]),
     "ddp_report_table": (c_int, [POINTER(ddp_report_data), c_void_p, POINTER(ddp_error)]),
     "ddp_report_html": (c_int, [POINTER(ddp_report_data), c_char_p, POINTER(ddp_error)]),
     "ddp_report_pipelines": (c_int, [POINTER(ddp_report_pipeline), c_int, c_void_p, POINTER(ddp_error)]),
     "ddp_report_trace": (c_int, [POINTER(ddp_report_data), c_char_p, POINTER(ddp_error)]),
-    "ddp_dump_merge": (c_int, [POINTER(c_char_p), c_int, c_void_p, POINTER(ddp_error)]),
     "ddp_jsonl_open": (c_void_p, [c_char_p, POINTER(ddp_error)]),
     "ddp_jsonl_stream": (c_void_p, [c_void_p, POINTER(ddp_error)]),
     "ddp_jsonl_close": (c_int, [c_void_p, POINTER(ddp_error)]),
@@ -1534,11 +1514,4 @@ FUNCTIONS = {
     "ddp_jsonl_integers": (None, [c_void_p, c_char_p, POINTER(c_int), c_int]),
     "ddp_jsonl_numbers": (None, [c_void_p, c_char_p, POINTER(c_double), c_int]),
     "ddp_jsonl_end": (None, [c_void_p]),
-    "ddp_jsonl_run": (None, [c_void_p, POINTER(ddp_report_data)]),
-    "ddp_jsonl_profile": (None, [c_void_p, POINTER(ddp_report_data)]),
-    "ddp_jsonl_plan": (None, [c_void_p, POINTER(ddp_report_data), POINTER(ddp_report_run)]),
-    "ddp_jsonl_step": (None, [c_void_p, c_char_p, c_long, c_double, c_double, c_double, c_int64, c_double]),
-    "ddp_jsonl_notes": (None, [c_void_p, POINTER(ddp_report_run)]),
-    "ddp_jsonl_result": (None, [c_void_p, POINTER(ddp_report_data), POINTER(ddp_report_run)]),
-    "ddp_jsonl_error": (None, [c_void_p, POINTER(ddp_error)]),
 }

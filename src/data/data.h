@@ -65,8 +65,6 @@ DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step
  * ddp_images_batch. -1 of none. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
-/* ddp_tokens_epoch - passes over the data (a fraction) used up before step starts. */
-DDP_API double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch);
 
 /* ---- images ---- */
 
@@ -123,12 +121,9 @@ DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
  * ddp_images_batch - what rank of world trains on in a step: inputs [batch x channels x height x
  * width] and labels [batch], dealt as ddp_tokens_batch deals windows: each image once per pass
  * over all ranks, in an order that the seed gives afresh for each pass.
- * ddp_images_epoch - passes over the data (a fraction) used up before step starts.
  * They depend only on their arguments; no allocation; any thread. */
-DDP_API void   ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i,
-                              float *inputs, int32_t *label);
-DDP_API void   ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
-                                int rank, int world, long batch, float *inputs, int32_t *labels);
-DDP_API double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch);
+DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs, int32_t *label);
+DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
+                              int rank, int world, long batch, float *inputs, int32_t *labels);
 
 #endif /* DDP_DATA_DATA_H */

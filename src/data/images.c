@@ -343,8 +343,3 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
     for (long b = 0; r->count && b < batch; b++)
         ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count), inputs + (size_t)b * size, labels + b);
 }
-
-double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch)
-{
-    return r->count ? (double)step * (double)world * (double)batch / (double)r->count : 0;
-}

@@ -232,10 +232,3 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
     for (long b = 0; windows && b < batch; b++)
         ddp_tokens_window(r, ddp_dealt(seed, step, rank, world, batch, b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
-
-double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
-{
-    long windows = ddp_tokens_windows(r);
-
-    return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
-}

@@ -45,6 +45,8 @@ double ddp__matching_bound(int n, const double *weight)
     return most;
 }
 
+/* A perfect matching whose largest weight is smallest; mate [n] realises the value returned, which the released DT-FM
+ * program's may not. Thresholds are tried by bisection, each from the matching of the last that was too low. */
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
@@ -86,25 +88,6 @@ void ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     m->sorted = ddp__doubles(room, N * N);
     m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
-}
-
-ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, double *value, ddp_error *err)
-{
-    ddp__scratch room = {NULL, 0};
-    ddp__matching m;
-    if (n < 1 || !weight || !mate || !value)
-        return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
-    for (int u = 0; u < n; u++)
-        for (int v = 0; v < n; v++) {
-            double w = weight[(size_t)u * (size_t)n + (size_t)v];
-            if (!(w >= -DBL_MAX && w <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG, "the weight of pair (%d, %d) is %g; it must be finite", u, v, w);
-        }
-    ddp__matching_open(&m, n, &room);
-    DDP__TRY(ddp__scratch_check(&room, n, "vertices", err));
-    *value = ddp__matching_solve(&m, weight, mate);
-    ddp__scratch_free(&room);
-    return DDP_OK;
 }
 
 /* ---- communities ---- */

@@ -1,5 +1,4 @@
-/* Reports of runs: plain data that programs fill, and what is made of it - a progress line and a
- * table, an HTML page, a trace - and the dumps of a run's ranks, read together. */
+/* Reports of runs: plain data that programs fill, and what is made of it: a table, an HTML page, a trace, JSON lines. */
 #ifndef DDP_REPORT_REPORT_H
 #define DDP_REPORT_REPORT_H
 
@@ -88,31 +87,7 @@ typedef struct ddp_report_data {
     int                     run_count;
 } ddp_report_data;
 
-/* ---- on the way: a line and a table, on a FILE that the program chooses ---- */
-
-/* State of one progress line; fill through ddp_progress_start. One thread at a time. */
-typedef struct ddp_progress {
-    FILE       *out;     /* borrowed; NULL = silent */
-    const char *label;   /* borrowed: strategy or run name */
-    long        total;   /* steps */
-    double      every_s; /* seconds between two lines: 0.1 on a terminal, else 10 */
-    int         terminal, colour;
-    double      start_s, shown_s, step_s; /* step_s: moving mean of the time between steps */
-    double      last_s;
-    double      tokens_per_s;
-    int         width; /* of the line that stands on the terminal */
-} ddp_progress;
-
-/* ddp_progress_start - begins a line `label  step 12/100  loss 2.345  81.2 ms  6.3k tok/s  ETA 7s`.
- * On a terminal it is redrawn in place at most ten times a second, bold unless NO_COLOR is set or
- * TERM is dumb; otherwise a plain line appears at most every 10 s (set every_s for another rhythm)
- * and one at the last step.
- * ddp_progress_step - after step `done` (1..total). loss NAN = unknown; tokens (or images) of this
- * step over all workers, 0 = not shown. Allocates nothing.
- * ddp_progress_end - closes the line, so that what follows begins on a fresh one. */
-DDP_API void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total);
-DDP_API void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens);
-DDP_API void ddp_progress_end(ddp_progress *p);
+/* ---- a table, on a FILE that the program chooses ---- */
 
 /* ddp_report_table - aligned columns, one row per run: strategy, step ms, step time of ssgd over
  * this run's, seconds to the common loss, MB (1e6 bytes) sent per worker, hidden communication %,
@@ -158,13 +133,6 @@ DDP_API ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count,
  * DDP_IO (names the path and the reason). Safe from any thread. */
 DDP_API ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err);
 
-/* ddp_dump_merge - post-mortem: reads what ddp_dump wrote on several ranks (count files, any order, ranks may be
- * missing) and writes to out (borrowed) where they part, one sentence a line: which rank left no dump, the errors,
- * operations that differ between ranks, the first operation that somebody waits in and who never submitted it,
- * receives that nobody sends to. Errors: DDP_IO, DDP_FORMAT (names file and line), DDP_MISMATCH (two runs, two
- * worlds, a rank twice), DDP_MEMORY. Any thread. */
-DDP_API ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err);
-
 /* ---- JSON lines: one object per line, to a file that appears only when it is complete ---- */
 
 /* A writer. Errors are sticky: after the first one nothing more is written, and ddp_jsonl_close
@@ -200,26 +168,5 @@ DDP_API void ddp_jsonl_up(ddp_jsonl *j);
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
 DDP_API void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count);
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
-
-/* ---- events ---- */
-
-/* Each writes one line; j may be NULL. Unknown figures become null.
- *   run      title, command, version, seed, host, workers, net, model
- *   profile  layers: list of {layer, params, backward_s, comm_s}
- *   plan     strategy, period, sets (layer indexes per step of the period), step_of, predicted_*;
- *            nothing is written for a run without a plan
- *   step     strategy, step, loss, step_ms, wait_ms, bytes, divergence (left out if NAN)
- *   note     strategy, step, time_s, kind, text: one line for each of r->notes
- *   result   strategy, workers, step_ms, hidden_pct, bytes_sent, final_loss, time_to_loss_s,
- *            param_hash, slowest_rank and slow_ratio where they are known, replans
- *   error    status (text), exit_code, message */
-DDP_API void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d);
-DDP_API void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d);
-DDP_API void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
-DDP_API void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
-                            double step_ms, double wait_ms, int64_t bytes, double divergence);
-DDP_API void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r);
-DDP_API void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r);
-DDP_API void ddp_jsonl_error(ddp_jsonl *j, const ddp_error *error);
 
 #endif /* DDP_REPORT_REPORT_H */

@@ -14,6 +14,8 @@ extern "C" {
 }
 #endif
 #include "report/report_sample.h"
+#include "../../examples/common/events.h"
+#include "../../examples/common/progress.h"
 
 static void json_lines_are_whole_and_numbers_round_trip(void **state)
 {
@@ -29,23 +31,23 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     path_in(s, "r.jsonl", path);
     j = ddp_jsonl_open(path, &err);
     assert_non_null(j);
-    ddp_jsonl_run(j, &s->data);
-    ddp_jsonl_profile(j, &s->data);
-    for (i = 0; i < RUNS; i++) ddp_jsonl_plan(j, &s->data, &s->run[i]);
-    ddp_jsonl_step(j, "ssgd", 1, 2.5, 10, 1, 4096, (double)NAN);
+    event_run(j, &s->data);
+    event_profile(j, &s->data);
+    for (i = 0; i < RUNS; i++) event_plan(j, &s->data, &s->run[i]);
+    event_step(j, "ssgd", 1, 2.5, 10, 1, 4096, (double)NAN);
     memset(note, 0, sizeof note);
     note[0].kind = "lost", note[0].text = "rank 2 was lost, 3 workers";
     note[0].step = 12, note[0].time_s = 1.5;
     note[1].kind = "replan", note[1].text = "planned again", note[1].step = 13;
     s->run[4].notes = note, s->run[4].note_count = 2;
-    ddp_jsonl_notes(j, &s->run[3]);
-    ddp_jsonl_notes(j, &s->run[4]);
+    event_notes(j, &s->run[3]);
+    event_notes(j, &s->run[4]);
     s->run[4].slow_ratio = 1.5, s->run[4].slowest_rank = 3, s->run[4].replans = 2;
-    ddp_jsonl_result(j, &s->data, &s->run[4]);
+    event_result(j, &s->data, &s->run[4]);
     memset(&err, 0, sizeof err);
     err.code = DDP_PEER_LOST;
     snprintf(err.msg, sizeof err.msg, "rank 3 \"went\" away\n"); /* the escapes of JSON */
-    ddp_jsonl_error(j, &err);
+    event_error(j, &err);
     ddp_jsonl_event(j, "odd");
     ddp_jsonl_numbers(j, "values", odd, 4);
     ddp_jsonl_bool(j, "yes", 1);
@@ -132,7 +134,7 @@ static void a_stream_gets_one_plain_object_and_null_is_silent(void **state)
     t = read_whole(path);
     assert_string_equal(t.data, "{\"final_loss\":0.25,\"steps\":30}\n");
     ddp__text_free(&t);
-    ddp_jsonl_run(NULL, &s->data);
+    event_run(NULL, &s->data);
     ddp_jsonl_numbers(NULL, "x", NULL, 0);
     assert_int_equal(ddp_jsonl_close(NULL, NULL), DDP_OK);
     ddp_jsonl_abandon(NULL);
@@ -177,7 +179,7 @@ static void abandoned_lines_leave_the_old_file(void **state)
     path_in(s, "a.jsonl", path);
     assert_int_equal(ddp__file_write(path, "old\n", 4, NULL), DDP_OK);
     j = ddp_jsonl_open(path, NULL);
-    ddp_jsonl_run(j, &s->data);
+    event_run(j, &s->data);
     ddp_jsonl_abandon(j);
     t = read_whole(path);
     assert_string_equal(t.data, "old\n");
@@ -188,7 +190,7 @@ static void abandoned_lines_leave_the_old_file(void **state)
 static void progress_off_a_terminal_is_plain_lines(void **state)
 {
     sample *s = (sample *)*state;
-    ddp_progress p;
+    progress p;
     char path[128];
     ddp__text t;
     FILE *f;
@@ -197,13 +199,13 @@ static void progress_off_a_terminal_is_plain_lines(void **state)
     path_in(s, "p.txt", path);
     f = fopen(path, "w");
     assert_non_null(f);
-    ddp_progress_start(&p, f, "dreamddp", 100);
+    progress_start(&p, f, "dreamddp", 100);
     assert_int_equal(p.terminal, 0);
     p.every_s = 1e9;
-    for (i = 1; i <= 100; i++) ddp_progress_step(&p, i, 3 - 0.01 * i, 512);
-    ddp_progress_end(&p);
+    for (i = 1; i <= 100; i++) progress_step(&p, i, 3 - 0.01 * i, 512);
+    progress_end(&p);
     p.every_s = 0;
-    ddp_progress_step(&p, 7, (double)NAN, 0);
+    progress_step(&p, 7, (double)NAN, 0);
     fclose(f);
     t = read_whole(path);
     assert_int_equal(count_of(t.data, "\n"), 2);
@@ -214,15 +216,15 @@ static void progress_off_a_terminal_is_plain_lines(void **state)
     assert_non_null(strstr(t.data, "dreamddp   step   7/100  "));
     assert_non_null(strstr(t.data, "  ETA "));
     ddp__text_free(&t);
-    ddp_progress_start(&p, NULL, NULL, 3);
-    ddp_progress_step(&p, 1, 1, 1);
-    ddp_progress_end(&p);
+    progress_start(&p, NULL, NULL, 3);
+    progress_step(&p, 1, 1, 1);
+    progress_end(&p);
 }
 
 static void progress_on_a_terminal_redraws_one_line(void **state)
 {
     sample *s = (sample *)*state;
-    ddp_progress p;
+    progress p;
     char path[128];
     const char *second;
     ddp__text t;
@@ -231,12 +233,12 @@ static void progress_on_a_terminal_redraws_one_line(void **state)
     path_in(s, "p.txt", path);
     f = fopen(path, "w");
     assert_non_null(f);
-    ddp_progress_start(&p, f, "ssgd", 2);
+    progress_start(&p, f, "ssgd", 2);
     p.terminal = 1; /* as if f were one; colour stays off as under NO_COLOR */
     p.every_s = 0;
-    ddp_progress_step(&p, 1, 3, 0);
-    ddp_progress_step(&p, 2, (double)NAN, 0);
-    ddp_progress_end(&p);
+    progress_step(&p, 1, 3, 0);
+    progress_step(&p, 2, (double)NAN, 0);
+    progress_end(&p);
     fclose(f);
     t = read_whole(path);
     second = strchr(t.data + 1, '\r');

@@ -311,7 +311,11 @@ static void a_full_disk_is_a_sentence_and_leaves_no_file(void **state)
     got[0] = ddp_report_html(&s->data, html, &err[0]);
     got[1] = ddp_report_trace(&s->data, trace, &err[1]);
     j = ddp_jsonl_open(lines, &err[2]);
-    for (i = 0; i < 100; i++) ddp_jsonl_step(j, "ssgd", i, 2.5, 10, 1, 4096, 1e-3);
+    for (i = 0; i < 200; i++) {
+        ddp_jsonl_event(j, "step");
+        ddp_jsonl_string(j, "strategy", "ssgd");
+        ddp_jsonl_end(j);
+    }
     got[2] = ddp_jsonl_close(j, &err[2]);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     signal(SIGXFSZ, before);

@@ -15,6 +15,7 @@
 
 #include "base/core.h"
 #include "io/json.h"
+#include "../../examples/netcheck/merge.h"
 
 static char folder[64], many_path[100], stuck_path[100];
 
@@ -58,7 +59,7 @@ static char *merged(const char *const *names, int count, ddp_status expected)
         snprintf(paths[i], sizeof paths[i], "%s/%s", folder, names[i]);
         list[i] = paths[i];
     }
-    if (ddp_dump_merge(list, count, out, &err) != expected)
+    if (dumps_merge(list, count, out, &err) != expected)
         fail_msg("status %d: %s", (int)err.code, err.msg);
     fclose(out);
     if (expected == DDP_OK) return text;

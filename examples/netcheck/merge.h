@@ -1,57 +1,58 @@
-/* The dumps of a run's ranks read together: where they part, in sentences. */
-#include "io/json.h"
-#include "report/report.h"
+/* The dumps of a run's ranks read together: where they part, in sentences. The library's JSON reader is private: behind
+ * dreamddp.h with its implementation. */
+#ifndef EXAMPLES_NETCHECK_MERGE_H
+#define EXAMPLES_NETCHECK_MERGE_H
 
-enum { DDP__PM_TEXT = 200 };
+enum { DUMP_TEXT = 200 };
 
-typedef enum ddp__pm_state { DDP__PM_QUEUED, DDP__PM_ACTIVE, DDP__PM_DONE } ddp__pm_state;
+typedef enum dump_state { DUMP_QUEUED, DUMP_ACTIVE, DUMP_DONE } dump_state;
 
-typedef struct ddp__pm_op {
+typedef struct dump_op {
     long sequence, step, peer; /* peer -1: a collective */
     double bytes, left;
     int send;
-    ddp__pm_state state;
-    char what[DDP__PM_TEXT];   /* "all-reduce of layer h.3" */
-} ddp__pm_op;
+    dump_state state;
+    char what[DUMP_TEXT];      /* "all-reduce of layer h.3" */
+} dump_op;
 
 /* The dump of one rank. */
-typedef struct ddp__pm_rank {
+typedef struct dump_rank {
     int present;
-    ddp__pm_op *op;  /* [ops] */
-    int ops; /* room is for the next power of two */
+    dump_op *op;     /* [ops] */
+    int ops;         /* room is for the next power of two */
     long begun;      /* collectives submitted */
     long told;       /* what others heard of one without a dump: begun; -1 = nothing */
     char error[DDP_ERROR_TEXT];
-} ddp__pm_rank;
+} dump_rank;
 
-typedef struct ddp__pm {
+typedef struct dumps {
     int world;
     char run[128];
-    ddp__pm_rank *rank; /* [world] */
+    dump_rank *rank; /* [world] */
     FILE *out;
     ddp_error *err;
-} ddp__pm;
+} dumps;
 
 /* ---- reading ---- */
 
-static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
+static const char *dumps_string(const ddp__json *v, const char *key, const char *otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
 
     return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
 }
 
-static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
+static double dumps_number(const ddp__json *v, const char *key, double otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
 
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
-static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v, ddp__pm_rank **rank)
+static ddp_status dumps_head(dumps *pm, const char *path, const ddp__json *v, dump_rank **rank)
 {
-    double number = ddp__pm_number(v, "rank", -1), world = ddp__pm_number(v, "world", -1);
-    const char *run = ddp__pm_string(v, "run_id", "");
+    double number = dumps_number(v, "rank", -1), world = dumps_number(v, "world", -1);
+    const char *run = dumps_string(v, "run_id", "");
     const ddp__json *peers = ddp__json_get(v, "peers"), *p;
 
     if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
@@ -59,7 +60,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     if (!pm->rank) {
         pm->world = (int)world;
         snprintf(pm->run, sizeof pm->run, "%s", run);
-        pm->rank = (ddp__pm_rank *)ddp__calloc((size_t)pm->world, sizeof *pm->rank);
+        pm->rank = (dump_rank *)ddp__calloc((size_t)pm->world, sizeof *pm->rank);
         if (!pm->rank) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %g dumps", world);
         for (int r = 0; r < pm->world; r++) pm->rank[r].told = -1;
     }
@@ -70,34 +71,34 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
     v = ddp__json_get(v, "error");
-    snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
+    snprintf((*rank)->error, sizeof (*rank)->error, "%s", dumps_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
-        double of = ddp__pm_number(p, "rank", -1), begun = ddp__pm_number(p, "begun", -1);
+        double of = dumps_number(p, "rank", -1), begun = dumps_number(p, "begun", -1);
         if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun) pm->rank[(int)of].told = (long)begun;
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__json *v)
+static ddp_status dumps_operation(dumps *pm, dump_rank *r, const ddp__json *v)
 {
-    const char *state = ddp__pm_string(v, "state", "done"), *verb = ddp__pm_string(v, "verb", "?"),
-               *layer = ddp__pm_string(v, "layer", NULL), *values = ddp__pm_string(v, "values", "a plain buffer");
-    ddp__pm_op *o;
+    const char *state = dumps_string(v, "state", "done"), *verb = dumps_string(v, "verb", "?"),
+               *layer = dumps_string(v, "layer", NULL), *values = dumps_string(v, "values", "a plain buffer");
+    dump_op *o;
 
     if ((r->ops & (r->ops - 1)) == 0) {
-        o = (ddp__pm_op *)DDP_REALLOC(r->op, (r->ops ? 2 * (size_t)r->ops : 1) * sizeof *o);
+        o = (dump_op *)DDP_REALLOC(r->op, (r->ops ? 2 * (size_t)r->ops : 1) * sizeof *o);
         if (!o) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d operations", r->ops + 1);
         r->op = o;
     }
     o = &r->op[r->ops++];
     memset(o, 0, sizeof *o);
-    o->sequence = (long)ddp__pm_number(v, "sequence", -1);
-    o->step = (long)ddp__pm_number(v, "step", 0);
-    o->peer = (long)ddp__pm_number(v, "peer", -1);
-    o->bytes = ddp__pm_number(v, "bytes", 0);
-    o->left = ddp__pm_number(v, "left", 0);
+    o->sequence = (long)dumps_number(v, "sequence", -1);
+    o->step = (long)dumps_number(v, "step", 0);
+    o->peer = (long)dumps_number(v, "peer", -1);
+    o->bytes = dumps_number(v, "bytes", 0);
+    o->left = dumps_number(v, "left", 0);
     o->send = !strcmp(verb, "send");
-    o->state = !strcmp(state, "done") ? DDP__PM_DONE : !strcmp(state, "active") ? DDP__PM_ACTIVE : DDP__PM_QUEUED;
+    o->state = !strcmp(state, "done") ? DUMP_DONE : !strcmp(state, "active") ? DUMP_ACTIVE : DUMP_QUEUED;
     if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
     else
         snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer && strncmp(layer, "layer ", 6) ? "layer " : "",
@@ -106,8 +107,8 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     return DDP_OK;
 }
 
-static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const char *line,
-                               size_t n, ddp__pm_rank **rank)
+static ddp_status dumps_line(dumps *pm, const char *path, int number, const char *line,
+                               size_t n, dump_rank **rank)
 {
     char name[300];
     ddp__json *v;
@@ -117,20 +118,20 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     snprintf(name, sizeof name, "%.260s:%d", path, number);
     v = ddp__json_parse(name, line, n, pm->err);
     if (!v) return pm->err->code;
-    event = ddp__pm_string(v, "event", "");
+    event = dumps_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
         s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
                       "\"event\":\"dump\"", path);
-    else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
-    else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
+    else if (!*rank) s = dumps_head(pm, path, v, rank);
+    else if (!strcmp(event, "operation")) s = dumps_operation(pm, *rank, v);
     ddp__json_free(v);
     return s;
 }
 
-static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
+static ddp_status dumps_read(dumps *pm, const char *path)
 {
     ddp__text t = {NULL, 0, 0, 0};
-    ddp__pm_rank *rank = NULL;
+    dump_rank *rank = NULL;
     size_t at = 0;
     int number = 1;
     ddp_status s = ddp__file_read(path, &t, pm->err);
@@ -138,7 +139,7 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
         size_t n = end ? (size_t)(end - (t.data + at)) : t.size - at;
-        if (n > 0) s = ddp__pm_line(pm, path, number, t.data + at, n, &rank);
+        if (n > 0) s = dumps_line(pm, path, number, t.data + at, n, &rank);
         at += n + 1;
     }
     if (s == DDP_OK && !rank) s = ddp__fail(pm->err, DDP_FORMAT, "%s is empty, no dump", path);
@@ -149,7 +150,7 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 /* ---- findings ---- */
 
 /* "rank 2", "ranks 0, 1, 3": those whose flag is set; how many. */
-static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out, size_t room)
+static int dumps_list(const dumps *pm, const unsigned char *flag, char *out, size_t room)
 {
     size_t used;
     int count = 0, shown = 0;
@@ -168,7 +169,7 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 }
 
 /* The newest operation with that number; NULL if there is none or it was forgotten. */
-static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
+static const dump_op *dumps_find(const dump_rank *r, long sequence)
 {
     for (int i = r->ops - 1; i >= 0; i--)
         if (r->op[i].peer < 0 && r->op[i].sequence == sequence) return &r->op[i];
@@ -176,17 +177,17 @@ static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
 }
 
 /* The first operation that is not the same on all ranks; 1 if there is one. */
-static int ddp__pm_differ(const ddp__pm *pm)
+static int dumps_differ(const dumps *pm)
 {
-    const ddp__pm_op *found = NULL, *other = NULL;
+    const dump_op *found = NULL, *other = NULL;
     int first = 0, second = 0;
 
     for (int a = 0; a < pm->world; a++)
         for (int b = a + 1; b < pm->world; b++)
             for (int i = 0; i < pm->rank[a].ops; i++) {
-                const ddp__pm_op *x = &pm->rank[a].op[i], *y;
+                const dump_op *x = &pm->rank[a].op[i], *y;
                 if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
-                y = ddp__pm_find(&pm->rank[b], x->sequence);
+                y = dumps_find(&pm->rank[b], x->sequence);
                 if (!y || (!strcmp(x->what, y->what) && x->bytes == y->bytes)) continue;
                 found = x, other = y, first = a, second = b;
             }
@@ -198,77 +199,77 @@ static int ddp__pm_differ(const ddp__pm *pm)
 }
 
 /* The first collective that somebody has begun and not finished. */
-static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
+static const dump_op *dumps_first(const dumps *pm)
 {
-    const ddp__pm_op *first = NULL;
+    const dump_op *first = NULL;
 
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
-            const ddp__pm_op *o = &pm->rank[r].op[i];
-            if (o->peer < 0 && o->state == DDP__PM_ACTIVE && (!first || o->sequence < first->sequence)) first = o;
+            const dump_op *o = &pm->rank[r].op[i];
+            if (o->peer < 0 && o->state == DUMP_ACTIVE && (!first || o->sequence < first->sequence)) first = o;
         }
     return first;
 }
 
 /* What a rank that never submitted an operation was last seen at. */
-static void ddp__pm_last(const ddp__pm *pm, int rank)
+static void dumps_last(const dumps *pm, int rank)
 {
-    const ddp__pm_rank *r = &pm->rank[rank];
-    const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
+    const dump_rank *r = &pm->rank[rank];
+    const dump_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
 
     if (!r->present)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
     else if (last)
         fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
-                last->step, last->state == DDP__PM_DONE ? "finished" : "not finished");
+                last->step, last->state == DUMP_DONE ? "finished" : "not finished");
     else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
 
-static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *waits)
+static int dumps_wait(const dumps *pm, unsigned char *flag, unsigned char *waits)
 {
-    const ddp__pm_op *o = ddp__pm_first(pm);
+    const dump_op *o = dumps_first(pm);
     char who[160], others[160];
 
     if (!o) return 0;
     for (int r = 0; r < pm->world; r++) {
-        const ddp__pm_rank *x = &pm->rank[r];
-        const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
+        const dump_rank *x = &pm->rank[r];
+        const dump_op *own = x->present ? dumps_find(x, o->sequence) : NULL;
         flag[r] = x->present ? x->begun <= o->sequence : x->told >= 0 && x->told <= o->sequence;
-        waits[r] = own && own->state != DDP__PM_DONE;
+        waits[r] = own && own->state != DUMP_DONE;
     }
-    (void)ddp__pm_list(pm, waits, others, sizeof others);
-    if (ddp__pm_list(pm, flag, who, sizeof who)) {
+    (void)dumps_list(pm, waits, others, sizeof others);
+    if (dumps_list(pm, flag, who, sizeof who)) {
         fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who,
                 o->what, o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
         for (int r = 0; r < pm->world; r++)
-            if (flag[r]) ddp__pm_last(pm, r);
+            if (flag[r]) dumps_last(pm, r);
         return 1;
     }
     fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
             "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
-        const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
+        const dump_op *own = dumps_find(&pm->rank[r], o->sequence);
         if (waits[r] && own) fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
 
 /* Sends and receives that the other side never submitted. */
-static int ddp__pm_pairs(const ddp__pm *pm)
+static int dumps_pairs(const dumps *pm)
 {
     int found = 0;
 
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
-            const ddp__pm_op *o = &pm->rank[r].op[i];
-            const ddp__pm_rank *peer;
+            const dump_op *o = &pm->rank[r].op[i];
+            const dump_rank *peer;
             int met = 0;
-            if (o->peer < 0 || o->peer >= pm->world || o->state != DDP__PM_ACTIVE) continue;
+            if (o->peer < 0 || o->peer >= pm->world || o->state != DUMP_ACTIVE) continue;
             peer = &pm->rank[o->peer];
             for (int k = 0; k < peer->ops && !met; k++)
                 met = peer->op[k].peer == r && peer->op[k].send != o->send &&
-                      peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
+                      peer->op[k].sequence == o->sequence && peer->op[k].state != DUMP_QUEUED;
             if (met || !peer->present) continue;
             found = 1;
             fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
@@ -277,7 +278,7 @@ static int ddp__pm_pairs(const ddp__pm *pm)
     return found;
 }
 
-static ddp_status ddp__pm_tell(ddp__pm *pm)
+static ddp_status dumps_tell(dumps *pm)
 {
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
@@ -285,33 +286,38 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
 
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
-    if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
+    if (dumps_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by "))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
-    found = ddp__pm_differ(pm);
-    found |= ddp__pm_wait(pm, flag, flag + pm->world);
-    found |= ddp__pm_pairs(pm);
+    found = dumps_differ(pm);
+    found |= dumps_wait(pm, flag, flag + pm->world);
+    found |= dumps_pairs(pm);
     if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
     DDP_FREE(flag);
     return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno)) : DDP_OK;
 }
 
-ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
+/* Reads what ddp_dump wrote on several ranks (count files, any order, ranks may be missing) and writes to out where they
+ * part, one sentence a line: which rank left no dump, the errors, operations that differ between ranks, the first operation
+ * that somebody waits in and who never submitted it, receives that nobody sends to. Errors: DDP_IO, DDP_FORMAT (names file
+ * and line), DDP_MISMATCH (two runs, two worlds, a rank twice), DDP_MEMORY. */
+static ddp_status dumps_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
 {
     ddp_error local;
-    ddp__pm pm;
+    dumps pm;
     ddp_status s = DDP_OK;
 
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
     pm.out = out;
     pm.err = err ? err : &local;
-    if (count < 1 || !paths || !out) s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
-    for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
-    if (s == DDP_OK) s = ddp__pm_tell(&pm);
+    for (int i = 0; i < count && s == DDP_OK; i++) s = dumps_read(&pm, paths[i]);
+    if (s == DDP_OK) s = dumps_tell(&pm);
     for (int i = 0; pm.rank && i < pm.world; i++)
         if (pm.rank[i].op) DDP_FREE(pm.rank[i].op);
     if (pm.rank) DDP_FREE(pm.rank);
     return s;
 }
+
+#endif /* EXAMPLES_NETCHECK_MERGE_H */
