@@ -3609,18 +3609,16 @@ DDP_API void       ddp_jsonl_abandon(ddp_jsonl *j);
  *   string   NULL gives null            integer   exact
  *   number   round-trips; NaN and infinities give null
  *   array, object   opens a nested value, ended by ddp_jsonl_up (at most 30 deep)
- *   integers, numbers   a whole array at once
+ *   integers   a whole array at once
  * ddp_jsonl_end - closes what is open and writes the whole line at once. */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
 DDP_API void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value);
-DDP_API void ddp_jsonl_bool(ddp_jsonl *j, const char *key, int value);
 DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_up(ddp_jsonl *j);
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
-DDP_API void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count);
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
 
 /* ==== base/backend.h ==== [base] */
@@ -3716,7 +3714,7 @@ struct ddp_backend {
     /* Messages over the host (src/run/stager.c). A slot is one of 0..slots-1. record notes in order that the work so
      * far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the device; raise
      * (stager) lets pass what hold made wait: hold queues that all later work waits until raise was called with at
-     * least turn. Both wait for their copies only. raise_all (any thread): nothing waits any more. */
+     * least turn, or waits itself where the device cannot. fetch and give wait for their copies only. raise_all (any thread): nothing waits any more. */
     int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
@@ -57072,11 +57070,6 @@ void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value)
     if (ddp__jsonl_member(j, key)) ddp__json_number(&j->line, value);
 }
 
-void ddp_jsonl_bool(ddp_jsonl *j, const char *key, int value)
-{
-    if (ddp__jsonl_member(j, key)) ddp__text_addf(&j->line, "%s", value ? "true" : "false");
-}
-
 void ddp_jsonl_array(ddp_jsonl *j, const char *key)
 {
     if (ddp__jsonl_member(j, key)) ddp__jsonl_nest(j, '[', ']');
@@ -57098,13 +57091,6 @@ void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int co
 {
     ddp_jsonl_array(j, key);
     for (int i = 0; i < count; i++) ddp_jsonl_integer(j, NULL, values[i]);
-    ddp_jsonl_up(j);
-}
-
-void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count)
-{
-    ddp_jsonl_array(j, key);
-    for (int i = 0; i < count; i++) ddp_jsonl_number(j, NULL, values[i]);
     ddp_jsonl_up(j);
 }
 

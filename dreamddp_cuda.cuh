@@ -197,8 +197,7 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
     case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
     case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
     case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
-    case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
-        return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
+    case cudaErrorLaunchTimeout: return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
     default: return "";
     }
 }
@@ -4882,6 +4881,9 @@ enum {
     DDP__CLIP_PARTS = 1024       /* partial sums of squares */
 };
 
+/* cuStreamWaitValue32 of the driver's API. */
+typedef int (*ddp__cuda_waits)(cudaStream_t stream, unsigned long long there, unsigned turn, unsigned how);
+
 /* bfloat16 copy of a layer's parameters, which operators read in their place. */
 typedef struct ddp__cuda_mirror {
     float     *master;
@@ -4906,6 +4908,7 @@ typedef struct ddp__cuda_self {
     cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
     unsigned         *flag;     /* [slots] pinned: the turn that may pass */
     unsigned         *flag_there; /* as the device sees them */
+    ddp__cuda_waits   waits;    /* NULL: the driver has none */
     int               slots;
     ddp__cuda_nccl   *nccl;
     /* times */
@@ -5010,11 +5013,34 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
  * memory, which the stager raises when the answer has been copied back ---- */
 
-/* One thread of one block: no other kernel misses it. */
-static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
+/* Found at run time, so that programs need not be linked with the driver. NULL: there is none, or the device cannot. */
+static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
-    while (*flag < turn) __nanosleep(4000);
-    __threadfence_system();
+    void *found = NULL;
+    ddp__cuda_waits waits;
+#if CUDART_VERSION >= 12050
+    cudaDriverEntryPointQueryResult is;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &is);
+#else
+    const cudaError_t e = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault);
+#endif
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    waits = e == cudaSuccess ? (ddp__cuda_waits)found : NULL;
+    return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
+}
+
+/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver has no such
+ * waits the calling thread waits, which overlaps less and orders the same. */
+static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
+{
+    enum { GEQ = 0 }; /* of the difference, as a number with a sign */
+
+    if (c->waits) {
+        const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
+        if (e) ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver", c->dev->device, e);
+        return;
+    }
+    while (ddp__atomic_load(&c->flag[slot]) < turn) ddp__sleep_until(ddp_now() + 2e-5);
 }
 
 static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
@@ -5034,15 +5060,15 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
         return 0;
-    /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
+    /* a kernel that is loaded at its first launch may wait for what is held: load it now */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
-    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there, 0u);
+    c->waits = ddp__cuda_waits_of(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
 static void ddp__cuda_raise_all(ddp__cuda_self *c)
 {
-    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
 /* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
@@ -5101,8 +5127,7 @@ static void ddp__cuda_raise(ddp__cuda_self *c, int slot, unsigned turn)
 
 static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 {
-    ddp__cuda *dev = c->dev;
-    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
+    ddp__cuda_hold_on(c, c->dev->stream, slot, turn);
 }
 
 /* ==== cuda/update.cuh ==== [cuda] */
@@ -5319,7 +5344,7 @@ static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_
     if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
-/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
+/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is held. */
 static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
     ddp__cuda *dev = c->dev;
@@ -5608,6 +5633,9 @@ static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
+    if (!c->waits)
+        return ddp__fail(err, DDP_UNSUPPORTED, "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
+                         "messages over the host needs: set nccl to 0, or install a newer driver", c->dev->device);
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
@@ -5637,8 +5665,7 @@ static void ddp__cuda_follow(ddp__cuda_self *c, int slot)
 static ddp_status ddp__cuda_spread(ddp__cuda_self *c, int slot, int held, unsigned turn, float *const *arrays,
                                    const size_t *counts, int arrays_count, ddp_error *err)
 {
-    ddp__cuda *dev = c->dev;
-    if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    if (turn) ddp__cuda_hold_on(c, c->nccl->stream, held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }

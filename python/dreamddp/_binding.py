@@ -1507,11 +1507,9 @@ FUNCTIONS = {
     "ddp_jsonl_string": (None, [c_void_p, c_char_p, c_char_p]),
     "ddp_jsonl_integer": (None, [c_void_p, c_char_p, c_int64]),
     "ddp_jsonl_number": (None, [c_void_p, c_char_p, c_double]),
-    "ddp_jsonl_bool": (None, [c_void_p, c_char_p, c_int]),
     "ddp_jsonl_array": (None, [c_void_p, c_char_p]),
     "ddp_jsonl_object": (None, [c_void_p, c_char_p]),
     "ddp_jsonl_up": (None, [c_void_p]),
     "ddp_jsonl_integers": (None, [c_void_p, c_char_p, POINTER(c_int), c_int]),
-    "ddp_jsonl_numbers": (None, [c_void_p, c_char_p, POINTER(c_double), c_int]),
     "ddp_jsonl_end": (None, [c_void_p]),
 }

@@ -267,6 +267,9 @@ static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 static ddp_status ddp__cuda_join(ddp__cuda_self *c, const ddp_backend_peers *p, ddp_error *err)
 {
+    if (!c->waits)
+        return ddp__fail(err, DDP_UNSUPPORTED, "GPU %d: its driver has no stream memory operations (cuStreamWaitValue32), which NCCL beside "
+                         "messages over the host needs: set nccl to 0, or install a newer driver", c->dev->device);
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
@@ -296,8 +299,7 @@ static void ddp__cuda_follow(ddp__cuda_self *c, int slot)
 static ddp_status ddp__cuda_spread(ddp__cuda_self *c, int slot, int held, unsigned turn, float *const *arrays,
                                    const size_t *counts, int arrays_count, ddp_error *err)
 {
-    ddp__cuda *dev = c->dev;
-    if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    if (turn) ddp__cuda_hold_on(c, c->nccl->stream, held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }

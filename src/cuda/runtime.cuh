@@ -88,8 +88,7 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
     case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
     case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
     case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
-    case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
-        return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
+    case cudaErrorLaunchTimeout: return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
     default: return "";
     }
 }

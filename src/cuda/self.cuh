@@ -14,6 +14,9 @@ enum {
     DDP__CLIP_PARTS = 1024       /* partial sums of squares */
 };
 
+/* cuStreamWaitValue32 of the driver's API. */
+typedef int (*ddp__cuda_waits)(cudaStream_t stream, unsigned long long there, unsigned turn, unsigned how);
+
 /* bfloat16 copy of a layer's parameters, which operators read in their place. */
 typedef struct ddp__cuda_mirror {
     float     *master;
@@ -38,6 +41,7 @@ typedef struct ddp__cuda_self {
     cudaEvent_t      *ready;    /* [slots] the arrays of this slot are final */
     unsigned         *flag;     /* [slots] pinned: the turn that may pass */
     unsigned         *flag_there; /* as the device sees them */
+    ddp__cuda_waits   waits;    /* NULL: the driver has none */
     int               slots;
     ddp__cuda_nccl   *nccl;
     /* times */
@@ -142,11 +146,34 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
  * memory, which the stager raises when the answer has been copied back ---- */
 
-/* One thread of one block: no other kernel misses it. */
-static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
+/* Found at run time, so that programs need not be linked with the driver. NULL: there is none, or the device cannot. */
+static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
-    while (*flag < turn) __nanosleep(4000);
-    __threadfence_system();
+    void *found = NULL;
+    ddp__cuda_waits waits;
+#if CUDART_VERSION >= 12050
+    cudaDriverEntryPointQueryResult is;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &is);
+#else
+    const cudaError_t e = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault);
+#endif
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    waits = e == cudaSuccess ? (ddp__cuda_waits)found : NULL;
+    return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
+}
+
+/* All that is given to stream from here on waits until the flag of slot is at least turn. Where the driver has no such
+ * waits the calling thread waits, which overlaps less and orders the same. */
+static DDP__UNUSED void ddp__cuda_hold_on(ddp__cuda_self *c, cudaStream_t stream, int slot, unsigned turn)
+{
+    enum { GEQ = 0 }; /* of the difference, as a number with a sign */
+
+    if (c->waits) {
+        const int e = c->waits(stream, (uintptr_t)(c->flag_there + slot), turn, GEQ);
+        if (e) ddp__cuda_fail(c->dev, DDP_FAILED, "GPU %d: cuStreamWaitValue32: error %d of the driver", c->dev->device, e);
+        return;
+    }
+    while (ddp__atomic_load(&c->flag[slot]) < turn) ddp__sleep_until(ddp_now() + 2e-5);
 }
 
 static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
@@ -166,15 +193,15 @@ static int ddp__cuda_slots(ddp__cuda_self *c, int slots)
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
         DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
         return 0;
-    /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
+    /* a kernel that is loaded at its first launch may wait for what is held: load it now */
     DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
-    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there, 0u);
+    c->waits = ddp__cuda_waits_of(c);
     return ddp__cuda_status(dev, NULL) == DDP_OK;
 }
 
 static void ddp__cuda_raise_all(ddp__cuda_self *c)
 {
-    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], (unsigned)INT_MAX);
 }
 
 /* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
@@ -233,8 +260,7 @@ static void ddp__cuda_raise(ddp__cuda_self *c, int slot, unsigned turn)
 
 static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 {
-    ddp__cuda *dev = c->dev;
-    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
+    ddp__cuda_hold_on(c, c->dev->stream, slot, turn);
 }
 
 #endif /* DDP_CUDA_SELF_CUH */

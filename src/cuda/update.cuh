@@ -218,7 +218,7 @@ static void ddp__cuda_split(ddp__cuda *dev, int bits, float *x, void *out, size_
     if (n) DDP__STRIDE(ddp__k_quantise<1>, q.blocks * DDP__PACK_LANES, q, x, (const ddp_cuda_verdict *)NULL);
 }
 
-/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
+/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for what is held. */
 static void ddp__cuda_load_arithmetic(ddp__cuda_self *c)
 {
     ddp__cuda *dev = c->dev;

@@ -114,11 +114,6 @@ void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value)
     if (ddp__jsonl_member(j, key)) ddp__json_number(&j->line, value);
 }
 
-void ddp_jsonl_bool(ddp_jsonl *j, const char *key, int value)
-{
-    if (ddp__jsonl_member(j, key)) ddp__text_addf(&j->line, "%s", value ? "true" : "false");
-}
-
 void ddp_jsonl_array(ddp_jsonl *j, const char *key)
 {
     if (ddp__jsonl_member(j, key)) ddp__jsonl_nest(j, '[', ']');
@@ -140,13 +135,6 @@ void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int co
 {
     ddp_jsonl_array(j, key);
     for (int i = 0; i < count; i++) ddp_jsonl_integer(j, NULL, values[i]);
-    ddp_jsonl_up(j);
-}
-
-void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count)
-{
-    ddp_jsonl_array(j, key);
-    for (int i = 0; i < count; i++) ddp_jsonl_number(j, NULL, values[i]);
     ddp_jsonl_up(j);
 }
 

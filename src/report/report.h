@@ -155,18 +155,16 @@ DDP_API void       ddp_jsonl_abandon(ddp_jsonl *j);
  *   string   NULL gives null            integer   exact
  *   number   round-trips; NaN and infinities give null
  *   array, object   opens a nested value, ended by ddp_jsonl_up (at most 30 deep)
- *   integers, numbers   a whole array at once
+ *   integers   a whole array at once
  * ddp_jsonl_end - closes what is open and writes the whole line at once. */
 DDP_API void ddp_jsonl_event(ddp_jsonl *j, const char *name);
 DDP_API void ddp_jsonl_string(ddp_jsonl *j, const char *key, const char *value);
 DDP_API void ddp_jsonl_integer(ddp_jsonl *j, const char *key, int64_t value);
 DDP_API void ddp_jsonl_number(ddp_jsonl *j, const char *key, double value);
-DDP_API void ddp_jsonl_bool(ddp_jsonl *j, const char *key, int value);
 DDP_API void ddp_jsonl_array(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_up(ddp_jsonl *j);
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
-DDP_API void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count);
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
 
 #endif /* DDP_REPORT_REPORT_H */

@@ -361,13 +361,20 @@ static int leaves_early(ddp_ctx *d, void *user)
     return in_its_site(d, &x);
 }
 
+static int launches_wait(void)
+{
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+
+    return blocking && atoi(blocking);
+}
+
 static void a_lost_rank_ends_the_wait_for_its_average(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
     int site;
 
     (void)state;
-    if (devices() < 3) skip();
+    if (devices() < 3 || launches_wait()) skip(); /* the thread that waits in a launch asks nobody who is there */
     for (site = 0; site < 3; site += 2) {
         ddp_error err;
         lab x;
@@ -654,7 +661,20 @@ static void the_device_times_its_layers(void **state)
     nothing_left();
 }
 
-/* The loss is read while the device is held behind it. */
+/* Raises in half a second. */
+typedef struct later { const ddp_backend *b; void *device; int raised; } later;
+
+static void *raise_later(void *arg)
+{
+    later *l = (later *)arg;
+
+    usleep(500000);
+    ddp__atomic_store(&l->raised, 1);
+    l->b->raise(l->device, 1, 1);
+    return NULL;
+}
+
+/* The loss is read while the device is held behind it. Launches that are synchronous wait for what is held. */
 static void a_loss_waits_for_no_later_work(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
@@ -663,8 +683,10 @@ static void a_loss_waits_for_no_later_work(void **state)
     ddp_graph *g, *other;
     ddp_node *loss, *second;
     ddp_ctx *d;
+    pthread_t thread;
+    later l;
     float first, early;
-    int i;
+    int i, read_before;
 
     (void)state;
     if (!have_gpu()) skip();
@@ -682,11 +704,15 @@ static void a_loss_waits_for_no_later_work(void **state)
     first = *ddp_output(g, loss);
     assert_true(b.slots(d->host.device, 2));
     assert_int_equal(ddp_forward(g), 0);
+    l.b = &b, l.device = d->host.device, l.raised = 0;
+    assert_int_equal(pthread_create(&thread, NULL, raise_later, &l), 0);
     b.hold(d->host.device, 1, 1);
     assert_int_equal(ddp_backward(g, loss), 0);
     early = ddp_value(g, loss);
-    b.raise(d->host.device, 1, 1);
+    read_before = !ddp__atomic_load(&l.raised);
+    pthread_join(thread, NULL);
     assert_true(first > 0 && early == first);
+    assert_true(read_before || launches_wait());
     for (i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = 0;
     assert_int_equal(ddp_forward(g), 0);
     assert_int_equal(ddp_forward(other), 0); /* the place of the copy is taken */
@@ -771,6 +797,18 @@ static int breaks_in_a_step(ddp_ctx *d, void *user)
 static void says(const char *text, const char *one, const char *two)
 {
     if (!strstr(text, one) || !strstr(text, two)) fail_msg("%s", text);
+}
+
+/* Messages over the host alone train as ever; beside NCCL a wait of the thread could hold up what it waits for. */
+static void a_driver_whose_streams_wait_for_nothing(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+
+    (void)state;
+    cuda_on_cpu::the_world().waits = false;
+    networks_train_as_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 0, 0, 1e-4);
+    says(refused(&b, 2, 1, lab_worker), "stream memory operations", "set nccl to 0");
+    cuda_on_cpu::the_world().waits = true;
 }
 
 static void failures_are_sentences(void **state)
@@ -860,6 +898,7 @@ int main(void)
         cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(failures_are_sentences),
+        cmocka_unit_test(a_driver_whose_streams_wait_for_nothing),
         cmocka_unit_test(too_little_pinned_memory_leaves_nothing),
         cmocka_unit_test(nothing_is_loaded_behind_an_average),
 #endif

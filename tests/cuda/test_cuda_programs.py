@@ -82,6 +82,19 @@ def stages(folder):
     check("2 stages in bf16: one sentence", r.returncode == 2 and "2 bytes an element" in r.stderr, r.stderr)
 
 
+def waits(folder):
+    """Launches that wait for their kernels, and a driver whose streams wait for nothing: the same bits, and an end."""
+    words = ["--device", "cuda", "--strategy", "dreamddp"]
+    _, plain = losses(words, folder)
+    for name, value in (("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_ON_CPU_WAITS", "0")):
+        os.environ[name] = value
+        _, own = losses(words, folder)
+        del os.environ[name]
+        check("%s=%s: the same parameters" % (name, value), own["param_hash"] == plain["param_hash"], "%s and %s" % (own["param_hash"], plain["param_hash"]))
+    r = run(["build/cuda/cuda/test_cuda_backend"], CUDA_LAUNCH_BLOCKING="1")
+    check("CUDA_LAUNCH_BLOCKING=1: the tests of the backend", r.returncode == 0, r.stderr[-300:])
+
+
 def refusals():
     r = run(GPT + ["--device", "cuda"], CUDA_ON_CPU_DEVICES="0")
     check("without a GPU: one sentence", r.returncode == 1 and "no CUDA device" in r.stderr and
@@ -158,6 +171,7 @@ def main():
         strategies(folder)
         checkpoints(folder)
         stages(folder)
+        waits(folder)
         refusals()
         images()
         own_loop(folder)

@@ -329,6 +329,34 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *use
     return cuda_on_cpu::ready();
 }
 
+/* ---- of the driver's API: waits of a stream for memory ---- */
+
+enum { cudaEnableDefault = 0 };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+
+namespace cuda_on_cpu {
+inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, unsigned how)
+{
+    const volatile unsigned *at = (const volatile unsigned *)there;
+
+    if (how != 0 || place_of((const void *)at) == PAGEABLE) return 1;
+    give(s, [=] {
+        while ((int)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
+    return 0;
+}
+} // namespace cuda_on_cpu
+
+inline cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned, unsigned long long,
+                                                    cudaDriverEntryPointQueryResult *is)
+{
+    const bool here = cuda_on_cpu::the_world().waits && !strcmp(name, "cuStreamWaitValue32");
+
+    *found = here ? (void *)cuda_on_cpu::wait_value : nullptr;
+    *is = here ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cuda_on_cpu::ready();
+}
+
 /* ---- events ---- */
 
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)

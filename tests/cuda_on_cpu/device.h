@@ -91,6 +91,8 @@ struct world {
     std::atomic<int>                 broken{0};  /* a cudaError_t that stays */
     std::atomic<int>                 user{0};    /* the process that called first */
     std::atomic<long>                launches{0};
+    bool                             blocking = false; /* a launch returns when its kernel is done */
+    bool                             waits = true;     /* streams can wait for memory */
     char                             why[400];
 };
 
@@ -99,7 +101,10 @@ inline world &the_world()
     static world *w = [] {
         world *x = new world;
         const char *n = getenv("CUDA_ON_CPU_DEVICES");
+        const char *blocking = getenv("CUDA_LAUNCH_BLOCKING"), *waits = getenv("CUDA_ON_CPU_WAITS");
         if (n) x->devices = atoi(n);
+        x->blocking = blocking && atoi(blocking);
+        x->waits = !waits || atoi(waits);
         x->why[0] = 0;
         return x;
     }();
@@ -332,6 +337,7 @@ inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cud
             std::apply(std::get<0>(*k), std::get<1>(*k));
         }, &c);
     });
+    if (stream && the_world().blocking) drain(stream);
 }
 
 } // namespace cuda_on_cpu

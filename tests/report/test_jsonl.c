@@ -49,8 +49,9 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     snprintf(err.msg, sizeof err.msg, "rank 3 \"went\" away\n"); /* the escapes of JSON */
     event_error(j, &err);
     ddp_jsonl_event(j, "odd");
-    ddp_jsonl_numbers(j, "values", odd, 4);
-    ddp_jsonl_bool(j, "yes", 1);
+    ddp_jsonl_array(j, "values");
+    for (i = 0; i < 4; i++) ddp_jsonl_number(j, NULL, odd[i]);
+    ddp_jsonl_up(j);
     ddp_jsonl_integer(j, "large", INT64_MIN);
     ddp_jsonl_string(j, "none", NULL);
     ddp_jsonl_object(j, "open"); /* ddp_jsonl_end closes it */
@@ -135,7 +136,7 @@ static void a_stream_gets_one_plain_object_and_null_is_silent(void **state)
     assert_string_equal(t.data, "{\"final_loss\":0.25,\"steps\":30}\n");
     ddp__text_free(&t);
     event_run(NULL, &s->data);
-    ddp_jsonl_numbers(NULL, "x", NULL, 0);
+    ddp_jsonl_integers(NULL, "x", NULL, 0);
     assert_int_equal(ddp_jsonl_close(NULL, NULL), DDP_OK);
     ddp_jsonl_abandon(NULL);
 }
