@@ -42,17 +42,19 @@ static void *meet_run(void *arg)
     return NULL;
 }
 
-/* A listening socket on a free port; addr[DDP__ADDR_TEXT] gets "127.0.0.1:PORT". */
-static DDP__UNUSED int meet_listen(char *addr)
+/* A listening socket of host, "127.0.0.1:0" say, on a free port; addr[DDP__ADDR_TEXT] gets it with the port. */
+static DDP__UNUSED int meet_listen_at(const char *host, char *addr)
 {
     ddp__addr at;
     int fd = -1, count;
-    if (ddp__addr_parse("127.0.0.1:0", &at, 1, &count, NULL) ||
+    if (ddp__addr_parse(host, &at, 1, &count, NULL) ||
         ddp__tcp_listen(&at, &fd, &at, NULL))
         return -1;
     ddp__addr_text(&at, addr);
     return fd;
 }
+
+static DDP__UNUSED int meet_listen(char *addr) { return meet_listen_at("127.0.0.1:0", addr); }
 
 /* Prepares ranks 0..world-1 of one run; rank 0 takes over listen_fd. */
 static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
