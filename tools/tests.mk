@@ -76,7 +76,7 @@ CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; 
 # totals: N passed, N failed, N skipped. Scripts run the examples.
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) lib $(EXAMPLES) build/vectors build/bench_allreduce tests-cuda tests-plain
-	@tools/run_tests.py --timeout 300 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
+	@tools/run_tests.py --timeout 600 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
 	    --jobs $(JOBS) cuda-programs='$(CUDA_CHECK)' $(call ordered,$(filter-out $(TIMED) $(ALONE_TOO),$(SCRIPTS)) \
 	        $(addprefix build/plain/,$(PURE) $(CALM)) $(addprefix build/cuda/,$(CUDA_TESTS))) \
 	        check-header='$(CHECK_HEADER)' check-abi='tools/abi.py' house='tools/house.py --check' \
@@ -86,7 +86,7 @@ test: deps-test
 # Huge pages for the shadow halve what the kernel does for each process that a test starts.
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
-	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 300 \
+	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 600 \
 	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(PURE) $(CALM))) \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/asan/,$(PATIENT))) \
 	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(CALM) $(ALONE)))
