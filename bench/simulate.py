@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Real runs beside their simulation: is build/simulate right?
 
-    bench/simulate.py [--quick] [--only WORD] [--pages FOLDER] [--markdown FILE [--again]] [--rounds N] [--scale]
+    bench/simulate.py [--quick] [--only WORD] [--pages FOLDER] [--markdown FILE [--again]] [--rounds N] [--nominal]
+    bench/simulate.py --scale | --growth FILE.svg
 
 Every cell is a command of build/simulate. With --real the same loop runs on this machine: workers are threads (processes
 where one is killed) that sleep for a profile's layer times, and zeros of the layers' sizes travel over shaped links.
-Without it the same command runs on the virtual clock. Parameters and rates are divided by one factor, so that all
+Without it the same command runs on the virtual clock, with what a user would have measured before: the layers as one worker
+has them (--write-profile) and the links as netcheck finds them (--nominal: with the profile and the link as they are asked
+for; files of links, jitter and incidents always are). Parameters and rates are divided by one factor, so that all
 workers together send at most 16 MB/s. The step time is that of all counted steps; of a real cell the best of N rounds,
 since a machine that is busy only makes steps longer. Cells of one group differ in their strategy alone: where two of them
 lie more than 3 % apart, the simulation must have them in the same order.
@@ -13,8 +16,11 @@ lie more than 3 % apart, the simulation must have them in the same order.
 --pages: an HTML page for each cell, with its command, its figures and the lanes of both runs.
 """
 import argparse
+import csv
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,6 +29,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 SIMULATE = os.path.join(ROOT, "build", "simulate")
 TRAIN = os.path.join(ROOT, "build", "train_gpt")
+NETCHECK = os.path.join(ROOT, "build", "netcheck")
 DATA = os.environ.get("DDP_DATA", "data")
 if not os.path.isdir(os.path.join(DATA, "profiles")):
     DATA = os.path.join(ROOT, "..", "shared", "data")
@@ -78,6 +85,42 @@ def run(program, options, folder):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+def value(options, key):
+    return options[options.index(key) + 1]
+
+
+def replaced(options, key, by):
+    at = options.index(key) + 1
+    return options[:at] + [by] + options[at + 1:]
+
+
+def measured(options, folder, known):
+    """The options with what one worker measures of the layers, and netcheck of the links; each is measured once."""
+    profile, scale, link, workers = (value(options, key) for key in ("--profile", "--emulate-scale", "--net", "--workers"))
+    if (profile, scale) not in known:
+        path = os.path.join(folder, "layers%d.csv" % len(known))
+        run(SIMULATE, ["--real", "--workers", "1", "--steps", "60", "--strategy", "ssgd", "--profile", profile, "--emulate-scale", scale, "--write-profile", path], folder)
+        with open(path) as took, open(fill([profile], folder)[0]) as asked:  # its parameters are counted after the scaling
+            rows = [dict(t, params=a["params"]) for t, a in zip(csv.DictReader(took), csv.DictReader(asked))]
+        with open(path, "w") as f:
+            writer = csv.DictWriter(f, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(rows)
+        known[profile, scale] = path
+    options = replaced(options, "--profile", known[profile, scale])
+    if link.endswith(".json") or link.count(",") == 2:  # what is found of a link has its mean jitter in it
+        return options
+    if (link, workers) not in known:
+        path = os.path.join(folder, "links.json")
+        subprocess.run([NETCHECK, "--workers", workers, "--net", link, "--json", path], stdout=subprocess.DEVNULL, check=True, timeout=120)
+        with open(path) as f:
+            found = json.load(f)
+        pairs = [(i, k) for i in range(int(workers)) for k in range(int(workers)) if i != k]
+        rate, alpha = (statistics.median(found[key][i][k] for i, k in pairs) for key in ("bandwidth_mbit", "alpha_ms"))
+        known[link, workers] = ",".join(["%.2fmbit" % rate, "%.3fms" % alpha] + link.split(",")[2:])
+    return replaced(options, "--net", known[link, workers])
+
+
 def shown(options):
     return " ".join(o.replace("{data}", "$DDP_DATA").replace("{folder}/", "") for o in options)
 
@@ -95,10 +138,10 @@ def page(folder, number, name, what, options, real, simulated):
 
 
 def measure(cells, folder, args):
-    rows = []
+    rows, known = [], {}
     for number, (name, what, options) in enumerate(cells):
         pages = ["--report", os.path.join(args.pages, "%02d.simulated.html" % number)] if args.pages else []
-        simulated = run(SIMULATE, options + pages, folder)
+        simulated = run(SIMULATE, (options if args.nominal else measured(options, folder, known)) + pages, folder)
         best = None
         for _ in range(args.rounds):
             pages = ["--report", os.path.join(args.pages, "%02d.real.html" % number)] if args.pages else []
@@ -158,15 +201,100 @@ SCALE = (("dreamddp, two of all", ["--strategy", "dreamddp", "--steps", "100"], 
                                                                                   (64, 256, 1000)))
 
 
+def consumed(options):
+    """Processor seconds and MB of a run."""
+    process = subprocess.Popen([SIMULATE] + options, stdout=subprocess.DEVNULL)
+    _, status, use = os.wait4(process.pid, 0)
+    process.returncode = status
+    if status:
+        raise RuntimeError("simulate %s: exit code %d" % (" ".join(options), process.returncode))
+    return use.ru_utime + use.ru_stime, use.ru_maxrss / 1024
+
+
 def scale():
-    """Processor seconds and memory that the simulator itself takes."""
+    """What the simulator itself takes."""
     for name, options, sizes in SCALE:
         for workers in sizes:
-            command = [SIMULATE, "--profile", os.path.join(DATA, "profiles", "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            _, status, use = os.wait4(process.pid, 0)
-            process.returncode = status
-            print("| %s | %d | %s | %.1f | %.0f |" % (name, workers, options[-1], use.ru_utime + use.ru_stime, use.ru_maxrss / 1024) if status == 0 else "%s failed" % name, flush=True)
+            used = consumed(["--profile", os.path.join(DATA, "profiles", "a6000_gpt2.csv"), "--net", "100mbit,20ms", "--workers", str(workers)] + options)
+            print("| %s | %d | %s | %.1f | %.0f |" % ((name, workers, options[-1]) + used), flush=True)
+    return 0
+
+
+def sweep(folder, key, values, options):
+    """What --csv says of a sweep: {strategy: [(value, step ms, wall seconds)]}."""
+    path = os.path.join(folder, "sweep.csv")
+    subprocess.run([SIMULATE, "--sweep", "%s=%s" % (key, ",".join(values)), "--csv", path] + fill(options, folder), stdout=subprocess.DEVNULL, check=True)
+    curves = {}
+    with open(path) as f:
+        for row in csv.DictReader(f):
+            curves.setdefault(row["strategy"], []).append((row[key], float(row["step_ms"]), float(row["wall_s"])))
+    return curves
+
+
+def split(folder, layers):
+    """GPT-2's layers, neighbours added up or one cut into equal ones, so that there are so many; equal in sum."""
+    with open(os.path.join(DATA, "profiles", "a6000_gpt2.csv")) as f:
+        rows = [(int(r["params"]), float(r["backward_s"])) for r in csv.DictReader(f)]
+    path = os.path.join(folder, "%d" % layers)
+    params, seconds = (sum(r[i] for r in rows) for i in (0, 1))
+    with open(path, "w") as f:
+        f.write("layer,params,backward_s,comm_s\n")
+        for l in range(layers):
+            f.write("l%d,%d,%.9g,0\n" % (l, params // layers, seconds / layers))
+    return path
+
+
+def panel(x, title, axis, curves, unit):
+    """One of the pictures: both axes are logarithms."""
+    wide, high, top = 300, 240, 40
+    points = [p for c in curves.values() for p in c]
+    low, most = (f(p[0] for p in points) for f in (min, max))
+    least, last = (f(p[1] for p in points) for f in (min, max))
+
+    def at(p):
+        return (x + wide * math.log(p[0] / low) / math.log(most / low), top + high - high * math.log(p[1] / least) / max(math.log(last / least), 1e-9))
+
+    text = '<text x="%d" y="20" font-weight="bold">%s</text><text x="%d" y="%d" text-anchor="middle">%s</text>\n' % (x, title, x + wide / 2, top + high + 36, axis)
+    for value, y in ((least, top + high), (last, top)):
+        text += '<line x1="%d" x2="%d" y1="%d" y2="%d" stroke="#ddd"/><text x="%d" y="%d" text-anchor="end">%s</text>\n' % (x, x + wide, y, y, x - 4, y + 4, "%.0f" % value if value >= 100 else "%.2g" % value)
+    for value in sorted({p[0] for p in points}):
+        text += '<text x="%.0f" y="%d" text-anchor="middle">%s</text>\n' % (at((value, least))[0], top + high + 18, "%.0f" % value if value >= 10 else "%.2g" % value)
+    free = None
+    for i, (name, curve) in sorted(enumerate(curves.items()), key=lambda c: c[1][1][-1][1]):
+        path = " ".join("%.1f,%.1f" % at(p) for p in curve)
+        y = at(curve[-1])[1] + 4
+        free = y if free is None else min(y, free - 13)
+        text += '<polyline fill="none" stroke-width="2" stroke="%s" points="%s"/><text x="%d" y="%.0f" fill="%s">%s</text>\n' % (
+            COLOURS[i % 6], path, x + wide + 6, free, COLOURS[i % 6], name)
+    return text + '<text x="%d" y="34">%s</text>\n' % (x, unit)
+
+
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf")
+
+
+def growth(path):
+    """A step against workers, layers and bytes; the simulator's own seconds and memory against workers."""
+    base = ["--strategy", "ssgd,wfbp,localsgd,enp,dreamddp,sparseloco", "--period", "10", "--steps", "30", "--net", "1gbit,5ms"]
+    gpt = ["--profile", "{data}/profiles/a6000_gpt2.csv"]
+    panels = []
+    with tempfile.TemporaryDirectory() as folder:
+        curves = sweep(folder, "workers", ["2", "8", "32", "128", "512", "2048", "10000"], base + gpt)
+        panels.append(("A step, by workers", "workers (GPT-2, 653 MB)", {n: [(float(v), ms) for v, ms, _ in c] for n, c in curves.items()}, "ms"))
+        curves = sweep(folder, "profile", [split(folder, n) for n in (1, 4, 16, 64, 256, 1024)], base + ["--workers", "16"])
+        panels.append(("by layers", "layers (the same bytes, 16 workers)", {n: [(float(os.path.basename(v)), ms) for v, ms, _ in c] for n, c in curves.items()}, "ms"))
+        curves = sweep(folder, "emulate-scale", ["1000", "300", "100", "30", "10", "3", "1"], base + gpt + ["--workers", "16"])
+        panels.append(("by bytes", "MB of parameters (125 layers, 16 workers)", {n: [(653 / float(v), ms) for v, ms, _ in c] for n, c in curves.items()}, "ms"))
+        own = {"seconds": [], "MB": [], "seconds, each": [], "MB, each": []}
+        for each, sizes in (([], (2, 10, 100, 1000, 10000)), (["--each"], (2, 10, 100, 1000))):
+            for workers in sizes:
+                used = consumed(["--strategy", "dreamddp", "--workers", str(workers), "--steps", "30", "--net", "1gbit,5ms"] + each + fill(gpt, folder))
+                for what, figure in zip(("seconds", "MB"), used):
+                    own[what + (", each" if each else "")].append((workers, max(figure, 0.01)))
+        panels.append(("The simulator itself, 30 steps", "workers", own, "seconds and MB"))
+    with open(path + ".tmp", "w") as f:
+        f.write('<svg xmlns="http://www.w3.org/2000/svg" width="1760" height="340" viewBox="0 0 1760 340" font-family="sans-serif" font-size="12">\n'
+                '<rect width="100%" height="100%" fill="#fff"/>\n' + "".join(panel(60 + 430 * i, *p) for i, p in enumerate(panels)) + "</svg>\n")
+    os.rename(path + ".tmp", path)
     return 0
 
 
@@ -200,9 +328,13 @@ def main():
     parser.add_argument("--again", action="store_true", help="with --only and --markdown: the other rows of the table stay")
     parser.add_argument("--rounds", type=int, default=1, help="real runs of each cell, of which the best counts [1]")
     parser.add_argument("--scale", action="store_true", help="instead: processor seconds and memory of the simulator, by workers")
+    parser.add_argument("--growth", metavar="FILE.svg", help="instead: draws a step by workers, layers and bytes, and the simulator's own seconds and MB")
+    parser.add_argument("--nominal", action="store_true", help="simulate the profile and the link as they are asked for, not as they are measured")
     args = parser.parse_args()
     if args.scale:
         return scale()
+    if args.growth:
+        return growth(args.growth)
     cells = [c for c in CELLS if not args.only or any(word in c[0] + " " + c[1] for word in args.only.split("|"))]
     if args.quick:
         cells = [c for i, c in enumerate(cells) if i == 0 or cells[i - 1][0] != c[0]]
