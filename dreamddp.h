@@ -3714,7 +3714,8 @@ struct ddp_backend {
     /* Messages over the host (src/run/stager.c). A slot is one of 0..slots-1. record notes in order that the work so
      * far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the device; raise
      * (stager) lets pass what hold made wait: hold queues that all later work waits until raise was called with at
-     * least turn, or waits itself where the device cannot. fetch and give wait for their copies only. raise_all (any thread): nothing waits any more. */
+     * least turn, or waits itself where the device cannot. fetch and give wait for their copies only. raise_all (any
+     * thread): nothing waits any more. */
     int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
     void (*record)(void *self, int slot);
     ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
@@ -28709,7 +28710,7 @@ DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one b
 DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
 
 /* ==== profile/timer.c ==== [profile] */
-/* The layer timer: samples and their medians. */
+/* The layer timer: samples and their medians. And the names of spans. */
 
 int ddp__timer_open(ddp__timer *t, int layers, int room)
 {
@@ -28772,9 +28773,6 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
     }
     return 0;
 }
-
-/* ==== profile/trace.c ==== [profile] */
-/* The names of spans. */
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {

@@ -219,7 +219,6 @@
 #include "profile/link.c"
 #include "profile/timer.h"
 #include "profile/timer.c"
-#include "profile/trace.c"
 #include "profile/network.c"
 #include "plan/internal.h"
 #include "plan/internal.c"

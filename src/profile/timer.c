@@ -1,6 +1,7 @@
-/* The layer timer: samples and their medians. */
+/* The layer timer: samples and their medians. And the names of spans. */
 #include "base/core.h"
 #include "profile/timer.h"
+#include "profile/trace.h"
 
 int ddp__timer_open(ddp__timer *t, int layers, int room)
 {
@@ -62,4 +63,10 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
         if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return x;
     }
     return 0;
+}
+
+const char *ddp_span_kind_name(ddp_span_kind kind)
+{
+    static const char *const name[] = {"forward", "backward", "update", "wait", "comm", "fill", "peer wait"};
+    return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
