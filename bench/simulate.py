@@ -117,7 +117,7 @@ def measured(options, folder, known):
             found = json.load(f)
         pairs = [(i, k) for i in range(int(workers)) for k in range(int(workers)) if i != k]
         rate, alpha = (statistics.median(found[key][i][k] for i, k in pairs) for key in ("bandwidth_mbit", "alpha_ms"))
-        known[link, workers] = ",".join(["%.2fmbit" % rate, "%.3fms" % alpha] + link.split(",")[2:])
+        known[link, workers] = "%.2fmbit,%.3fms" % (rate, alpha)
     return replaced(options, "--net", known[link, workers])
 
 
@@ -221,18 +221,18 @@ def scale():
 
 
 def sweep(folder, key, values, options):
-    """What --csv says of a sweep: {strategy: [(value, step ms, wall seconds)]}."""
+    """What --csv says of a sweep: {strategy: [(value, step ms)]}."""
     path = os.path.join(folder, "sweep.csv")
     subprocess.run([SIMULATE, "--sweep", "%s=%s" % (key, ",".join(values)), "--csv", path] + fill(options, folder), stdout=subprocess.DEVNULL, check=True)
     curves = {}
     with open(path) as f:
         for row in csv.DictReader(f):
-            curves.setdefault(row["strategy"], []).append((row[key], float(row["step_ms"]), float(row["wall_s"])))
+            curves.setdefault(row["strategy"], []).append((row[key], float(row["step_ms"])))
     return curves
 
 
 def split(folder, layers):
-    """GPT-2's layers, neighbours added up or one cut into equal ones, so that there are so many; equal in sum."""
+    """So many equal layers, with GPT-2's parameters and time in all."""
     with open(os.path.join(DATA, "profiles", "a6000_gpt2.csv")) as f:
         rows = [(int(r["params"]), float(r["backward_s"])) for r in csv.DictReader(f)]
     path = os.path.join(folder, "%d" % layers)
@@ -279,11 +279,11 @@ def growth(path):
     panels = []
     with tempfile.TemporaryDirectory() as folder:
         curves = sweep(folder, "workers", ["2", "8", "32", "128", "512", "2048", "10000"], base + gpt)
-        panels.append(("A step, by workers", "workers (GPT-2, 653 MB)", {n: [(float(v), ms) for v, ms, _ in c] for n, c in curves.items()}, "ms"))
+        panels.append(("A step, by workers", "workers (GPT-2, 653 MB)", {n: [(float(v), ms) for v, ms in c] for n, c in curves.items()}, "ms"))
         curves = sweep(folder, "profile", [split(folder, n) for n in (1, 4, 16, 64, 256, 1024)], base + ["--workers", "16"])
-        panels.append(("by layers", "layers (the same bytes, 16 workers)", {n: [(float(os.path.basename(v)), ms) for v, ms, _ in c] for n, c in curves.items()}, "ms"))
+        panels.append(("by layers", "layers (the same bytes, 16 workers)", {n: [(float(os.path.basename(v)), ms) for v, ms in c] for n, c in curves.items()}, "ms"))
         curves = sweep(folder, "emulate-scale", ["1000", "300", "100", "30", "10", "3", "1"], base + gpt + ["--workers", "16"])
-        panels.append(("by bytes", "MB of parameters (125 layers, 16 workers)", {n: [(653 / float(v), ms) for v, ms, _ in c] for n, c in curves.items()}, "ms"))
+        panels.append(("by bytes", "MB of parameters (125 layers, 16 workers)", {n: [(653 / float(v), ms) for v, ms in c] for n, c in curves.items()}, "ms"))
         own = {"seconds": [], "MB": [], "seconds, each": [], "MB, each": []}
         for each, sizes in (([], (2, 10, 100, 1000, 10000)), (["--each"], (2, 10, 100, 1000))):
             for workers in sizes:
