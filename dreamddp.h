@@ -14195,7 +14195,7 @@ typedef enum ddp__link_state {
 typedef struct ddp__way {
     ddp__link_state state;
     int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
-    int       why;              /* errno of what broke or ended it */
+    int       why;              /* errno of what broke or ended it; LIVE: of what it cannot send for, reading will tell */
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
     ddp__addr where;
@@ -16491,7 +16491,7 @@ static void ddp__way_next_record(ddp__way *p)
 
 void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
 {
-    while (p->state == DDP__LINK_LIVE) {
+    while (p->state == DDP__LINK_LIVE && !p->why) {
         struct iovec iov[3];
         size_t head;
         int runs;
@@ -16504,7 +16504,8 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
         iov[0].iov_len = head;
         runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
         n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
-        if (n < 0) ddp__way_break(t, p, errno);
+        if (n < 0 && !t->cfg.tls && ddp__fd_wait(p->fd, POLLIN, 0)) p->why = errno; /* its last words come first */
+        else if (n < 0) ddp__way_break(t, p, errno);
         if (n <= 0) return;
         if ((size_t)n < head) {
             p->pre_sent += (size_t)n;
@@ -16580,7 +16581,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
-    p->dry = 0;
+    p->dry = p->why = 0;
     p->acked = p->received; /* our hello said so */
     p->ack_due = -1;
     p->heard = p->unheard_since = now;
@@ -17046,7 +17047,7 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
-    if (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0) events |= POLLOUT;
+    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0)) events |= POLLOUT;
     return events;
 }
 
@@ -17112,7 +17113,7 @@ static void ddp__resume_close(ddp__wire *w)
         ddp__way *p = &t->way[i];
         int said = 0;
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-        while (p->state == DDP__LINK_LIVE && !t->cfg.once) { /* our last words and the farewell */
+        while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* our last words and the farewell */
             ddp__way_flush(t, p);
             if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
                 if (said) break;
@@ -17171,7 +17172,7 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
              ddp__addr_text(&a, at));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
-    p->fd = fd;
+    p->fd = fd, p->why = 0;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
     if (!t->cfg.once) ddp__way_record(p, DDP__RECORD_HI, t->number);
@@ -24930,7 +24931,7 @@ static void ddp__decide(ddp__engine *e, double now)
     const ddp__word *own = &el->own;
     uint64_t old = own->vote & (~own->joining | own->base.live);
     ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
-    ddp__view view;
+    const ddp__view view = {own->round, own->vote};
 
     if (el->hopeless_at >= 0 || old == 0 || ddp__lowest(old) != e->rank) return;
     for (int r = 0; r < e->world; r++) {
@@ -24941,8 +24942,6 @@ static void ddp__decide(ddp__engine *e, double now)
         if (!ep->heard || ep->word.round != own->round || ep->word.vote != own->vote) return;
         table[r] = ep->word.done;
     }
-    view.ballot = own->round;
-    view.live = own->vote;
     ddp__epoch_install(e, &view, table, now);
 }
 
@@ -24975,13 +24974,28 @@ static uint64_t ddp__expected(const ddp__engine *e)
     return joining;
 }
 
+/* Who is lost here, but could not go on by its last word, has given in for those it had lost: it is no cause of its own. */
+static void ddp__given_in(ddp__engine *e)
+{
+    ddp__elastic *el = e->member_data;
+    int most = 0;
+
+    for (int r = 0; r < e->world; r++) {
+        const ddp__word *w = &el->peer[r].word;
+        const uint64_t set = w->base.live & ~w->left & ~w->edge[r];
+        const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
+        if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most) continue;
+        most = with, el->why_then = why, el->set_then = set;
+    }
+}
+
 /* Thinks again with all that is known: joins the search, votes, decides. */
 static void ddp__epoch_search(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
     ddp__word *own = &el->own;
     uint32_t round;
-    int why, kept;
+    int why;
 
     el->look = 0;
     if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
@@ -25000,24 +25014,20 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->round_at = now;
     }
     if (!own->vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)) {
-        ddp__view attempt;
-        own->vote = el->set;
         /* without the newcomer: majorities of sets that differ by one always meet */
-        attempt.ballot = round;
-        attempt.live = el->set & (~own->joining | own->base.live);
+        const ddp__view attempt = {round, el->set & (~own->joining | own->base.live)};
+        own->vote = el->set;
         ddp__attempt_add(e, own, &attempt);
     }
     ddp__tell_state(e);
     why = ddp__hopeless(e, own, el->set);
-    /* fewer than min_world is why those who counted them give in: that a server does so too is no other cause */
-    kept = el->why_then == 1 && (el->set_then >> e->rank & 1);
     if (!why && (el->set >> e->rank & 1)) {
         el->hopeless_at = -1;
-    } else if (el->hopeless_at < 0 || (why != el->why_then && !kept)) {
+    } else if (el->hopeless_at < 0 || why != el->why_then) {
         if (el->hopeless_at < 0) el->hopeless_at = now;
-        el->why_then = why;
-        el->set_then = el->set;
+        el->why_then = why, el->set_then = el->set;
     }
+    if (el->hopeless_at >= 0) ddp__given_in(e);
     ddp__decide(e, now);
 }
 

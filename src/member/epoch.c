@@ -100,7 +100,7 @@ static void ddp__decide(ddp__engine *e, double now)
     const ddp__word *own = &el->own;
     uint64_t old = own->vote & (~own->joining | own->base.live);
     ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
-    ddp__view view;
+    const ddp__view view = {own->round, own->vote};
 
     if (el->hopeless_at >= 0 || old == 0 || ddp__lowest(old) != e->rank) return;
     for (int r = 0; r < e->world; r++) {
@@ -111,8 +111,6 @@ static void ddp__decide(ddp__engine *e, double now)
         if (!ep->heard || ep->word.round != own->round || ep->word.vote != own->vote) return;
         table[r] = ep->word.done;
     }
-    view.ballot = own->round;
-    view.live = own->vote;
     ddp__epoch_install(e, &view, table, now);
 }
 
@@ -145,13 +143,28 @@ static uint64_t ddp__expected(const ddp__engine *e)
     return joining;
 }
 
+/* Who is lost here, but could not go on by its last word, has given in for those it had lost: it is no cause of its own. */
+static void ddp__given_in(ddp__engine *e)
+{
+    ddp__elastic *el = e->member_data;
+    int most = 0;
+
+    for (int r = 0; r < e->world; r++) {
+        const ddp__word *w = &el->peer[r].word;
+        const uint64_t set = w->base.live & ~w->left & ~w->edge[r];
+        const int why = ddp__hopeless(e, w, set), with = ddp__bit_count(set);
+        if (!el->peer[r].heard || !(el->own.edge[e->rank] >> r & set >> e->rank & 1) || !why || with <= most) continue;
+        most = with, el->why_then = why, el->set_then = set;
+    }
+}
+
 /* Thinks again with all that is known: joins the search, votes, decides. */
 static void ddp__epoch_search(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->member_data;
     ddp__word *own = &el->own;
     uint32_t round;
-    int why, kept;
+    int why;
 
     el->look = 0;
     if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
@@ -170,24 +183,20 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         el->round_at = now;
     }
     if (!own->vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)) {
-        ddp__view attempt;
-        own->vote = el->set;
         /* without the newcomer: majorities of sets that differ by one always meet */
-        attempt.ballot = round;
-        attempt.live = el->set & (~own->joining | own->base.live);
+        const ddp__view attempt = {round, el->set & (~own->joining | own->base.live)};
+        own->vote = el->set;
         ddp__attempt_add(e, own, &attempt);
     }
     ddp__tell_state(e);
     why = ddp__hopeless(e, own, el->set);
-    /* fewer than min_world is why those who counted them give in: that a server does so too is no other cause */
-    kept = el->why_then == 1 && (el->set_then >> e->rank & 1);
     if (!why && (el->set >> e->rank & 1)) {
         el->hopeless_at = -1;
-    } else if (el->hopeless_at < 0 || (why != el->why_then && !kept)) {
+    } else if (el->hopeless_at < 0 || why != el->why_then) {
         if (el->hopeless_at < 0) el->hopeless_at = now;
-        el->why_then = why;
-        el->set_then = el->set;
+        el->why_then = why, el->set_then = el->set;
     }
+    if (el->hopeless_at >= 0) ddp__given_in(e);
     ddp__decide(e, now);
 }
 

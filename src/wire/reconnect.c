@@ -179,7 +179,7 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
-    if (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0) events |= POLLOUT;
+    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0)) events |= POLLOUT;
     return events;
 }
 
@@ -245,7 +245,7 @@ static void ddp__resume_close(ddp__wire *w)
         ddp__way *p = &t->way[i];
         int said = 0;
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-        while (p->state == DDP__LINK_LIVE && !t->cfg.once) { /* our last words and the farewell */
+        while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* our last words and the farewell */
             ddp__way_flush(t, p);
             if (p->next == p->ring.end && p->pre_sent == p->pre_len && !p->record_left) {
                 if (said) break;
@@ -304,7 +304,7 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
              ddp__addr_text(&a, at));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
-    p->fd = fd;
+    p->fd = fd, p->why = 0;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
     if (!t->cfg.once) ddp__way_record(p, DDP__RECORD_HI, t->number);

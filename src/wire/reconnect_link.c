@@ -61,7 +61,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
-    p->dry = 0;
+    p->dry = p->why = 0;
     p->acked = p->received; /* our hello said so */
     p->ack_due = -1;
     p->heard = p->unheard_since = now;

@@ -115,7 +115,7 @@ static void ddp__way_next_record(ddp__way *p)
 
 void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
 {
-    while (p->state == DDP__LINK_LIVE) {
+    while (p->state == DDP__LINK_LIVE && !p->why) {
         struct iovec iov[3];
         size_t head;
         int runs;
@@ -128,7 +128,8 @@ void ddp__way_flush(ddp__resume_wire *t, ddp__way *p)
         iov[0].iov_len = head;
         runs = p->record_left ? ddp__replay_find(&p->ring, p->next, p->record_left, iov + 1) : 0;
         n = ddp__stream_send(t->cfg.tls, p->fd, iov, 1 + runs);
-        if (n < 0) ddp__way_break(t, p, errno);
+        if (n < 0 && !t->cfg.tls && ddp__fd_wait(p->fd, POLLIN, 0)) p->why = errno; /* its last words come first */
+        else if (n < 0) ddp__way_break(t, p, errno);
         if (n <= 0) return;
         if ((size_t)n < head) {
             p->pre_sent += (size_t)n;

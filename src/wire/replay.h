@@ -38,7 +38,7 @@ typedef enum ddp__link_state {
 typedef struct ddp__way {
     ddp__link_state state;
     int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
-    int       why;              /* errno of what broke or ended it */
+    int       why;              /* errno of what broke or ended it; LIVE: of what it cannot send for, reading will tell */
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
     ddp__addr where;
