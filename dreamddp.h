@@ -5222,7 +5222,8 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ?
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
+static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
+const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
 /* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success, else the graph
  * has the error. */
@@ -8885,10 +8886,7 @@ static void ddp__embedding_rows(void *user, long first, long last)
             for (long j = 0; j < c; j++) y[i * c + j] = NAN;
 }
 
-static void ddp__embedding_forward(const ddp_op_call *call)
-{
-    ddp__op_rows(call, &call->spec->out, ddp__embedding_rows);
-}
+static void ddp__embedding_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__embedding_rows); }
 
 /* Blocks of columns: a token may occur in many rows, so rows are added in order. */
 static void ddp__embedding_columns(void *user, long first, long last)
@@ -10536,10 +10534,7 @@ ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long wi
 ddp_node *ddp_position(ddp_graph *g, ddp_node *x) { return ddp__build(g, "position", x, 0); }
 ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x) { return ddp__build(g, "layer_norm", x, 0); }
 
-ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
-{
-    return ddp__build(g, "attention", x, 1, (double)heads);
-}
+ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads) { return ddp__build(g, "attention", x, 1, (double)heads); }
 
 ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps) { return ddp__build(g, "rms_norm", x, 1, eps); }
 
@@ -12977,10 +12972,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     return NULL;
 }
 
-ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
-{
-    return ddp__st_opened(path, NULL, 0, err);
-}
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err) { return ddp__st_opened(path, NULL, 0, err); }
 
 ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
@@ -14749,10 +14741,7 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
     return out;
 }
 
-int ddp__addr_port(const ddp__addr *a)
-{
-    return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
-}
+int ddp__addr_port(const ddp__addr *a) { return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port); }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
@@ -19035,6 +19024,7 @@ DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t rin
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
+DDP_LIB void       ddp__engine_hush(ddp__engine *e); /* what it fails for concerns nobody else: to peers it is lost */
 /* After a failure returns when nobody touches the memory of any message any more, within half a
  * second; else at once. For the thread that submits. */
 DDP_LIB void       ddp__engine_settle(ddp__engine *e);
@@ -21610,10 +21600,7 @@ static int ddp__share_unsent(ddp__engine *e, const ddp__op *op, int peer)
     return ddp__row(e, op, peer)->u.share.frames == 0;
 }
 
-static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    return ddp__row(e, op, peer)->u.share.over;
-}
+static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer) { return ddp__row(e, op, peer)->u.share.over; }
 
 /* ---- sums ---- */
 
@@ -24021,6 +24008,13 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
     }
     pthread_mutex_unlock(&e->lock);
     if (e->wire->carrier) e->wire->carrier->failed(e->wire);
+}
+
+void ddp__engine_hush(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->silent = 1;
+    pthread_mutex_unlock(&e->lock);
 }
 
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
@@ -26698,7 +26692,7 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation,
     *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
     *foreign = code == DDP_OK ? m.run != v->s->run : *generation == -1;
     ddp__manifest_free(&m);
-    return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
+    return code == DDP_MEMORY || (code == DDP_IO && *generation == -1) ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
@@ -32879,7 +32873,7 @@ static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error
         if (done && s->o->select == DDP_SELECT_PAPER) break;
         d->solver = all && i < 2 ? DDP_KNAPSACK_GREEDY : s->o->solver;
         d->queue = i == 1;
-        status = ddp__deft_solve(d, s->o->target_frequency, &next, done ? NULL : err);
+        status = ddp__deft_solve(d, s->o->target_frequency, &next, err);
         if (status != DDP_OK) continue;
         ddp__deft_keep(s->o->target_frequency, &next, &s->best);
         done = 1;
@@ -32910,7 +32904,7 @@ static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_er
     ddp_status status = DDP_OK;
     for (way.rule = 0; way.rule < DDP__DEFT_RULES && !ddp__deft_ideal(&s->best); way.rule++) {
         if (s->best.period && ddp__deft_spent(s->work)) break;
-        status = ddp__deft_variant(s, way, s->best.period ? NULL : err);
+        status = ddp__deft_variant(s, way, err);
         if (status == DDP_MEMORY || (!all && status != DDP_ARG)) break;
     }
     return status != DDP_MEMORY && s->best.period ? DDP_OK : status;
@@ -34492,10 +34486,7 @@ typedef struct ddp__anneal {
     float edge_was[4];
 } ddp__anneal;
 
-static int ddp__anneal_below(ddp__anneal *s, int n)
-{
-    return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
-}
+static int ddp__anneal_below(ddp__anneal *s, int n) { return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32); }
 
 /* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
 static int ddp__anneal_accepts(ddp__anneal *s, double worse)
@@ -34512,10 +34503,7 @@ static void ddp__anneal_table(ddp__anneal *s)
     }
 }
 
-static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
-{
-    return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
-}
+static float ddp__anneal_pair(const ddp__anneal *s, int x, int y) { return s->pp[(size_t)x * (size_t)s->N + (size_t)y]; }
 
 /* Everything that follows from s->at. */
 static void ddp__anneal_rebuild(ddp__anneal *s)
@@ -40828,10 +40816,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     return DDP_OK;
 }
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
-{
-    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
-}
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK; }
 
 /* ---- messages that are waited for ---- */
 
@@ -44056,10 +44041,7 @@ ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
-float *ddp_residual_of(const ddp_ctx *d, int layer)
-{
-    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
-}
+float *ddp_residual_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL; }
 
 /* ---- what run asks of it ---- */
 
@@ -45759,6 +45741,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     }
     ddp__arrival_close(d);
     if (s != DDP_OK) {
+        if (d->engine) ddp__engine_hush(d->engine);
         if (err) *err = local;
         return s;
     }
@@ -46708,10 +46691,7 @@ static int ddp__opponent(int rank, int round, int even)
 }
 
 /* The wire names such a peer by its way: wire/reconnect.c. */
-static int ddp__is_relayed(const ddp_ctx *d, int peer)
-{
-    return !strncmp(d->engine->wire->names[peer], "via ", 4);
-}
+static int ddp__is_relayed(const ddp_ctx *d, int peer) { return !strncmp(d->engine->wire->names[peer], "via ", 4); }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
@@ -47661,10 +47641,7 @@ DDP_LIB double     ddp__gradient_part_least(const ddp_profile *p, double alpha);
 /* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
  * order element by element, so how gradients are cut into messages cannot change a bit. */
 
-size_t ddp__part_begins(size_t n, int part, int cut)
-{
-    return part == cut ? n : n / (size_t)cut * (size_t)part;
-}
+size_t ddp__part_begins(size_t n, int part, int cut) { return part == cut ? n : n / (size_t)cut * (size_t)part; }
 
 /* Gradients begin..end-1 of a layer, behind what the bucket has. */
 static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)
@@ -49459,10 +49436,7 @@ DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share
 DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 
-static inline int ddp__in_set(const unsigned char *set, int layer)
-{
-    return !set || (set[layer / 8] >> layer % 8 & 1);
-}
+static inline int ddp__in_set(const unsigned char *set, int layer) { return !set || (set[layer / 8] >> layer % 8 & 1); }
 
 /* ==== strategy/server_line.c ==== [strategy] */
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
@@ -53496,10 +53470,7 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 /* Bottlenecks where a graph is cut: what crosses is as narrow as they are. */
 
 /* Where index i lies after what was added behind `end` has come to stand at `at`. */
-static int ddp__moved(int i, int at, int end, int added)
-{
-    return i < at ? i : i < end ? i + added : i - (end - at);
-}
+static int ddp__moved(int i, int at, int end, int added) { return i < at ? i : i < end ? i + added : i - (end - at); }
 
 static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {
@@ -54821,6 +54792,7 @@ struct ddp__world {
 
 /* ---- clock.c ---- */
 /* Room for one more than count; 0: out of memory, the world has failed. */
+DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has failed */
 DDP_LIB int  ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size);
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what, int i, int j);
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the network's time */
@@ -54840,19 +54812,26 @@ DDP_LIB void ddp__carried_free(ddp__world *w);
 /* Turns and times of a simulated world. A worker runs until it waits; who waits looks what happens next, until that
  * lets somebody go on, and hands over to him. */
 
+static void *ddp__world_has(ddp__world *w, void *memory)
+{
+    ddp_error err;
+
+    if (memory) return memory;
+    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
+    w->fails(w, &err);
+    return NULL;
+}
+
+void *ddp__world_new(ddp__world *w, size_t count, size_t size) { return ddp__world_has(w, ddp__calloc(count, size)); }
+
 int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size)
 {
     const int more = *room ? 2 * *room : 64;
-    ddp_error err;
     void *grown;
 
     if (count < *room) return 1;
-    grown = DDP_REALLOC(*at, (size_t)more * size);
-    if (!grown) {
-        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
-        w->fails(w, &err);
-        return 0;
-    }
+    grown = ddp__world_has(w, DDP_REALLOC(*at, (size_t)more * size));
+    if (!grown) return 0;
     *at = grown;
     *room = more;
     return 1;
@@ -55054,7 +55033,7 @@ DDP_LIB void   ddp__op_over(ddp__port *p, ddp__op *op); /* it is done */
 
 /* ---- mail.c ---- */
 DDP_LIB int         ddp__is_paper(const ddp__world *w, const void *at);
-DDP_LIB ddp__scrap *ddp__scraps_cut(const ddp__world *w, const ddp__op *op);
+DDP_LIB ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op);
 DDP_LIB void        ddp__scraps_paste(const ddp__scrap *s, const ddp__op *op);
 DDP_LIB void        ddp__scraps_free(ddp__scrap *s);
 DDP_LIB void        ddp__mail_post(ddp__port *p, ddp__op *op);
@@ -55157,7 +55136,7 @@ void ddp__port_send(ddp__port *p)
     ddp__op *op;
 
     if (p->sends || !p->jobs || p->dead || !p->e || w->error.code) return;
-    f = (ddp__away *)ddp__calloc(1, sizeof *f);
+    f = (ddp__away *)ddp__world_new(w, 1, sizeof *f);
     if (!f) return;
     f->job = ddp__job_take(p);
     f->next = w->aways;
@@ -55216,13 +55195,13 @@ int ddp__is_paper(const ddp__world *w, const void *at)
     return w->paper && (const unsigned char *)at >= w->paper && (const unsigned char *)at < w->paper + w->paper_bytes;
 }
 
-ddp__scrap *ddp__scraps_cut(const ddp__world *w, const ddp__op *op)
+ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op)
 {
     ddp__scrap *list = NULL;
 
     for (int i = 0; i < op->from.count; i++) {
         const ddp__strip *s = &op->from.strip[i];
-        ddp__scrap *x = ddp__is_paper(w, s->data) ? NULL : (ddp__scrap *)ddp__calloc(1, sizeof *x + s->count * op->unit);
+        ddp__scrap *x = ddp__is_paper(w, s->data) ? NULL : (ddp__scrap *)ddp__world_new(w, 1, sizeof *x + s->count * op->unit);
         if (!x) continue;
         x->at = s->start;
         x->count = s->count;
@@ -55350,7 +55329,7 @@ static void ddp__mail_left(ddp__world *w, const ddp__job *job)
 void ddp__mail_post(ddp__port *p, ddp__op *op)
 {
     ddp__world *w = p->world;
-    ddp__mail *m = (ddp__mail *)ddp__calloc(1, sizeof *m);
+    ddp__mail *m = (ddp__mail *)ddp__world_new(w, 1, sizeof *m);
     const int link = p == w->port[0][p->seat->rank] ? 0 : 1;
     const double scale = ddp__scale_of(w, &op->m), values = scale * (double)op->n;
     ddp__job job;
@@ -55656,7 +55635,7 @@ static void ddp__carried_move(ddp__carried *c)
     for (int i = 0; (gathers || reduces) && i < first->from.count; i++) {
         const ddp__strip *s = &first->from.strip[i];
         if (ddp__is_paper(c->world, s->data)) continue;
-        room = ddp__calloc(2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
+        room = ddp__world_new(c->world, 2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
         if (room && gathers) ddp__carried_blocks(c, room);
         else if (room) ddp__carried_values(c, s->start, s->count, (float *)room);
         if (room) DDP_FREE(room);
@@ -55671,15 +55650,10 @@ static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
     const ddp__members team = ddp__team_of(p->e, op);
     const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
     const size_t steps = ring ? 1 : 4 * DDP__CUTS, h = (size_t)here;
-    ddp__carried *c = (ddp__carried *)ddp__calloc(1, sizeof *c + h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)) +
-                                                  steps * h * (sizeof(double) + sizeof(int)));
-    ddp_error err;
+    ddp__carried *c = (ddp__carried *)ddp__world_new(p->world, 1, sizeof *c + steps * h * (sizeof(double) + sizeof(int)) +
+                                                      h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)));
 
-    if (!c) {
-        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for a collective of %d simulated workers", here);
-        p->world->fails(p->world, &err);
-        return NULL;
-    }
+    if (!c) return NULL;
     c->leave = (double *)(void *)(c + 1);
     c->op = (ddp__op **)(void *)(c->leave + steps * h);
     c->port = (ddp__port **)(void *)(c->op + h);
@@ -56211,7 +56185,7 @@ static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, cons
 static void ddp__world_close(ddp__world *w)
 {
     for (int r = 0; w->seat && r < w->seats; r++) pthread_cond_destroy(&w->seat[r].turn);
-    if (w->port[0] && w->port[1]) ddp__carried_free(w);
+    ddp__carried_free(w);
     if (w->seat) DDP_FREE(w->seat);
     if (w->event) DDP_FREE(w->event);
     pthread_mutex_destroy(&w->lock);
@@ -56248,11 +56222,11 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
             s = ddp__fail(err, DDP_MEMORY, "out of memory for a simulated world");
     }
     if (s == DDP_OK) s = ddp__players_run(&play, err);
-    for (int r = 0; out && r < w.seats; r++) out->seconds = fmax(out->seconds, w.seat[r].now);
+    for (int r = 0; out && w.seat && r < w.seats; r++) out->seconds = fmax(out->seconds, w.seat[r].now);
     if (out) out->workers = w.seats;
     if (out) out->events = w.events;
     if (play.hub) ddp__hub_free(play.hub);
-    if (w.seat) ddp__world_close(&w);
+    if (w.size) ddp__world_close(&w);
     ddp__config_free(&cfg);
     return (int)s;
 }

@@ -139,6 +139,7 @@ DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t rin
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
 DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why);
+DDP_LIB void       ddp__engine_hush(ddp__engine *e); /* what it fails for concerns nobody else: to peers it is lost */
 /* After a failure returns when nobody touches the memory of any message any more, within half a
  * second; else at once. For the thread that submits. */
 DDP_LIB void       ddp__engine_settle(ddp__engine *e);

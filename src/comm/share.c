@@ -122,10 +122,7 @@ static int ddp__share_unsent(ddp__engine *e, const ddp__op *op, int peer)
     return ddp__row(e, op, peer)->u.share.frames == 0;
 }
 
-static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
-{
-    return ddp__row(e, op, peer)->u.share.over;
-}
+static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer) { return ddp__row(e, op, peer)->u.share.over; }
 
 /* ---- sums ---- */
 

@@ -327,6 +327,13 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
     if (e->wire->carrier) e->wire->carrier->failed(e->wire);
 }
 
+void ddp__engine_hush(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->silent = 1;
+    pthread_mutex_unlock(&e->lock);
+}
+
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 {
     ddp_status status;

@@ -27,7 +27,8 @@ const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ?
 
 const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
+static const ddp_error ddp__no_graph = {DDP_MEMORY, "out of memory for a graph"}; /* ddp_graph_new had none */
+const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : &ddp__no_graph; }
 
 /* Makes room for one more element of size bytes; there is room up to the next power of two. 1 on success, else the graph
  * has the error. */

@@ -265,10 +265,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, const void *bytes, size
     return NULL;
 }
 
-ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
-{
-    return ddp__st_opened(path, NULL, 0, err);
-}
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err) { return ddp__st_opened(path, NULL, 0, err); }
 
 ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {

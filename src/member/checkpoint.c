@@ -285,7 +285,7 @@ static ddp_status ddp__manifest_peek(ddp__saving *v, long step, int *generation,
     *generation = code == DDP_OK ? m.generation : access(v->path, F_OK) ? -2 : -1;
     *foreign = code == DDP_OK ? m.run != v->s->run : *generation == -1;
     ddp__manifest_free(&m);
-    return code == DDP_MEMORY ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
+    return code == DDP_MEMORY || (code == DDP_IO && *generation == -1) ? ddp__fail(err, code, "%s", unread.msg) : DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)

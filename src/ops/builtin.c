@@ -59,10 +59,7 @@ ddp_node *ddp_embedding(ddp_graph *g, ddp_node *tokens, long vocabulary, long wi
 ddp_node *ddp_position(ddp_graph *g, ddp_node *x) { return ddp__build(g, "position", x, 0); }
 ddp_node *ddp_layer_norm(ddp_graph *g, ddp_node *x) { return ddp__build(g, "layer_norm", x, 0); }
 
-ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads)
-{
-    return ddp__build(g, "attention", x, 1, (double)heads);
-}
+ddp_node *ddp_attention(ddp_graph *g, ddp_node *x, long heads) { return ddp__build(g, "attention", x, 1, (double)heads); }
 
 ddp_node *ddp_rms_norm(ddp_graph *g, ddp_node *x, double eps) { return ddp__build(g, "rms_norm", x, 1, eps); }
 

@@ -36,10 +36,7 @@ static void ddp__embedding_rows(void *user, long first, long last)
             for (long j = 0; j < c; j++) y[i * c + j] = NAN;
 }
 
-static void ddp__embedding_forward(const ddp_op_call *call)
-{
-    ddp__op_rows(call, &call->spec->out, ddp__embedding_rows);
-}
+static void ddp__embedding_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__embedding_rows); }
 
 /* Blocks of columns: a token may occur in many rows, so rows are added in order. */
 static void ddp__embedding_columns(void *user, long first, long last)

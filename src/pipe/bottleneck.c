@@ -3,10 +3,7 @@
 #include "pipe/executor.h"
 
 /* Where index i lies after what was added behind `end` has come to stand at `at`. */
-static int ddp__moved(int i, int at, int end, int added)
-{
-    return i < at ? i : i < end ? i + added : i - (end - at);
-}
+static int ddp__moved(int i, int at, int end, int added) { return i < at ? i : i < end ? i + added : i - (end - at); }
 
 static void ddp__nodes_move(ddp_graph *g, int at, int end)
 {

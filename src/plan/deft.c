@@ -198,7 +198,7 @@ static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error
         if (done && s->o->select == DDP_SELECT_PAPER) break;
         d->solver = all && i < 2 ? DDP_KNAPSACK_GREEDY : s->o->solver;
         d->queue = i == 1;
-        status = ddp__deft_solve(d, s->o->target_frequency, &next, done ? NULL : err);
+        status = ddp__deft_solve(d, s->o->target_frequency, &next, err);
         if (status != DDP_OK) continue;
         ddp__deft_keep(s->o->target_frequency, &next, &s->best);
         done = 1;
@@ -229,7 +229,7 @@ static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_er
     ddp_status status = DDP_OK;
     for (way.rule = 0; way.rule < DDP__DEFT_RULES && !ddp__deft_ideal(&s->best); way.rule++) {
         if (s->best.period && ddp__deft_spent(s->work)) break;
-        status = ddp__deft_variant(s, way, s->best.period ? NULL : err);
+        status = ddp__deft_variant(s, way, err);
         if (status == DDP_MEMORY || (!all && status != DDP_ARG)) break;
     }
     return status != DDP_MEMORY && s->best.period ? DDP_OK : status;

@@ -138,10 +138,7 @@ typedef struct ddp__anneal {
     float edge_was[4];
 } ddp__anneal;
 
-static int ddp__anneal_below(ddp__anneal *s, int n)
-{
-    return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32);
-}
+static int ddp__anneal_below(ddp__anneal *s, int n) { return (int)((ddp_rng_u64(&s->p->rng) >> 32) * (uint64_t)n >> 32); }
 
 /* Metropolis with 1/(1 + x/16)^16 in place of exp(-x), as a bound on x drawn beforehand. */
 static int ddp__anneal_accepts(ddp__anneal *s, double worse)
@@ -158,10 +155,7 @@ static void ddp__anneal_table(ddp__anneal *s)
     }
 }
 
-static float ddp__anneal_pair(const ddp__anneal *s, int x, int y)
-{
-    return s->pp[(size_t)x * (size_t)s->N + (size_t)y];
-}
+static float ddp__anneal_pair(const ddp__anneal *s, int x, int y) { return s->pp[(size_t)x * (size_t)s->N + (size_t)y]; }
 
 /* Everything that follows from s->at. */
 static void ddp__anneal_rebuild(ddp__anneal *s)

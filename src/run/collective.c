@@ -23,10 +23,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
     return DDP_OK;
 }
 
-ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
-{
-    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
-}
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err) { return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK; }
 
 /* ---- messages that are waited for ---- */
 

@@ -205,6 +205,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     }
     ddp__arrival_close(d);
     if (s != DDP_OK) {
+        if (d->engine) ddp__engine_hush(d->engine);
         if (err) *err = local;
         return s;
     }

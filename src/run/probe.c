@@ -198,10 +198,7 @@ static int ddp__opponent(int rank, int round, int even)
 }
 
 /* The wire names such a peer by its way: wire/reconnect.c. */
-static int ddp__is_relayed(const ddp_ctx *d, int peer)
-{
-    return !strncmp(d->engine->wire->names[peer], "via ", 4);
-}
+static int ddp__is_relayed(const ddp_ctx *d, int peer) { return !strncmp(d->engine->wire->names[peer], "via ", 4); }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {

@@ -433,10 +433,7 @@ ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
-float *ddp_residual_of(const ddp_ctx *d, int layer)
-{
-    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
-}
+float *ddp_residual_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL; }
 
 /* ---- what run asks of it ---- */
 

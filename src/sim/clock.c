@@ -2,19 +2,26 @@
  * lets somebody go on, and hands over to him. */
 #include "sim/world.h"
 
+static void *ddp__world_has(ddp__world *w, void *memory)
+{
+    ddp_error err;
+
+    if (memory) return memory;
+    (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
+    w->fails(w, &err);
+    return NULL;
+}
+
+void *ddp__world_new(ddp__world *w, size_t count, size_t size) { return ddp__world_has(w, ddp__calloc(count, size)); }
+
 int ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size)
 {
     const int more = *room ? 2 * *room : 64;
-    ddp_error err;
     void *grown;
 
     if (count < *room) return 1;
-    grown = DDP_REALLOC(*at, (size_t)more * size);
-    if (!grown) {
-        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for what is under way in a simulated world");
-        w->fails(w, &err);
-        return 0;
-    }
+    grown = ddp__world_has(w, DDP_REALLOC(*at, (size_t)more * size));
+    if (!grown) return 0;
     *at = grown;
     *room = more;
     return 1;

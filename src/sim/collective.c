@@ -264,7 +264,7 @@ static void ddp__carried_move(ddp__carried *c)
     for (int i = 0; (gathers || reduces) && i < first->from.count; i++) {
         const ddp__strip *s = &first->from.strip[i];
         if (ddp__is_paper(c->world, s->data)) continue;
-        room = ddp__calloc(2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
+        room = ddp__world_new(c->world, 2 * (gathers ? first->n / (size_t)c->members : s->count) + 2, first->unit);
         if (room && gathers) ddp__carried_blocks(c, room);
         else if (room) ddp__carried_values(c, s->start, s->count, (float *)room);
         if (room) DDP_FREE(room);
@@ -279,15 +279,10 @@ static ddp__carried *ddp__carried_new(ddp__port *p, const ddp__op *op)
     const ddp__members team = ddp__team_of(p->e, op);
     const int here = team.members < p->world->seats ? team.members : p->world->seats, ring = op->way == ddp__ring_way();
     const size_t steps = ring ? 1 : 4 * DDP__CUTS, h = (size_t)here;
-    ddp__carried *c = (ddp__carried *)ddp__calloc(1, sizeof *c + h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)) +
-                                                  steps * h * (sizeof(double) + sizeof(int)));
-    ddp_error err;
+    ddp__carried *c = (ddp__carried *)ddp__world_new(p->world, 1, sizeof *c + steps * h * (sizeof(double) + sizeof(int)) +
+                                                      h * (sizeof *c->op + sizeof *c->port + 3 * sizeof(int)));
 
-    if (!c) {
-        (void)ddp__fail(&err, DDP_MEMORY, "out of memory for a collective of %d simulated workers", here);
-        p->world->fails(p->world, &err);
-        return NULL;
-    }
+    if (!c) return NULL;
     c->leave = (double *)(void *)(c + 1);
     c->op = (ddp__op **)(void *)(c->leave + steps * h);
     c->port = (ddp__port **)(void *)(c->op + h);

@@ -6,13 +6,13 @@ int ddp__is_paper(const ddp__world *w, const void *at)
     return w->paper && (const unsigned char *)at >= w->paper && (const unsigned char *)at < w->paper + w->paper_bytes;
 }
 
-ddp__scrap *ddp__scraps_cut(const ddp__world *w, const ddp__op *op)
+ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op)
 {
     ddp__scrap *list = NULL;
 
     for (int i = 0; i < op->from.count; i++) {
         const ddp__strip *s = &op->from.strip[i];
-        ddp__scrap *x = ddp__is_paper(w, s->data) ? NULL : (ddp__scrap *)ddp__calloc(1, sizeof *x + s->count * op->unit);
+        ddp__scrap *x = ddp__is_paper(w, s->data) ? NULL : (ddp__scrap *)ddp__world_new(w, 1, sizeof *x + s->count * op->unit);
         if (!x) continue;
         x->at = s->start;
         x->count = s->count;
@@ -140,7 +140,7 @@ static void ddp__mail_left(ddp__world *w, const ddp__job *job)
 void ddp__mail_post(ddp__port *p, ddp__op *op)
 {
     ddp__world *w = p->world;
-    ddp__mail *m = (ddp__mail *)ddp__calloc(1, sizeof *m);
+    ddp__mail *m = (ddp__mail *)ddp__world_new(w, 1, sizeof *m);
     const int link = p == w->port[0][p->seat->rank] ? 0 : 1;
     const double scale = ddp__scale_of(w, &op->m), values = scale * (double)op->n;
     ddp__job job;

@@ -82,7 +82,7 @@ DDP_LIB void   ddp__op_over(ddp__port *p, ddp__op *op); /* it is done */
 
 /* ---- mail.c ---- */
 DDP_LIB int         ddp__is_paper(const ddp__world *w, const void *at);
-DDP_LIB ddp__scrap *ddp__scraps_cut(const ddp__world *w, const ddp__op *op);
+DDP_LIB ddp__scrap *ddp__scraps_cut(ddp__world *w, const ddp__op *op);
 DDP_LIB void        ddp__scraps_paste(const ddp__scrap *s, const ddp__op *op);
 DDP_LIB void        ddp__scraps_free(ddp__scrap *s);
 DDP_LIB void        ddp__mail_post(ddp__port *p, ddp__op *op);

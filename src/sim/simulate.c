@@ -150,7 +150,7 @@ static ddp_status ddp__world_open(ddp__world *w, const ddp_simulation *how, cons
 static void ddp__world_close(ddp__world *w)
 {
     for (int r = 0; w->seat && r < w->seats; r++) pthread_cond_destroy(&w->seat[r].turn);
-    if (w->port[0] && w->port[1]) ddp__carried_free(w);
+    ddp__carried_free(w);
     if (w->seat) DDP_FREE(w->seat);
     if (w->event) DDP_FREE(w->event);
     pthread_mutex_destroy(&w->lock);
@@ -187,11 +187,11 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
             s = ddp__fail(err, DDP_MEMORY, "out of memory for a simulated world");
     }
     if (s == DDP_OK) s = ddp__players_run(&play, err);
-    for (int r = 0; out && r < w.seats; r++) out->seconds = fmax(out->seconds, w.seat[r].now);
+    for (int r = 0; out && w.seat && r < w.seats; r++) out->seconds = fmax(out->seconds, w.seat[r].now);
     if (out) out->workers = w.seats;
     if (out) out->events = w.events;
     if (play.hub) ddp__hub_free(play.hub);
-    if (w.seat) ddp__world_close(&w);
+    if (w.size) ddp__world_close(&w);
     ddp__config_free(&cfg);
     return (int)s;
 }

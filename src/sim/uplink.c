@@ -88,7 +88,7 @@ void ddp__port_send(ddp__port *p)
     ddp__op *op;
 
     if (p->sends || !p->jobs || p->dead || !p->e || w->error.code) return;
-    f = (ddp__away *)ddp__calloc(1, sizeof *f);
+    f = (ddp__away *)ddp__world_new(w, 1, sizeof *f);
     if (!f) return;
     f->job = ddp__job_take(p);
     f->next = w->aways;

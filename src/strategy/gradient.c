@@ -3,10 +3,7 @@
 #include "run/config.h"
 #include "strategy/gradient.h"
 
-size_t ddp__part_begins(size_t n, int part, int cut)
-{
-    return part == cut ? n : n / (size_t)cut * (size_t)part;
-}
+size_t ddp__part_begins(size_t n, int part, int cut) { return part == cut ? n : n / (size_t)cut * (size_t)part; }
 
 /* Gradients begin..end-1 of a layer, behind what the bucket has. */
 static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)

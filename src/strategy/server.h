@@ -129,9 +129,6 @@ DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share
 DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 
-static inline int ddp__in_set(const unsigned char *set, int layer)
-{
-    return !set || (set[layer / 8] >> layer % 8 & 1);
-}
+static inline int ddp__in_set(const unsigned char *set, int layer) { return !set || (set[layer / 8] >> layer % 8 & 1); }
 
 #endif /* DDP_STRATEGY_SERVER_H */

@@ -82,10 +82,7 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
     return out;
 }
 
-int ddp__addr_port(const ddp__addr *a)
-{
-    return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
-}
+int ddp__addr_port(const ddp__addr *a) { return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port); }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
