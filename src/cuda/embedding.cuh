@@ -1,12 +1,12 @@
 /* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
  * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
- * rows, and one block adds the rows of a token one after the other. */
+ * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
 #ifndef DDP_CUDA_EMBEDDING_CUH
 #define DDP_CUDA_EMBEDDING_CUH
 
 #include "cuda/rows.cuh"
 
-enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_THREADS = 256 };
+enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__EMBEDDING_SEGMENT = 64, DDP__POSITION_THREADS = 256 };
 
 /* A token outside 0..v-1 gives a row of NAN. */
 template <typename T>
@@ -60,26 +60,46 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
     if (row < rows) order[place] = (int)row;
 }
 
-/* Block (place, columns): the first place of a token adds all its rows, in order. */
+/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment alone goes
+ * into the table; of one that is in the segment before, or in the next, the sum is kept: part[2 segment] or the one behind. */
 template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *order, long rows,
-                      long v, long n, int wide)
+ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long place = blockIdx.x, at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
-    const int mine = token[order[place]];
+    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long last = first + DDP__EMBEDDING_SEGMENT < rows ? first + DDP__EMBEDDING_SEGMENT : rows;
     float sum[width], x[width];
 
-    if (mine < 0 || mine >= v || at >= n) return;
-    if (place > 0 && token[order[place - 1]] == mine) return;
-    for (int k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4 for (long p = place; p < rows && token[order[p]] == mine; p++) {
-        ddp__piece_load(x, dy + order[p] * n, at, n, wide);
-        for (int k = 0; k < width; k++) sum[k] += x[k];
+    if (at >= n) return;
+    for (long p = first; p < last;) {
+        const int mine = token[order[p]], before = p == first && p > 0 && token[order[p - 1]] == mine;
+        for (int k = 0; k < width; k++) sum[k] = 0;
+        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++) {
+            ddp__piece_load(x, dy + order[p] * n, at, n, wide);
+            for (int k = 0; k < width; k++) sum[k] += x[k];
+        }
+        if (mine < 0 || mine >= v) continue;
+        const int apart = before || (p == last && p < rows && token[order[p]] == mine);
+        float *to = apart ? part + (2 * (long)blockIdx.x + !before) * n : table + mine * n;
+        for (int k = 0; k < width; k++)
+            if (at + k < n) to[at + k] = apart ? sum[k] : to[at + k] + sum[k];
     }
-    table += mine * n;
-    for (int k = 0; k < width; k++)
-        if (at + k < n) table[at + k] += sum[k];
+}
+
+/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in order. */
+static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token, const int *order, long rows, long v, long n)
+{
+    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long next = first + DDP__EMBEDDING_SEGMENT;
+    const int mine = next < rows ? token[order[next]] : -1;
+    float sum;
+
+    if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
+    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine) return; /* it begins before */
+    sum = part[(2 * (long)blockIdx.x + 1) * n + at];
+    for (long s = blockIdx.x + 1; s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
+        sum += part[2 * s * n + at];
+    table[mine * n + at] += sum;
 }
 
 template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -94,18 +114,23 @@ template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, c
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const dim3 blocks((unsigned)rows, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
+    const unsigned segments = (unsigned)ddp__blocks(rows, DDP__EMBEDDING_SEGMENT);
+    const dim3 blocks(segments, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
+    const dim3 joins(segments, (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS));
     int *order = (int *)dev->scratch;
+    float *part = (float *)(order + rows);
 
     if (!c->grad_param[0]) return;
     DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
-    DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0],
+    DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
              (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
+    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part, (const int *)c->in[0], order, rows, v, n);
 }
 
 static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
-    return (size_t)ddp_shape_rows(&s->out) * sizeof(int);
+    const size_t rows = (size_t)ddp_shape_rows(&s->out), segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
+    return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
 }
 
 /* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
