@@ -47,6 +47,10 @@ static int fails(int kind, const char *what)
     return 1;
 }
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* ---- memory ---- */
 
 void *heap_realloc(void *p, size_t bytes)
@@ -92,9 +96,14 @@ static void *own(void **at, const char *name)
     return *at;
 }
 
+#ifdef __cplusplus
+#define NEVER_THROWS noexcept /* as glibc declares those in which no thread can be cancelled */
+#else
+#define NEVER_THROWS
+#endif
 /* slow: a signal may interrupt it, and it is to be made again. */
-#define CALL_OF(slow, type, name, params, args, error, bad)                      \
-    type name params                                                             \
+#define CALL_OF(slow, throws, type, name, params, args, error, bad)              \
+    type name params throws                                                      \
     {                                                                            \
         static void *at;                                                         \
         type(*real) params;                                                      \
@@ -107,8 +116,9 @@ static void *own(void **at, const char *name)
         }                                                                        \
         return real args;                                                        \
     }
-#define CALL(type, name, params, args, error, bad) CALL_OF(0, type, name, params, args, error, bad)
-#define SLOW(type, name, params, args, error, bad) CALL_OF(1, type, name, params, args, error, bad)
+#define SLOW(type, name, params, args, error, bad) CALL_OF(1, , type, name, params, args, error, bad)
+#define CALL(type, name, params, args, error, bad) CALL_OF(0, , type, name, params, args, error, bad)
+#define QUICK(type, name, params, args, error, bad) CALL_OF(0, NEVER_THROWS, type, name, params, args, error, bad)
 
 SLOW(ssize_t, read, (int fd, void *buf, size_t n), (fd, buf, n), EIO, -1)
 SLOW(ssize_t, write, (int fd, const void *buf, size_t n), (fd, buf, n), ENOSPC, -1)
@@ -117,23 +127,23 @@ SLOW(ssize_t, sendmsg, (int fd, const struct msghdr *m, int flags), (fd, m, flag
 SLOW(ssize_t, recv, (int fd, void *buf, size_t n, int flags), (fd, buf, n, flags), ECONNRESET, -1)
 SLOW(int, poll, (struct pollfd *p, nfds_t n, int ms), (p, n, ms), ENOMEM, -1)
 CALL(int, fsync, (int fd), (fd), EIO, -1)
-CALL(int, socket, (int domain, int type, int protocol), (domain, type, protocol), EMFILE, -1)
+QUICK(int, socket, (int domain, int type, int protocol), (domain, type, protocol), EMFILE, -1)
 CALL(int, connect, (int fd, __CONST_SOCKADDR_ARG a, socklen_t n), (fd, a, n), ENETUNREACH, -1)
-CALL(int, bind, (int fd, __CONST_SOCKADDR_ARG a, socklen_t n), (fd, a, n), EADDRINUSE, -1)
-CALL(int, listen, (int fd, int n), (fd, n), EOPNOTSUPP, -1)
+QUICK(int, bind, (int fd, __CONST_SOCKADDR_ARG a, socklen_t n), (fd, a, n), EADDRINUSE, -1)
+QUICK(int, listen, (int fd, int n), (fd, n), EOPNOTSUPP, -1)
 CALL(int, accept, (int fd, __SOCKADDR_ARG a, socklen_t *n), (fd, a, n), EMFILE, -1)
-CALL(int, setsockopt, (int fd, int l, int o, const void *v, socklen_t n), (fd, l, o, v, n), ENOBUFS, -1)
-CALL(int, getsockopt, (int fd, int l, int o, void *v, socklen_t *n), (fd, l, o, v, n), ENOBUFS, -1)
-CALL(int, pipe, (int fd[2]), (fd), EMFILE, -1)
-CALL(int, mkdir, (const char *path, mode_t mode), (path, mode), ENOSPC, -1)
-CALL(int, rename, (const char *from, const char *to), (from, to), EIO, -1)
-CALL(int, fstat, (int fd, struct stat *s), (fd, s), EIO, -1)
+QUICK(int, setsockopt, (int fd, int l, int o, const void *v, socklen_t n), (fd, l, o, v, n), ENOBUFS, -1)
+QUICK(int, getsockopt, (int fd, int l, int o, void *v, socklen_t *n), (fd, l, o, v, n), ENOBUFS, -1)
+QUICK(int, pipe, (int fd[2]), (fd), EMFILE, -1)
+QUICK(int, mkdir, (const char *path, mode_t mode), (path, mode), ENOSPC, -1)
+QUICK(int, rename, (const char *from, const char *to), (from, to), EIO, -1)
+QUICK(int, fstat, (int fd, struct stat *s), (fd, s), EIO, -1)
 CALL(DIR *, opendir, (const char *path), (path), EMFILE, NULL)
 CALL(FILE *, fopen, (const char *path, const char *mode), (path, mode), EMFILE, NULL)
 CALL(int, fflush, (FILE *f), (f), ENOSPC, EOF)
-CALL(void *, mmap, (void *a, size_t n, int prot, int flags, int fd, off_t o), (a, n, prot, flags, fd, o), ENOMEM, MAP_FAILED)
+QUICK(void *, mmap, (void *a, size_t n, int prot, int flags, int fd, off_t o), (a, n, prot, flags, fd, o), ENOMEM, MAP_FAILED)
 
-int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *user)
+int pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *user) NEVER_THROWS
 {
     static void *at;
     int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -201,5 +211,9 @@ int open(const char *path, int flags, ...)
     errno = flags & O_CREAT ? ENOSPC : EMFILE;
     return -1;
 }
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif /* TESTS_SWEEP_CALLS_H */

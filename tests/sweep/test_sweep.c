@@ -1,7 +1,6 @@
 /* [pure] The n-th allocation fails, and the n-th call of the system, for every n until all is well: once, or from there
  * on. Every time one sentence, nothing lost, files whole. A call that a signal interrupts changes nothing. (Threads, but
  * none that ThreadSanitizer would not see elsewhere.) */
-#define _GNU_SOURCE
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -22,6 +21,8 @@ extern "C" {
 
 #include "sweep/calls.h"
 #include "wire/meet.h"
+
+#define BLANK(x) memset(&(x), 0, sizeof(x))
 
 static char folder[] = "/tmp/dreamddp-sweep-XXXXXX";
 
@@ -63,22 +64,25 @@ static uint64_t mixed_file(uint64_t h, const char *path)
 
 static ddp_status plans(uint64_t *h, ddp_error *err)
 {
-    ddp_profile p = {0}, again = {0}, parts = {0};
-    ddp_plan_options o = {0};
-    ddp_timeline_options to = {0};
-    ddp_delayed_options dopt = {0};
-    ddp_delayed_plan late = {0};
-    ddp_preserver model = {0};
+    ddp_profile p, again, parts;
+    ddp_plan_options o;
+    ddp_timeline_options to;
+    ddp_delayed_options dopt;
+    ddp_delayed_plan late;
+    ddp_preserver model;
     ddp_preserved judged;
-    ddp_knapsack_problem k = {0};
-    ddp_timeline t = {0};
-    ddp_plan plan = {0};
+    ddp_knapsack_problem k;
+    ddp_timeline t;
+    ddp_plan plan;
     const double item[] = {3, 5, 6, 2}, served_bytes[] = {1e6, 2e6};
     ddp_served served = {DDP_SERVING_EACH, 0, 3, 2, 0, served_bytes, NULL, 0.1, 1e7, 0.001};
     double exposed, curve[4], value;
     int *layer_of = NULL, landing[6], assign[4];
-    ddp_status s = ddp_profile_new(6, &p, err);
+    ddp_status s;
 
+    BLANK(p), BLANK(again), BLANK(parts), BLANK(o), BLANK(to), BLANK(dopt), BLANK(late), BLANK(model), BLANK(k);
+    BLANK(t), BLANK(plan);
+    s = ddp_profile_new(6, &p, err);
     for (int l = 0; !s && l < 6; l++)
         p.params[l] = 1000 + l, p.forward_s[l] = 1, p.backward_s[l] = 2, p.comm_s[l] = 1 + l % 3;
     if (!s) s = ddp_profile_write(&p, file_named("profile.csv"), err);
@@ -124,21 +128,24 @@ static ddp_status plans(uint64_t *h, ddp_error *err)
 
 static ddp_status places(uint64_t *h, ddp_error *err)
 {
-    ddp_network n = {0}, net = {0};
-    ddp_oplist list = {0}, again = {0};
-    ddp_place_options o = {0};
-    ddp_placement best = {0};
-    ddp_workload_options work = {0};
-    ddp_workload w = {0}, smaller = {0};
-    ddp_adatopk_options rule = {0};
-    ddp_fence_options fo = {0};
-    ddp_fence_plan plan = {0};
+    ddp_network n, net;
+    ddp_oplist list, again;
+    ddp_place_options o;
+    ddp_placement best;
+    ddp_workload_options work;
+    ddp_workload w, smaller;
+    ddp_adatopk_options rule;
+    ddp_fence_options fo;
+    ddp_fence_plan plan;
     double q, length;
     const int device_of[] = {0, 1, 2, 3};
     static const char *const name[] = {"a", "b", "c", "d"};
     int community[4], communities, order[4];
-    ddp_status s = ddp_network_new(4, &n, err);
+    ddp_status s;
 
+    BLANK(n), BLANK(net), BLANK(list), BLANK(again), BLANK(o), BLANK(best), BLANK(work), BLANK(w), BLANK(smaller);
+    BLANK(rule), BLANK(fo), BLANK(plan);
+    s = ddp_network_new(4, &n, err);
     n.pipelines = n.stages = 2, n.dp_bytes = 1e8, n.pp_bytes = 1e6, n.speed = (double *)heap_realloc(NULL, 4 * sizeof(double));
     if (!s && !n.speed) s = ddp__fail(err, DDP_MEMORY, "no memory for the test's own speeds");
     for (int i = 0; !s && i < 4; i++)
@@ -184,12 +191,13 @@ static ddp_status reports(uint64_t *h, ddp_error *err)
 {
     const ddp_span spans[] = {{0, 1, 0, 0, DDP_SPAN_BACKWARD, 0}, {0.5, 1.5, 0, 0, DDP_SPAN_COMM, 100}};
     const ddp_report_step steps[] = {{1.5, 2.0, 100, NAN}, {3, 1, 100, NAN}};
-    ddp_report_worker worker = {0};
-    ddp_report_run run[2] = {{0}, {0}};
-    ddp_report_data d = {0};
+    ddp_report_worker worker;
+    ddp_report_run run[2];
+    ddp_report_data d;
     ddp_jsonl *j;
     ddp_status s;
 
+    BLANK(worker), BLANK(run), BLANK(d);
     worker.spans = spans, worker.count = 2;
     for (int i = 0; i < 2; i++) {
         run[i].strategy = i ? "wfbp" : "ssgd", run[i].step_ms = 1500, run[i].hidden_pct = 50, run[i].time_to_loss_s = NAN;
@@ -359,12 +367,13 @@ static int trains(ddp_ctx *d, void *user)
 
 static ddp_status launched(ddp_strategy strategy, ddp_transport transport, uint64_t *h, ddp_error *err)
 {
-    world x = {0};
+    world x;
     ddp_status s;
 
+    BLANK(x);
     alone(&x.cfg);
     x.cfg.world = 2, x.cfg.period = 2, x.cfg.strategy = strategy, x.cfg.transport = transport, x.cfg.deterministic = 1;
-    x.cfg.connect_timeout_s = 1, x.cfg.peer_timeout_s = 2;
+    x.cfg.connect_timeout_s = 2, x.cfg.peer_timeout_s = 5;
     x.hash = (uint64_t *)mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if ((void *)x.hash == MAP_FAILED) return ddp__fail(err, DDP_MEMORY, "the test has no room for its own hashes");
     s = (ddp_status)ddp_launch(&x.cfg, trains, &x, err);
@@ -409,9 +418,10 @@ static int pipes(ddp_ctx *d, void *user)
 static ddp_status pipelines(uint64_t *h, ddp_error *err)
 {
     static uint64_t hash[4];
-    world x = {0};
+    world x;
     ddp_status s;
 
+    BLANK(x);
     alone(&x.cfg);
     x.cfg.world = 2, x.cfg.transport = DDP_THREADS, x.cfg.strategy = DDP_WFBP, x.cfg.micro_batches = 2, x.hash = hash;
     s = (ddp_status)ddp_launch(&x.cfg, pipes, &x, err);
@@ -441,7 +451,7 @@ static void joins(joined *b, const char *addr, int number)
     alone(&c);
     c.transport = DDP_TCP, c.strategy = DDP_LOCALSGD, c.period = 2, c.addr = addr, c.run_id = "sweep";
     c.rank = number, c.world = number < 2 ? 2 : 0, c.min_world = 1, c.max_world = number < 2 ? 3 : 0, c.join = number == 2;
-    c.connect_timeout_s = 2, c.peer_timeout_s = 2, c.op_timeout_s = 5;
+    c.connect_timeout_s = 3, c.peer_timeout_s = 5, c.op_timeout_s = 8;
     if (number == 2) c.rank = 0;
     d = ddp_open(&c, &b->err[number]);
     for (int l = 0; d && l < 3 && !bad; l++) {
@@ -508,11 +518,12 @@ static ddp_status newcomer(uint64_t *h, ddp_error *err)
 static ddp_status simulated(uint64_t *h, ddp_error *err)
 {
     static uint64_t hash[4];
-    world x = {0};
-    ddp_simulation how = {0};
+    world x;
+    ddp_simulation how;
     ddp_simulated did;
     ddp_status s;
 
+    BLANK(x), BLANK(how);
     alone(&x.cfg);
     x.cfg.world = 3, x.cfg.period = 2, x.cfg.strategy = DDP_DREAMDDP, x.cfg.transport = DDP_THREADS, x.cfg.net = "10mbit,5ms";
     x.paced = 1, x.hash = hash;
@@ -526,7 +537,7 @@ static ddp_status simulated(uint64_t *h, ddp_error *err)
 typedef struct scenario {
     const char *name;
     ddp_status (*run)(uint64_t *h, ddp_error *err);
-    int         stride[3]; /* each so-many-th allocation, call, interruption is tried; 0: none */
+    int         stride[3]; /* each so-many-th allocation, call, interruption is tried; SWEEP=whole: 24 times as many */
     int         heals;     /* a call that failed may be made again: links come back */
     int       (*after)(void); /* what holds behind any run; NULL */
 } scenario;
@@ -536,7 +547,7 @@ static const scenario list[] = {
     {"reports", reports, {1, 1, 1}, 0, NULL},     {"a model", models, {1, 1, 1}, 0, NULL},
     {"threads", threads, {19, 1, 1}, 1, NULL},    {"checkpoints", checkpoints, {5, 3, 1}, 0, goes_on_from_a_checkpoint},
     {"simulation", simulated, {9, 1, 1}, 0, NULL}, {"processes", processes, {61, 37, 9}, 1, NULL},
-    {"pipelines", pipelines, {29, 1, 1}, 0, NULL}, {"a newcomer", newcomer, {97, 61, 41}, 1, NULL},
+    {"pipelines", pipelines, {29, 1, 1}, 0, NULL}, {"a newcomer", newcomer, {197, 197, 131}, 1, NULL},
 };
 enum { SCENARIOS = sizeof list / sizeof list[0] };
 
@@ -596,9 +607,11 @@ static int one(const scenario *s, int kind, long n, int rest, uint64_t *well)
     if (!hits && n && code) fail_msg("%s: nothing failed, yet %d '%s'", s->name, code, err.msg);
     if (hits && !code && kind == MEMORY && !s->heals) fail_msg("%s: allocation %ld failed, and nobody noticed", s->name, n);
     if (hits && code && kind == INTERRUPTS) fail_msg("%s: %s was interrupted: %d '%s'", s->name, faults->last, code, err.msg);
-    if (!code && *well && h != *well) fail_msg("%s: %s %ld (%s) failed, and the result is another", s->name, what[kind], n, faults->last);
+    if (!code && *well && h != *well) 
+        fail_msg("%s: %s %ld (%s) failed, and the result is another", s->name, what[kind], n, faults->last);
     if (!code) *well = h;
-    if (blocks != live) fail_msg("%s, %s %ld (%s) fails: %ld blocks are left", s->name, what[kind], n, faults->last, blocks - live);
+    if (blocks != live)
+        fail_msg("%s, %s %ld (%s) fails: %ld blocks are left", s->name, what[kind], n, faults->last, blocks - live);
     if (files_open() != before) fail_msg("%s, %s %ld (%s) fails: files are left open", s->name, what[kind], n, faults->last);
     files = files_whole(s->name, what[kind]);
     if (!n) written = files;
@@ -613,7 +626,7 @@ static void sweep_of(int kind)
 {
     for (int i = 0; i < SCENARIOS; i++) {
         const scenario *s = &list[i];
-        const int stride = whole() ? 1 : s->stride[kind - 1];
+        const int stride = whole() ? (s->stride[kind - 1] + 23) / 24 : s->stride[kind - 1];
         const double begin = ddp_now();
         uint64_t well = 0;
         long n, runs = 0;
