@@ -1,6 +1,7 @@
 # make               every program of examples/ and bench/ into build/
 # make quickstart    the main job: five strategies over a slow link, a minute and a half
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
+# make testing       what the tests are worth, into docs/testing.md: coverage, sweeps, mutations, a storm;  ONLY=coverage,..
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
 # make claims        every claim of the five papers beside ours, into docs/claims.md;  ONLY=deft-fig10-vgg19,..: those

@@ -19806,7 +19806,7 @@ const char *ddp__no_layer_text(int layer)
 {
     static const char *const text[] = {"a plain buffer", "all layers", "a barrier", "the library's own data",
                                        "parameters and buffers", "a micro-batch"};
-    return text[DDP_NO_LAYER - layer];
+    return layer <= (int)DDP_NO_LAYER && layer >= (int)DDP__MICRO_BATCH ? text[DDP_NO_LAYER - layer] : "no layer";
 }
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
@@ -22222,7 +22222,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         pthread_mutex_lock(&e->lock); /* ddp__engine_left reads it */
         p->left = 1;
         pthread_mutex_unlock(&e->lock);
-        p->want_farewell = 1;
+        p->want_farewell = e->dirty = 1;
         ddp__check_left(e, peer);
     } else if (f->type == DDP__FRAME_FAREWELL) {
         p->farewell = 1;
@@ -22406,7 +22406,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
     int moved = 0, frames = 0;
 
     while (frames < 4 && !p->closed && e->fault.code == DDP_OK) {
-        unsigned char *to = p->in_head + p->in_got;
+        unsigned char *to = p->in_state == DDP__IN_HEAD ? p->in_head + p->in_got : NULL;
         size_t room = DDP__FRAME_BYTES - p->in_got;
         long got;
         if (p->in_state == DDP__IN_PAUSED) {
@@ -22607,9 +22607,9 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 
     if (peer == DDP_ANY) return 0;
     if (e->peers[peer].out_of_world) return ddp__op_void(e, op);
-    if (op->m.verb == DDP_SERVE && e->peers[peer].left && ddp__first_chunk(e, peer, ddp__paired_lane(op)) < 0)
-        e->membership->left(e, peer);
-    return 0;
+    if (op->m.verb != DDP_SERVE || !e->peers[peer].left || ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0) return 0;
+    if (e->membership) e->membership->left(e, peer);
+    return !e->membership && !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
 /* The position that an operation between two could have now; NULL: none. */
@@ -22655,7 +22655,7 @@ void ddp__activate(ddp__engine *e, double now)
                 later = 1;
                 break;
             }
-            if (e->membership && op->p2p && ddp__serves_lost(e, op)) continue;
+            if (op->p2p && ddp__serves_lost(e, op)) continue;
             place = op->p2p ? ddp__paired_place(e, op) : ddp__window_place(e, op, &groups, &full, &row);
             if (!place) continue;
             if (e->membership && !e->membership->may_begin(e, op)) {
@@ -28564,11 +28564,11 @@ ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile 
 
 static void ddp__csv_name(ddp__text *t, const char *name)
 {
-    int quote = strpbrk(name, ",\"") || *name == ' ' || *name == '\t';
+    int quote = !*name || strpbrk(name, ",\"") || strchr(" \t", *name) || strchr(" \t", name[strlen(name) - 1]);
     if (quote) ddp__text_add(t, "\"", 1);
     for (; *name; name++) {
         if (*name == '"') ddp__text_add(t, "\"", 1);
-        ddp__text_add(t, *name == '\n' || *name == '\r' ? " " : name, 1);
+        ddp__text_add(t, *name == '\n' ? " " : name, 1);
     }
     if (quote) ddp__text_add(t, "\"", 1);
 }
@@ -36181,7 +36181,7 @@ static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
         double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;
         for (b = 0; b < row; b++) {
             ahead[b] = t->flops[b] * line->pace[q] + bound[b];
-            least[b] = age > 1 && least[b - row] < ahead[b] ? least[b - row] : ahead[b];
+            least[b] = age > 1 && (least - row)[b] < ahead[b] ? (least - row)[b] : ahead[b];
         }
     }
 }
@@ -43830,7 +43830,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
-    w = ddp__walk_of(held.sum, held.from, held.sum + held.from, held.to);
+    w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
 }
@@ -44434,7 +44434,7 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
     const ddp__json *v;
 
     for (v = list->first; v; v = v->next) {
-        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
+        int l = v->kind == DDP__JSON_NUMBER && fabs(v->number) < layers ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
                              v->line, layers - 1);

@@ -160,9 +160,9 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 
     if (peer == DDP_ANY) return 0;
     if (e->peers[peer].out_of_world) return ddp__op_void(e, op);
-    if (op->m.verb == DDP_SERVE && e->peers[peer].left && ddp__first_chunk(e, peer, ddp__paired_lane(op)) < 0)
-        e->membership->left(e, peer);
-    return 0;
+    if (op->m.verb != DDP_SERVE || !e->peers[peer].left || ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0) return 0;
+    if (e->membership) e->membership->left(e, peer);
+    return !e->membership && !ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context), yet is served", peer);
 }
 
 /* The position that an operation between two could have now; NULL: none. */
@@ -208,7 +208,7 @@ void ddp__activate(ddp__engine *e, double now)
                 later = 1;
                 break;
             }
-            if (e->membership && op->p2p && ddp__serves_lost(e, op)) continue;
+            if (op->p2p && ddp__serves_lost(e, op)) continue;
             place = op->p2p ? ddp__paired_place(e, op) : ddp__window_place(e, op, &groups, &full, &row);
             if (!place) continue;
             if (e->membership && !e->membership->may_begin(e, op)) {

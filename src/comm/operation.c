@@ -5,7 +5,7 @@ const char *ddp__no_layer_text(int layer)
 {
     static const char *const text[] = {"a plain buffer", "all layers", "a barrier", "the library's own data",
                                        "parameters and buffers", "a micro-batch"};
-    return text[DDP_NO_LAYER - layer];
+    return layer <= (int)DDP_NO_LAYER && layer >= (int)DDP__MICRO_BATCH ? text[DDP_NO_LAYER - layer] : "no layer";
 }
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)

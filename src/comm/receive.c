@@ -181,7 +181,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         pthread_mutex_lock(&e->lock); /* ddp__engine_left reads it */
         p->left = 1;
         pthread_mutex_unlock(&e->lock);
-        p->want_farewell = 1;
+        p->want_farewell = e->dirty = 1;
         ddp__check_left(e, peer);
     } else if (f->type == DDP__FRAME_FAREWELL) {
         p->farewell = 1;
@@ -365,7 +365,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
     int moved = 0, frames = 0;
 
     while (frames < 4 && !p->closed && e->fault.code == DDP_OK) {
-        unsigned char *to = p->in_head + p->in_got;
+        unsigned char *to = p->in_state == DDP__IN_HEAD ? p->in_head + p->in_got : NULL;
         size_t room = DDP__FRAME_BYTES - p->in_got;
         long got;
         if (p->in_state == DDP__IN_PAUSED) {

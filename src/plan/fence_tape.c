@@ -254,7 +254,7 @@ static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
         double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;
         for (b = 0; b < row; b++) {
             ahead[b] = t->flops[b] * line->pace[q] + bound[b];
-            least[b] = age > 1 && least[b - row] < ahead[b] ? least[b - row] : ahead[b];
+            least[b] = age > 1 && (least - row)[b] < ahead[b] ? (least - row)[b] : ahead[b];
         }
     }
 }

@@ -299,11 +299,11 @@ ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile 
 
 static void ddp__csv_name(ddp__text *t, const char *name)
 {
-    int quote = strpbrk(name, ",\"") || *name == ' ' || *name == '\t';
+    int quote = !*name || strpbrk(name, ",\"") || strchr(" \t", *name) || strchr(" \t", name[strlen(name) - 1]);
     if (quote) ddp__text_add(t, "\"", 1);
     for (; *name; name++) {
         if (*name == '"') ddp__text_add(t, "\"", 1);
-        ddp__text_add(t, *name == '\n' || *name == '\r' ? " " : name, 1);
+        ddp__text_add(t, *name == '\n' ? " " : name, 1);
     }
     if (quote) ddp__text_add(t, "\"", 1);
 }

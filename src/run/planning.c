@@ -17,7 +17,7 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
     const ddp__json *v;
 
     for (v = list->first; v; v = v->next) {
-        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
+        int l = v->kind == DDP__JSON_NUMBER && fabs(v->number) < layers ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
                              v->line, layers - 1);

@@ -221,7 +221,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
-    w = ddp__walk_of(held.sum, held.from, held.sum + held.from, held.to);
+    w = ddp__walk_of(held.sum, held.from, held.sum ? held.sum + held.from : NULL, held.to);
     while ((n = ddp__walk_next(&w, &from, &to)) > 0) ddp__axpy(d, to, from, n, 1);
     return (int)ddp__posted_tell(d, &held);
 }

@@ -15,6 +15,16 @@ extern "C" {
 }
 #endif
 
+static size_t asked; /* the most bytes at a time */
+
+void *heap_realloc(void *p, size_t bytes)
+{
+    asked = bytes > asked ? bytes : asked;
+    return realloc(p, bytes);
+}
+
+void heap_free(void *p) { free(p); }
+
 static ddp__json *parse(const char *text)
 {
     ddp_error err;
@@ -57,14 +67,29 @@ static void strings_are_decoded_to_utf8(void **unused)
 {
     ddp__json *v =
         parse("[\"\\\"\\\\\\/\\b\\f\\n\\r\\t\", \"\\u0041\\u00e9\\u20AC\\ud83d\\ude00\", "
-              "\"\xc3\xa9\xf0\x9f\x98\x80\", \"\"]");
+              "\"\xc3\xa9\xf0\x9f\x98\x80\", \"\", \"\xe0\xa0\x80\xe2\x82\xac\"]");
 
     (void)unused;
     assert_string_equal(v->first->string, "\"\\/\b\f\n\r\t");
     assert_string_equal(v->first->next->string, "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
     assert_string_equal(v->first->next->next->string, "\xc3\xa9\xf0\x9f\x98\x80");
     assert_string_equal(v->first->next->next->next->string, "");
+    assert_string_equal(v->first->next->next->next->next->string, "\xe0\xa0\x80\xe2\x82\xac");
     ddp__json_free(v);
+}
+
+/* A text of one value takes its own length and one value's room, whatever its characters. */
+static void memory_is_for_the_values_there_are(void **unused)
+{
+    char text[10001];
+
+    (void)unused;
+    memset(text, 'a', sizeof text);
+    text[0] = text[9999] = '"';
+    text[10000] = 0;
+    asked = 0;
+    ddp__json_free(parse(text));
+    assert_true(asked >= 10000 && asked < 10000 + 2 * sizeof(ddp__json));
 }
 
 static void any_value_may_be_a_file(void **unused)
@@ -150,6 +175,8 @@ static void faults_are_named_with_their_place(void **unused)
         {"\"\\u0000\"", "\\u0000"},
         {"\"\xff\"", "not UTF-8"},
         {"\"\xc0\xaf\"", "not UTF-8"},
+        {"\"\xe0\x9f\xbf\"", "not UTF-8"}, /* in more bytes than it needs */
+        {"\"\xf0\x8f\xbf\xbf\"", "not UTF-8"},
         {"\"\xed\xa0\x80\"", "not UTF-8"},
         {"\"\xf4\x90\x80\x80\"", "not UTF-8"},
         {"\"\xe2\x82", "not UTF-8"},
@@ -327,6 +354,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tree_keeps_order_kinds_and_places),
         cmocka_unit_test(strings_are_decoded_to_utf8),
+        cmocka_unit_test(memory_is_for_the_values_there_are),
         cmocka_unit_test(any_value_may_be_a_file),
         cmocka_unit_test(faults_are_named_with_their_place),
         cmocka_unit_test(needed_members_are_asked_for_in_a_sentence),

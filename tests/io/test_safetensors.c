@@ -19,6 +19,21 @@ extern "C" {
 }
 #endif
 
+static int first_free; /* file, when the program began */
+static long live; /* allocations that have not come back */
+
+void *heap_realloc(void *p, size_t bytes)
+{
+    live += !p;
+    return realloc(p, bytes);
+}
+
+void heap_free(void *p)
+{
+    live -= p != NULL;
+    free(p);
+}
+
 /* A file in memory: header text and so many bytes of data, counting 0, 1, 2 ... */
 static size_t file_of(const char *header, size_t data, unsigned char *out)
 {
@@ -329,6 +344,17 @@ static void a_pipe_is_refused_at_once(void **unused)
     rmdir(folder);
 }
 
+/* The last test: the next file has the lowest number, which the first one of the program had. */
+static void all_memory_and_files_have_come_back(void **state)
+{
+    const int next = dup(STDIN_FILENO);
+
+    (void)state;
+    assert_int_equal(live, 0);
+    assert_int_equal(next, first_free);
+    close(next);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,7 +367,10 @@ int main(void)
         cmocka_unit_test(what_has_thousands_of_tensors_is_read_back),
         cmocka_unit_test(a_header_too_long_to_be_read_is_not_written),
         cmocka_unit_test(a_pipe_is_refused_at_once),
+        cmocka_unit_test(all_memory_and_files_have_come_back),
     };
 
+    first_free = dup(STDIN_FILENO);
+    close(first_free);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

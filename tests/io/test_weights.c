@@ -1,6 +1,7 @@
 /* [pure] Weights of models in files: names, and what is refused before anything changes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "io/weights.c"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +18,20 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
+
+static long live; /* allocations that have not come back */
+
+void *heap_realloc(void *p, size_t bytes)
+{
+    live += !p;
+    return realloc(p, bytes);
+}
+
+void heap_free(void *p)
+{
+    live -= p != NULL;
+    free(p);
+}
 
 static const char *path_of(char *text, size_t room)
 {
@@ -216,7 +231,38 @@ static void lies_change_nothing(void **unused)
     f->data[f->count] = f->values[f->count];
     f->t[f->count++].name = "lm_head.weight";
     loads(g, f, "another shape than wte.weight");
+
+    f = truth(g); /* the masks that other libraries save */
+    f->t[f->count] = f->t[0];
+    f->data[f->count] = f->data[0];
+    f->t[f->count++].name = "h.0.attn.bias";
+    loads(g, f, NULL);
+
+    f = truth(g);
+    f->t[f->count] = f->t[0];
+    f->data[f->count] = f->data[0];
+    f->t[f->count++].name = "x.0.attn.masked_bias";
+    loads(g, f, "tensor \"x.0.attn.masked_bias\" is not one of the 28 of this model");
     ddp_graph_free(g);
+}
+
+/* PyTorch counts batches beside the statistics of each batch norm, in ResNets. */
+static void counts_of_batches_are_ignored_where_there_are_statistics(void **unused)
+{
+    ddp__weight bn;
+    ddp__weights s;
+
+    (void)unused;
+    memset(&bn, 0, sizeof bn);
+    memset(&s, 0, sizeof s);
+    snprintf(bn.name, sizeof bn.name, "bn1.running_mean");
+    s.list = &bn;
+    s.count = 1;
+    assert_true(ddp__weight_ignored(&s, DDP__WEIGHTS_RESNET, "bn1.num_batches_tracked"));
+    assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_RESNET, "bn2.num_batches_tracked"));
+    assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_RESNET, "bn1.running_mean"));
+    assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_VGG, "bn1.num_batches_tracked"));
+    assert_false(ddp__weight_ignored(&s, DDP__WEIGHTS_GPT2, "bn1.num_batches_tracked"));
 }
 
 /* The arrays of a model are named so, in any order: words of names, with NxM for the shape. */
@@ -322,14 +368,23 @@ static void other_models_are_named_by_their_layers(void **unused)
     ddp_graph_free(g);
 }
 
+/* The last test. */
+static void all_memory_has_come_back(void **unused)
+{
+    (void)unused;
+    assert_int_equal(live, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_saved_is_loaded),
         cmocka_unit_test(lies_change_nothing),
+        cmocka_unit_test(counts_of_batches_are_ignored_where_there_are_statistics),
         cmocka_unit_test(resnets_are_named_as_in_torchvision),
         cmocka_unit_test(vggs_are_named_as_in_torchvision),
         cmocka_unit_test(other_models_are_named_by_their_layers),
+        cmocka_unit_test(all_memory_has_come_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -31,7 +31,7 @@ typedef struct sweep {
 
 static sweep *faults;            /* NULL until main */
 static long taken;               /* by this process */
-static int  spared;              /* nothing fails in this process */
+int         calls_spared;        /* nothing fails in this process */
 static long blocks;              /* of memory, alive */
 
 /* Whether this call is to fail. */
@@ -39,7 +39,7 @@ static int fails(int kind, const char *what)
 {
     long n;
 
-    if (!faults || spared || faults->kind != kind) return 0;
+    if (!faults || calls_spared || faults->kind != kind) return 0;
     n = __atomic_add_fetch(&taken, 1, __ATOMIC_SEQ_CST);
     if (!faults->fail_at || (faults->rest ? n < faults->fail_at : n != faults->fail_at)) return 0;
     __atomic_add_fetch(&faults->hits, 1, __ATOMIC_SEQ_CST);

@@ -447,7 +447,7 @@ static void joins(joined *b, const char *addr, int number)
     ddp_ctx *d;
     int bad = 0;
 
-    spared = number < 2;
+    calls_spared = number < 2;
     alone(&c);
     c.transport = DDP_TCP, c.strategy = DDP_LOCALSGD, c.period = 2, c.addr = addr, c.run_id = "sweep";
     c.rank = number, c.world = number < 2 ? 2 : 0, c.min_world = 1, c.max_world = number < 2 ? 3 : 0, c.join = number == 2;

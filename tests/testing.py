@@ -1,0 +1,241 @@
+#!/usr/bin/env python3
+"""How the library is tested, in figures, each with its command: docs/testing.md.
+
+    tests/testing.py [--only STAGE,..] [--page] [--list]
+
+A stage runs its command and stores what it counted in tests/testing.json, and the page is made of all that is stored. A
+stage that fails is told in a sentence, and stores nothing. All of them take about two hours; --only coverage,sweeps
+runs those two; --page makes the page alone.
+"""
+import argparse
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+STORED = os.path.join(HERE, "testing.json")
+PAGE = os.path.join(ROOT, "docs", "testing.md")
+
+
+class Failed(Exception):
+    """Why a stage has no figures, in a sentence."""
+
+
+def ran(command, may_fail=False, **env):
+    """What a command printed; its last lines also go to the terminal where it fails."""
+    print("+ %s" % command, flush=True)
+    p = subprocess.run(command, shell=True, cwd=ROOT, env=dict(os.environ, **env), stdin=subprocess.DEVNULL,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out = p.stdout.decode("utf-8", "replace")
+    if p.returncode and not may_fail:
+        print("\n".join(out.splitlines()[-15:]), file=sys.stderr)
+        raise Failed("`%s` ended with %d" % (command, p.returncode))
+    return out
+
+
+def last_counts(out):
+    found = re.findall(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", out, re.M)
+    if not found:
+        raise Failed("no closing line 'N passed, N failed, N skipped'")
+    return [int(n) for n in found[-1]]
+
+
+# ---- stages: each returns what is stored ----
+
+def coverage():
+    out = ran("make coverage")
+    with open(os.path.join(ROOT, "build", "coverage.json")) as f:
+        return dict(json.load(f), tests=last_counts(out))
+
+
+def sweeps():
+    rows = []
+    for flavour in ("plain", "asan"):
+        program = "build/%s/sweep/test_sweep" % flavour
+        ran("make -s " + program)
+        out = ran(program, SWEEP="whole" if flavour == "plain" else "")
+        begun = re.split(r"\[ RUN +\] (\w+)\n", out)[1:]
+        for test, text in zip(begun[::2], begun[1::2]):
+            for name, runs, most in re.findall(r"^(.+): (\d+) runs, up to number (\d+)", text, re.M):
+                rows.append([flavour, test.replace("_", " "), name, int(runs), int(most)])
+    return {"rows": rows}
+
+
+def mutations():
+    path = os.path.join(ROOT, "build", "mutations.json")
+    ran("tests/mutate.py --json " + path)
+    with open(path) as f:
+        return json.load(f)
+
+
+def fuzzing():
+    out = ran("make fuzz FUZZ=60")
+    rows = []
+    for target in re.findall(r"^INFO: fuzz target (\w+)$", out, re.M):
+        rows.append(target)
+    runs = [int(n) for n in re.findall(r"^stat::number_of_executed_units: *(\d+)$", out, re.M)]
+    covered = [int(n) for n in re.findall(r"DONE +cov: (\d+)", out)]
+    return {"runs": runs, "covered": covered, "seconds": 60}
+
+
+def same_output():
+    """The tests without times print the same at -O0 with counters and at -O2: names, verdicts and figures."""
+    names = ran("make -s same-output-list").split()
+    ran("make -s -j2 " + " ".join("build/%s/%s" % (f, n) for f in ("cov", "o2") for n in names))
+    unlike = []
+    for n in names:
+        a, b = (re.sub(r"\d+\.?\d* ?(s|ms|us)\b", "T", ran("build/%s/%s" % (f, n), may_fail=True)) for f in ("cov", "o2"))
+        if a != b:
+            unlike.append(n)
+    return {"programs": len(names), "unlike": unlike}
+
+
+def storm():
+    path = os.path.join(ROOT, "build", "storm.json")
+    ran("bench/storm.py --json " + path)
+    with open(path) as f:
+        return json.load(f)
+
+
+STAGES = {"coverage": coverage, "sweeps": sweeps, "mutations": mutations, "fuzzing": fuzzing, "same-output": same_output, "storm": storm}
+COMMANDS = {"coverage": "make coverage", "sweeps": "SWEEP=whole build/plain/sweep/test_sweep", "mutations": "tests/mutate.py",
+            "fuzzing": "make fuzz FUZZ=60", "same-output": "make testing ONLY=same-output", "storm": "bench/storm.py"}
+
+
+# ---- the page ----
+
+def when(stage, at):
+    return "`%s`, %s, %s" % (COMMANDS[stage], at["machine"], at["date"])
+
+
+def pct(got, of):
+    return "%.1f %%" % (100.0 * got / of) if of else "-"
+
+
+def of_coverage(at):
+    yield "%s: %d tests passed, %d failed." % (when("coverage", at), at["tests"][0], at["tests"][1])
+    yield ""
+    yield "| room | lines | reached | branches | reached |"
+    yield "|---|---|---|---|---|"
+    for room, r in list(at["rooms"].items()) + [("**all**", at["all"])]:
+        yield "| %s | %d | %s | %d | %s |" % (room, r[0], pct(r[1], r[0]), r[2], pct(r[3], r[2]))
+
+
+def of_sweeps(at):
+    yield when("sweeps", at) + "."
+    yield ""
+    yield "| what fails | scenario | runs | numbers tried, up to | build |"
+    yield "|---|---|---|---|---|"
+    for flavour, test, name, runs, most in at["rows"]:
+        if most:
+            yield "| %s | %s | %d | %d | %s |" % (test, name, runs, most, {"plain": "plain", "asan": "ASan, UBSan"}[flavour])
+
+
+def of_mutations(at):
+    yield when("mutations", at) + "."
+    yield ""
+    yield "| room | branches found | tried | noticed | share |"
+    yield "|---|---|---|---|---|"
+    for r in at["rooms"]:
+        yield "| %s | %d | %d | %d | %s |" % (r["room"], r["found"], r["tried"], r["noticed"], pct(r["noticed"], r["tried"]))
+
+
+def of_fuzzing(at):
+    yield "%s: %s inputs in %d s each, none of which crashed, hung or leaked." % (
+        when("fuzzing", at), ", ".join("{:,}".format(n) for n in at["runs"]), at["seconds"])
+
+
+def of_same_output(at):
+    yield "%s: %d programs of tests without times, at -O0 with counters and at -O2; %s." % (
+        when("same-output", at), at["programs"], "all print the same" if not at["unlike"] else "unlike: " + ", ".join(at["unlike"]))
+
+
+def of_storm(at):
+    yield when("storm", at) + "."
+    yield ""
+    yield at["table"]
+
+
+ABOUT = {
+    "coverage": ("Lines and branches", "A branch is one outcome of one condition, that of a call that cannot fail here too; `tools/coverage.py "
+                 "--missing plan` names those that no test of C reaches. Workers that are killed count nothing, scripts are not counted."),
+    "sweeps": ("Every allocation, every call of the system", "The n-th allocation fails, or the n-th read, write, fsync, rename, socket, connect, "
+               "pthread_create ..., once and from there on, for n = 1, 2, ... until nothing is left to fail. Every time the run ends with one sentence "
+               "or, where a link comes back, with the right result; no memory is lost, no file stays open, what was written is whole or what was there "
+               "before, and a checkpoint can be gone on from. A call that a signal interrupts changes nothing."),
+    "mutations": ("Branches turned round", "Each condition of the rooms that only compute is negated, one at a time, and the tests that reach it "
+                  "have to notice."),
+    "fuzzing": ("Fuzzing", "What is parsed is used: planned with, trained with, gone on from. `packaging/oss-fuzz` builds the same targets."),
+    "same-output": ("One output", "Optimisation changes nothing that a test prints."),
+    "storm": ("A storm of faults", "Workers are killed, stalled and cut off, and newcomers come, by a script."),
+}
+
+
+def page(stored):
+    lines = ["# How this is tested", "",
+             "`make test` runs everything on a clean checkout, `make sanitize` the tests of C under ASan, UBSan and TSan; `make testing` measures what they",
+             "are worth and writes this page. Figures are stored in `tests/testing.json`, each with the day it was taken.", ""]
+    for stage, (title, text) in ABOUT.items():
+        lines += ["## " + title, "", text, ""]
+        if stage in stored:
+            lines += list(globals()["of_" + stage.replace("-", "_")](stored[stage]))
+        else:
+            lines += ["Not measured yet: `make testing ONLY=%s`." % stage]
+        lines.append("")
+    with open(PAGE + ".new", "w") as f:
+        f.write("\n".join(lines).rstrip() + "\n")
+    os.rename(PAGE + ".new", PAGE)
+
+
+def machine():
+    try:
+        with open("/proc/cpuinfo") as f:
+            model = re.search(r"model name\s*: (.*)", f.read()).group(1)
+    except (OSError, AttributeError):
+        model = platform.machine()
+    return "%s, %d cores" % (model, os.cpu_count())
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--only", help="stages, with commas")
+    a.add_argument("--page", action="store_true", help="make the page of what is stored")
+    a.add_argument("--list", action="store_true", help="name the stages")
+    a = a.parse_args()
+    if a.list:
+        print("\n".join("%-12s %s" % (s, COMMANDS[s]) for s in STAGES))
+        return 0
+    chosen = [] if a.page else a.only.split(",") if a.only else list(STAGES)
+    for stage in chosen:
+        if stage not in STAGES:
+            sys.exit("testing.py: no stage '%s': %s" % (stage, ", ".join(STAGES)))
+    stored = {}
+    if os.path.exists(STORED):
+        with open(STORED) as f:
+            stored = json.load(f)
+    bad = 0
+    for stage in chosen:
+        begin = time.time()
+        try:
+            stored[stage] = dict(STAGES[stage](), machine=machine(), date=datetime.date.today().isoformat())
+        except (Failed, OSError, ValueError) as why:
+            print("testing.py: %s: %s" % (stage, why), file=sys.stderr)
+            bad = 1
+            continue
+        with open(STORED + ".new", "w") as f:
+            json.dump(stored, f, indent=1, sort_keys=True)
+            f.write("\n")
+        os.rename(STORED + ".new", STORED)
+        print("%s: %.0f s" % (stage, time.time() - begin), flush=True)
+    page(stored)
+    return bad
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Which lines and branches of src/ the tests reach, by room, from what a coverage build has counted (gcov).
+
+    tools/coverage.py [--folder build/cov] [--missing ROOM] [--json FILE]
+
+`make coverage` builds the tests with --coverage into build/cov and runs them; this reads the counts of all of them.
+A branch is one outcome of one condition; a line or branch counts as reached if any test reached it. --missing lists the
+lines and branches of a room (plan, say) or file (plan/deft.c) that none has.
+"""
+import argparse
+import collections
+import concurrent.futures
+import glob
+import json
+import os
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def counted(data):
+    """(file, line, count, [count of each branch]) of src/, of one .gcda file."""
+    out = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", data], cwd=ROOT,
+                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    rows = []
+    for part in out.splitlines():
+        if not part.startswith(b"{"):
+            continue
+        for f in json.loads(part)["files"]:
+            name = os.path.relpath(os.path.join(ROOT, f["file"]), ROOT)
+            if not name.startswith("src/"):
+                continue
+            rows += [(name, l["line_number"], l["count"], [b["count"] for b in l["branches"]]) for l in f["lines"]]
+    return rows
+
+
+def merged(folder):
+    """{file: {line: [count, {number of branches: [count of each]}]}}. A line of a header, and of a file that a test includes,
+    is compiled several times, now and then into other branches: the fullest compilation speaks for it."""
+    files = collections.defaultdict(dict)
+    data = glob.glob(os.path.join(folder, "**", "*.gcda"), recursive=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for rows in pool.map(counted, data):
+            for name, line, count, branches in rows:
+                at = files[name].setdefault(line, [0, {}])
+                at[0] += count
+                if branches:
+                    sums = at[1].setdefault(len(branches), [0] * len(branches))
+                    for i, n in enumerate(branches):
+                        sums[i] += n
+    return files
+
+
+def branches_of(at):
+    return at[1][max(at[1], key=lambda n: (sum(c > 0 for c in at[1][n]), n))] if at[1] else []
+
+
+def room_of(name):
+    return name.split("/")[1] if name.count("/") > 1 else "src"
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--folder", default="build/cov")
+    a.add_argument("--missing", metavar="ROOM")
+    a.add_argument("--json", metavar="FILE")
+    a = a.parse_args()
+    files = merged(os.path.join(ROOT, a.folder))
+    if not files:
+        sys.exit("coverage.py: %s holds no counts: run `make coverage`" % a.folder)
+    rooms = collections.defaultdict(lambda: [0, 0, 0, 0])
+    for name, lines in files.items():
+        sums = rooms[room_of(name)]
+        for at in lines.values():
+            b = branches_of(at)
+            sums[0] += 1
+            sums[1] += at[0] > 0
+            sums[2] += len(b)
+            sums[3] += sum(n > 0 for n in b)
+    if a.missing:
+        for name in sorted(files):
+            if a.missing not in (room_of(name), name[4:]):
+                continue
+            with open(os.path.join(ROOT, name)) as f:
+                text = f.read().split("\n")
+            for line in sorted(files[name]):
+                at, b = files[name][line], branches_of(files[name][line])
+                if not at[0] or any(n == 0 for n in b):
+                    print("%s:%d: %s %s" % (name, line, "line  " if not at[0] else "%d of %d" % (sum(n == 0 for n in b), len(b)),
+                                            text[line - 1].strip()[:110]))
+        return
+    total = [sum(r[i] for r in rooms.values()) for i in range(4)]
+    pct = lambda got, of: 100.0 * got / of if of else 100.0
+    print("%-10s %7s %8s %9s %8s" % ("room", "lines", "reached", "branches", "reached"))
+    for room in sorted(rooms) + ["all"]:
+        r = total if room == "all" else rooms[room]
+        print("%-10s %7d %7.1f%% %9d %7.1f%%" % (room, r[0], pct(r[1], r[0]), r[2], pct(r[3], r[2])))
+    if a.json:
+        with open(a.json + ".new", "w") as f:
+            json.dump({"rooms": {k: rooms[k] for k in sorted(rooms)}, "all": total}, f, indent=1)
+        os.rename(a.json + ".new", a.json)
+
+
+if __name__ == "__main__":
+    main()
