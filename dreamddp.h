@@ -14012,7 +14012,7 @@ typedef struct ddp__tcp_config {
     int once;                  /* 1: connections that end for good: bytes travel as they are, nothing below is used */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where ranks listen: lower are dialled, higher probed; size 0 = unknown */
-    ddp__hello self;           /* version, run, rank and world */
+    ddp__hello self;           /* version, run, rank and world; kind JOIN_MESH: a newcomer's, unheard until it is in */
     size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
@@ -15222,7 +15222,7 @@ static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
     uint32_t ids = (world & ~DDP__HELLO_RESUMES) >> 16;
 
     if (ids) snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
-    else snprintf(buf, room, "%u ranks", world);
+    else snprintf(buf, room, "%u ranks", world & 65535);
     return buf;
 }
 
@@ -16653,9 +16653,9 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
     if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
     if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
-    p = &t->way[h->rank];
-    if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
-    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
+    if (!ddp__way_is(t, p = &t->way[h->rank], c->fd, why)) return DDP__REFUSE_NAME;
+    if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
+    if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
     if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
     p->attempt = h->attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
@@ -16801,7 +16801,7 @@ static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double 
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
     char c;
 
-    if (p->ring.first == p->ring.end) return 0;
+    if (p->ring.first == p->ring.end || (!p->peer_number && t->cfg.self.kind == DDP__JOIN_MESH)) return 0; /* not yet in */
     if (now < since + t->quiet_s) {
         if (since + t->quiet_s < *due) *due = since + t->quiet_s;
         return 0;
@@ -27810,7 +27810,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
-    c->self.version = DDP__PROTOCOL;
+    c->self.version = DDP__PROTOCOL, c->self.kind = DDP__JOIN_MESH;
     c->self.run_id = j->c.run_id;
     c->self.rank = (uint32_t)j->place.id;
     c->self.world = (uint32_t)j->place.world;

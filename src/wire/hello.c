@@ -79,7 +79,7 @@ static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
     uint32_t ids = (world & ~DDP__HELLO_RESUMES) >> 16;
 
     if (ids) snprintf(buf, room, "%u ranks of at most %u", world & 65535, ids);
-    else snprintf(buf, room, "%u ranks", world);
+    else snprintf(buf, room, "%u ranks", world & 65535);
     return buf;
 }
 

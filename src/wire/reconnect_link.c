@@ -144,9 +144,9 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
     if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
     if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
-    p = &t->way[h->rank];
-    if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
-    if (p->state == DDP__LINK_ENDED || !ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
+    if (!ddp__way_is(t, p = &t->way[h->rank], c->fd, why)) return DDP__REFUSE_NAME;
+    if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
+    if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
     if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
     p->attempt = h->attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
@@ -292,7 +292,7 @@ static int ddp__way_silent(const ddp__resume_wire *t, const ddp__way *p, double 
     double since = p->heard > p->unheard_since ? p->heard : p->unheard_since;
     char c;
 
-    if (p->ring.first == p->ring.end) return 0;
+    if (p->ring.first == p->ring.end || (!p->peer_number && t->cfg.self.kind == DDP__JOIN_MESH)) return 0; /* not yet in */
     if (now < since + t->quiet_s) {
         if (since + t->quiet_s < *due) *due = since + t->quiet_s;
         return 0;

@@ -21,7 +21,7 @@ typedef struct ddp__tcp_config {
     int once;                  /* 1: connections that end for good: bytes travel as they are, nothing below is used */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where ranks listen: lower are dialled, higher probed; size 0 = unknown */
-    ddp__hello self;           /* version, run, rank and world */
+    ddp__hello self;           /* version, run, rank and world; kind JOIN_MESH: a newcomer's, unheard until it is in */
     size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;

@@ -61,6 +61,7 @@ enum { STEPS_MOST = 30000, STEPS_AFTER = 120 };
 
 typedef struct board { /* shared memory; a worker's number is the order of its start */
     long last;                 /* atomic: where all stop, the same for all */
+    long step_ms;              /* atomic: what a step takes; 4 again when the last newcomer is in */
     long step[WORKERS];        /* atomic */
     int  rank[WORKERS], status[WORKERS], done[WORKERS];
     long entered[WORKERS];     /* step at which a newcomer came in, -1 */
@@ -150,7 +151,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
     b->rank[number] = ddp_rank(d);
     b->entered[number] = ddp_step(d);
     /* the others wait for this one at the next period's end: none is past the new last step */
-    if (number == p->last_comer) ddp__atomic_store(&b->last, ddp_step(d) + STEPS_AFTER);
+    if (number == p->last_comer) ddp__atomic_store(&b->last, ddp_step(d) + STEPS_AFTER), ddp__atomic_store(&b->step_ms, 4);
     for (long s = ddp_step(d); s < ddp__atomic_load(&b->last); s++) {
         double loss;
         for (int l = 0; l < p->layers; l++)
@@ -160,7 +161,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
         b->last_loss[number] = loss;
         for (int l = p->layers - 1; l >= 0; l--)
             if (ddp_backward_end(d, l)) return ddp_last_error(d)->code;
-        ddp__sleep_until(ddp_now() + 0.004);
+        ddp__sleep_until(ddp_now() + 1e-3 * (double)ddp__atomic_load(&b->step_ms));
         if (ddp_step_end(d)) return ddp_last_error(d)->code;
         if (number == p->last_comer && s + 1 == b->entered[number] + p->period) b->rest[number] = kept_rest(p, d);
         ddp__atomic_store(&b->step[number], s + 1);
@@ -272,6 +273,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     p->min_world = 1;
     p->layers = LAYERS;
     p->b->last = STEPS_MOST;
+    p->b->step_ms = 4;
     p->count = count;
     p->optimizer = 1;
     p->period = 4;
@@ -430,6 +432,27 @@ static void the_coordinator_comes_back_by_another_door(void **state)
     (void)state;
     killed_and_back(DDP_DREAMDDP, DDP_WIRE_F32, 0);
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 0);
+}
+
+/* Members hear it from its epoch on: until then its links are silent for longer than any heartbeat, and stay. */
+static void a_newcomer_waits_for_the_end_of_a_long_period(void **state)
+{
+    plan_of_run p;
+    pid_t pid[4];
+    int left[3] = {0, 1, 3}, k;
+    (void)state;
+
+    run_begin(&p, DDP_LOCALSGD, 3, 3000);
+    for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 20);
+    kill(pid[2], SIGKILL);
+    wait_for(pid[2]);
+    ddp__atomic_store(&p.b->step_ms, 700);
+    pid[3] = start(&p, 3, 1);
+    for (k = 0; k < 4; k++)
+        if (k != 2) wait_for(pid[k]);
+    all_well(&p, left, 3);
+    munmap(p.b, sizeof *p.b);
 }
 
 /* Newcomers are killed at any moment of their coming; the last one is not. */
@@ -777,6 +800,7 @@ int main(void)
         cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
         cmocka_unit_test(a_killed_worker_comes_back_to_sites),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
+        cmocka_unit_test(a_newcomer_waits_for_the_end_of_a_long_period),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
         cmocka_unit_test(silent_callers_keep_nobody_out),
         cmocka_unit_test(a_newcomer_that_stands_still_is_forgotten),
