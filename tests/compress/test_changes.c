@@ -105,6 +105,23 @@ static void of_4096_values_the_64_largest_travel_in_116_bytes(void **state)
     assert_true(smallest >= largest_left);
 }
 
+/* The two levels are those of least squares: 1 and 2, or all on the lower one; then nothing is left to keep. */
+static void two_levels_fit_what_there_is(void **state)
+{
+    static const float two[] = {1, 2, -1, -2};
+    float x[4], u;
+
+    (void)state;
+    for (int same = 0; same < 2; same++) {
+        const size_t bytes = ddp_sparse_bytes(4, DDP_SPARSE_CHUNK);
+        for (int i = 0; i < 4; i++) x[i] = same ? (two[i] < 0 ? -1.0f : 1.0f) : two[i];
+        assert_int_equal(ddp_sparse_pack(x, 4, DDP_SPARSE_CHUNK, message, bytes, scratch, sizeof scratch, NULL), DDP_OK);
+        memcpy(&u, message, sizeof u);
+        assert_true(u == 1);
+        for (int i = 0; i < 4; i++) assert_true(x[i] == 0);
+    }
+}
+
 static void what_is_no_sparse_message_is_refused(void **state)
 {
     static float x[100], was[100];
@@ -130,6 +147,21 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_non_null(strstr(err.msg, "index 4095"));
     message[3] = 0xff; /* a scale below 0 */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
+    assert_memory_equal(x, was, sizeof x);
+}
+
+/* The fault is in the second chunk: nothing of the first is added. */
+static void a_sparse_message_is_added_in_whole_or_not_at_all(void **state)
+{
+    static float x[DDP_SPARSE_CHUNK + 100], was[DDP_SPARSE_CHUNK + 100];
+    const size_t n = DDP_SPARSE_CHUNK + 100, bytes = ddp_sparse_bytes(n, 64);
+
+    (void)state;
+    values(x, n, 0, 3);
+    assert_int_equal(ddp_sparse_pack(x, n, 64, message, bytes, scratch, sizeof scratch, NULL), DDP_OK);
+    memcpy(was, x, sizeof x);
+    message[ddp_sparse_bytes(DDP_SPARSE_CHUNK, 64) + 3] = 0xff; /* its scale is below 0 */
+    assert_int_equal(ddp_sparse_add(message, bytes, 64, x, n, NULL), DDP_FORMAT);
     assert_memory_equal(x, was, sizeof x);
 }
 
@@ -171,6 +203,50 @@ static void e3m0_takes_the_nearest_power_of_two(void **state)
             if (ddp_feedback_subtract(message, bytes, rest, n, &err)) fail_msg("%s", err.msg);
             conserved(x, rest, got, n, "e3m0");
         }
+}
+
+/* Scales of 24 bits, and values on, just below and just above the middle between two levels. */
+static void e3m0_rounds_halves_of_any_scale_up(void **state)
+{
+    static const float scale[] = {1, 1.5f, 1.0000001f, 1.9999999f, 3.0000002f, 0x1.fffffep+60f};
+    float x[64], got[64];
+    size_t bytes;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof scale / sizeof *scale; k++) {
+        memset(x, 0, sizeof x);
+        x[0] = scale[k];
+        for (int e = 0; e < 7; e++) {
+            const float middle = (float)ldexp(e < 6 ? 0.75 * (double)scale[k] : (double)scale[k], -e - (e == 6));
+            x[1 + 3 * e] = middle;
+            x[2 + 3 * e] = nextafterf(middle, 0);
+            x[3 + 3 * e] = -nextafterf(middle, FLT_MAX);
+        }
+        assert_int_equal(ddp_pack_quantised(DDP_PACK_E3M0, x, 64, message, sizeof message, &bytes, NULL), DDP_OK);
+        assert_int_equal(ddp_unpack_store(message, bytes, got, 64, NULL), DDP_OK);
+        for (int i = 0; i < 64; i++)
+            if ((double)got[i] != nearest((double)x[i], (double)scale[k]))
+                fail_msg("%.9g of %.9g: %.9g", (double)x[i], (double)scale[k], (double)got[i]);
+    }
+}
+
+static void e3m0_makes_nothing_infinite(void **state)
+{
+    float x[65], y[65], was[65];
+    size_t bytes;
+    ddp_error err;
+
+    (void)state;
+    for (int i = 0; i < 65; i++) x[i] = y[i] = 1;
+    x[64] = y[64] = FLT_MAX;
+    memcpy(was, y, sizeof y);
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_E3M0, x, 65, message, sizeof message, &bytes, NULL), DDP_OK);
+    assert_int_equal(ddp_unpack_add(message, bytes, y, 65, &err), DDP_NUMERIC);
+    assert_non_null(strstr(err.msg, "x[64] = "));
+    assert_memory_equal(y, was, sizeof y);
+    y[64] = -FLT_MAX;
+    assert_int_equal(ddp_unpack_add(message, bytes, y, 65, NULL), DDP_OK);
+    assert_true(y[64] == 0);
 }
 
 /* The owner splits a step, and the engine codes what is left: the same bits. */
@@ -217,8 +293,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sparse_messages_conserve_and_keep_the_largest),
         cmocka_unit_test(of_4096_values_the_64_largest_travel_in_116_bytes),
+        cmocka_unit_test(two_levels_fit_what_there_is),
         cmocka_unit_test(what_is_no_sparse_message_is_refused),
+        cmocka_unit_test(a_sparse_message_is_added_in_whole_or_not_at_all),
         cmocka_unit_test(e3m0_takes_the_nearest_power_of_two),
+        cmocka_unit_test(e3m0_rounds_halves_of_any_scale_up),
+        cmocka_unit_test(e3m0_makes_nothing_infinite),
         cmocka_unit_test(what_was_split_off_has_a_code),
         cmocka_unit_test(damaged_e3m0_is_refused),
     };

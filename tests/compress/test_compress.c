@@ -217,6 +217,58 @@ static void dense_messages_keep_infinities_and_refuse_nan(void **state)
     free(out);
 }
 
+/* What lies behind a message and behind an array is none of theirs: here NaN. */
+static void nothing_behind_an_array_is_looked_at(void **state)
+{
+    enum { MOST = 140 };
+    float x[2 * MOST], y[MOST];
+    unsigned char out[24 + 8 * MOST];
+    size_t bytes;
+
+    (void)state;
+    for (size_t n = 1; n <= MOST; n++) {
+        for (size_t i = 0; i < 2 * MOST; i++) x[i] = i < n ? 1 : NAN;
+        memset(out, 0xff, sizeof out);
+        assert_true(ddp__first_nan(x, n) == n);
+        assert_true(ddp__first_from(x, n, 0x7fc00001) == n); /* what is behind may be below the bound, too */
+        for (size_t at = 0; at < n; at++) {
+            x[at] = NAN;
+            assert_true(ddp__first_nan(x, n) == at);
+            x[at] = 1;
+        }
+        for (size_t i = 0; i < n; i++) y[i] = 1;
+        assert_int_equal(ddp_pack_dense(x, n, out, sizeof out, &bytes, NULL), DDP_OK);
+        assert_int_equal(ddp_unpack_add(out, bytes, y, n, NULL), DDP_OK);
+        for (size_t i = 0; i < n; i++) assert_true(y[i] == 2);
+    }
+}
+
+/* The engine's payloads: a length says how many values it holds. Half bytes hold an odd number only at the end. */
+static void lengths_of_payloads_say_how_many_values(void **state)
+{
+    ddp__frame f;
+
+    (void)state;
+    memset(&f, 0, sizeof f);
+    for (int coding = (int)DDP_AS_FLOAT; coding <= (int)DDP_AS_E3M0; coding++)
+        for (uint32_t n = 1; n < 200; n++) {
+            const int halves = coding == (int)DDP_AS_INT4 || coding == (int)DDP_AS_E3M0;
+            f.coding = coding;
+            f.length = (uint32_t)ddp__frame_payload(coding, n);
+            f.offset = 128;
+            f.count = 128 + n;
+            assert_true(ddp__frame_values(&f) == n);
+            f.count = 1000;
+            assert_true(ddp__frame_values(&f) == (halves ? n + n % 2 : n));
+        }
+    f.coding = (int)DDP_AS_FLOAT;
+    f.length = 5;
+    assert_true(ddp__frame_values(&f) == SIZE_MAX);
+    assert_string_equal(ddp__coding_name((int)DDP_AS_INT4), "int4 blocks");
+    assert_string_equal(ddp__coding_name(-1), "an unknown coding");
+    assert_string_equal(ddp__coding_name((int)DDP_AS_E3M0 + 2), "an unknown coding");
+}
+
 /* ---- error feedback ---- */
 
 static void every_element_is_sent_or_kept_back_bit_for_bit(void **state)
@@ -801,6 +853,8 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     const float value[2] = {1, 2};
     unsigned char m[64];
     size_t bytes, i;
+    float x[300];
+    ddp_error err;
 
     (void)state;
     assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, 300, 2, index, value, m, sizeof m, &bytes,
@@ -813,6 +867,12 @@ static void each_rule_of_a_gap_is_enforced(void **state)
     assert_false(receive(m, bytes, 300));
     m[34] = 0x81; /* ends within a gap */
     assert_false(receive(m, bytes, 300));
+    assert_int_equal(ddp_unpack_store(m, bytes, x, 300, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "gap 1 of the message, behind index 4,"));
+    m[32] = m[33] = 0x80; /* the first one has no end already */
+    assert_int_equal(ddp_unpack_store(m, bytes, x, 300, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "gap 0 of the message, behind index 0,"));
+    m[32] = 4;
     m[33] = 3, m[34] = 1; /* complete before the end */
     assert_false(receive(m, bytes, 300));
     memset(m + 28, 255, 20); /* a gap without end; n large, so that the size is allowed */
@@ -881,6 +941,12 @@ static void errors_of_messages_name_what_they_found(void **state)
     m[28 + 3] = 0x08; /* element 7 */
     assert_int_equal(ddp_unpack_add(m, bytes, x, 9, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "element 7 has the level -8"));
+    assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, x, 10, m, 64, &bytes, &err), DDP_OK);
+    m[28 + 9] = 0x80; /* in the second eight bytes */
+    assert_int_equal(ddp_unpack_add(m, bytes, x, 10, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "element 9 has the level -128"));
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_DELTA, 300, 2, index, value, NULL, 64, &bytes, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "there are 0;"));
     assert_int_equal(ddp_packing_named("i64", NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "out is NULL"));
 }
@@ -975,6 +1041,8 @@ int main(void)
         cmocka_unit_test(no_message_exceeds_its_bound),
         cmocka_unit_test(delta_takes_five_and_a_third_bytes_at_one_percent),
         cmocka_unit_test(dense_messages_keep_infinities_and_refuse_nan),
+        cmocka_unit_test(nothing_behind_an_array_is_looked_at),
+        cmocka_unit_test(lengths_of_payloads_say_how_many_values),
         cmocka_unit_test(every_element_is_sent_or_kept_back_bit_for_bit),
         cmocka_unit_test(with_feedback_nothing_is_lost_for_good),
         cmocka_unit_test(feedback_refuses_indexes_out_of_range_untouched),

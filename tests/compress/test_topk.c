@@ -175,6 +175,36 @@ static void every_k_of_a_short_array_is_right(void **state)
 }
 
 /* Long enough for a list with less room than there are elements. */
+/* Only long arrays are sampled, and after two samples that misled all is collected: a floor of -1. The second sample's
+ * threshold lets twice as many through. Room is for k, a quarter more and 65536. */
+static void long_arrays_are_sampled_twice_at_most(void **state)
+{
+    const size_t k = 1000, sizes[] = {32767, 32768, 1000000};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const size_t n = sizes[i], bytes = ddp_topk_scratch(n, k), most = n < 66786 ? n : 66786;
+        float *x = data_new(n, 0, 8);
+        void *scratch = malloc(bytes);
+        ddp__topk_found f;
+        int32_t once, twice;
+
+        assert_true(bytes == 2 * 2048 * sizeof(size_t) + 12 * most);
+        assert_non_null(scratch);
+        f.most = ddp__topk_most(n, k);
+        f.index = (uint64_t *)scratch;
+        f.bins = (size_t *)(f.index + f.most);
+        f.bits = (uint32_t *)(f.bins + 2 * 2048);
+        once = ddp__topk_floor(&f, x, n, k, 0);
+        twice = ddp__topk_floor(&f, x, n, k, 1);
+        if (n == 32767) assert_true(once == -1 && twice == -1);
+        else assert_true(once > twice && twice > -1);
+        assert_int_equal(ddp__topk_floor(&f, x, n, k, 2), -1);
+        free(scratch);
+        free(x);
+    }
+}
+
 /* The reference, without scratch: the k-th magnitude bit by bit, 31 passes. */
 static void topk_plain(const float *x, size_t n, size_t k, uint64_t *index, float *value)
 {
@@ -475,8 +505,11 @@ static void random_k_is_the_same_everywhere_and_covers_its_range(void **state)
         assert_int_equal(ddp_randomk(x, n, k, 3, scratch, bytes, index, NULL, NULL), DDP_OK);
         for (i = 1; i < k; i++) assert_true(index[i] > index[i - 1] && index[i] < n);
     }
-    for (i = 0; i < n; i++) x[i] = NAN;
     index[0] = 7;
+    x[n - 1] = NAN; /* the last that is drawn */
+    assert_int_equal(ddp_randomk(x, n, n, 3, scratch, bytes, index, NULL, &err), DDP_NUMERIC);
+    assert_true(index[0] == 7);
+    for (i = 0; i < n; i++) x[i] = NAN;
     assert_int_equal(ddp_randomk(x, n, 5, 3, scratch, bytes, index, NULL, &err), DDP_NUMERIC);
     assert_true(index[0] == 7);
     assert_int_equal(ddp_randomk(x, n, n + 1, 3, scratch, bytes, index, NULL, &err), DDP_ARG);
@@ -491,6 +524,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_set_is_that_of_a_full_sort),
         cmocka_unit_test(every_k_of_a_short_array_is_right),
+        cmocka_unit_test(long_arrays_are_sampled_twice_at_most),
         cmocka_unit_test(long_arrays_equal_the_plain_reference),
         cmocka_unit_test(a_sample_that_misleads_costs_time_but_not_the_result),
         cmocka_unit_test(the_last_piece_finds_room),

@@ -15,6 +15,20 @@ extern "C" {
 }
 #endif
 
+static long live; /* allocations that have not come back */
+
+void *heap_realloc(void *p, size_t bytes)
+{
+    live += !p;
+    return realloc(p, bytes);
+}
+
+void heap_free(void *p)
+{
+    live -= p != NULL;
+    free(p);
+}
+
 enum { STAGES = 9, MICRO = 21, WAYS = 2 * 10 };
 
 static void same(double a, double b) { assert_true(fabs(a - b) < 1e-9); }
@@ -368,6 +382,45 @@ static void what_is_no_pipeline_is_refused(void **state)
     }
 }
 
+/* Two stages, one micro-batch: who computes, what is sent, and which of it is a gradient. */
+static void slots_say_what_they_are(void **state)
+{
+    static const int want[][4] = { /* stage, kind, boundary, gradient */
+        {0, DDP_TASK_FORWARD, -1, 0}, {0, DDP_TASK_SEND, 0, 0}, {1, DDP_TASK_RECEIVE, 0, 0}, {1, DDP_TASK_FORWARD, -1, 0},
+        {1, DDP_TASK_BACKWARD, -1, 0}, {1, DDP_TASK_SEND, 0, 1}, {0, DDP_TASK_RECEIVE, 0, 1}, {0, DDP_TASK_BACKWARD, -1, 0}};
+    const ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}};
+    const ddp_boundary edge = {0, 1, 1, 1, 0, 0};
+    ddp_pipeline_costs c = {{DDP_PIPELINE_GPIPE, 2, 1, 0}, cost, 1, &edge};
+    ddp_pipeline_times t;
+
+    (void)state;
+    assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
+    assert_int_equal(t.slots, 8);
+    for (int i = 0; i < 8; i++) {
+        const int *w = want[i];
+        int found = 0;
+        for (int k = 0; k < t.slots; k++)
+            found += t.slot[k].stage == w[0] && (int)t.slot[k].task.kind == w[1] && t.slot[k].boundary == w[2] &&
+                     t.slot[k].gradient == w[3];
+        assert_int_equal(found, 1);
+    }
+    ddp_pipeline_times_free(&t);
+    ddp_pipeline_times_free(NULL);
+    c.shape.stages = 1; /* which has no boundary */
+    c.boundaries = 0;
+    c.boundary = NULL;
+    assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
+    same(t.step_s, 3);
+    ddp_pipeline_times_free(&t);
+}
+
+/* The last test. */
+static void all_memory_has_come_back(void **state)
+{
+    (void)state;
+    assert_int_equal(live, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,7 +430,9 @@ int main(void)
         cmocka_unit_test(forwards_take_what_fusionllm_says),
         cmocka_unit_test(steps_take_as_long_as_ticks_counted),
         cmocka_unit_test(slots_do_not_overlap),
+        cmocka_unit_test(slots_say_what_they_are),
         cmocka_unit_test(what_is_no_pipeline_is_refused),
+        cmocka_unit_test(all_memory_has_come_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -173,6 +173,7 @@ static int replay(const instance *x, const ddp_delayed_plan *plan, const ddp_del
             const ddp_delayed_send *d = &plan->send[s];
             gradient *g = d->fresh ? &fresh : &cur;
             assert_int_equal(d->iteration, at);
+            assert_true(s == step->first_send || d->begin_s >= plan->send[s - 1].begin_s); /* of both links in order */
             assert_in_range((unsigned)d->link, 0, plan->links - 1);
             assert_in_range((unsigned)d->part, 0, plan->parts_of[d->bucket] - 1);
             assert_true(g->k > 0);
@@ -410,6 +411,8 @@ static void random_plans_keep_every_promise(void **state)
             assert_true(a.iteration_s >= T * (1 - 1e-15));
         }
         assert_true(a.iteration_s >= a.lower_bound_s * (1 - 1e-9));
+        bound = a.update_frequency * a.comm_s / (a.links == 2 ? 1 + 1 / o.mu : 1);
+        near(a.lower_bound_s, fmax(T, bound), 1e-12 * T);
         if (a.period > longest) longest = a.period;
         if (a.parts > most_parts) most_parts = a.parts;
         ddp_delayed_plan_free(&a);

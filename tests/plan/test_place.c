@@ -273,6 +273,38 @@ static void tree_only(ddp__place *p)
     p->proven = ddp__place_tree_node(&t, 0, 0, 0);
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* A device averages with D - 1 others, at the least with those nearest to it: the tables of classes say how long. */
+static void the_least_of_a_stage_is_what_the_nearest_take(void **state)
+{
+    ddp_rng r = ddp_rng_seed(23, 0);
+
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        ddp_network n = random_network(&r, 12, 4, 3, round % 4);
+        ddp_place_options o;
+        ddp__place_tree t;
+        ddp__place p;
+        open_search(&p, &o, &n);
+        assert_true(ddp__place_tree_open(&t, &p));
+        for (int c = 0; c < t.classes; c++) {
+            const int v = t.member[t.first[c]];
+            double to[12];
+            for (int u = 0; u < 12; u++) to[u] = u == v ? INFINITY : p.dp[v * 12 + u];
+            qsort(to, 12, sizeof *to, by_size);
+            close_to(t.least[c], to[0] + to[1] + to[2]);
+        }
+        ddp__place_close(&p);
+        ddp_network_free(&n);
+    }
+}
+
 static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **state)
 {
     static const int shape[5][2] = {{2, 3}, {2, 4}, {4, 2}, {3, 2}, {1, 7}};
@@ -837,6 +869,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cost_is_worked_out_by_hand),
         cmocka_unit_test(every_small_network_is_placed_optimally),
+        cmocka_unit_test(the_least_of_a_stage_is_what_the_nearest_take),
         cmocka_unit_test(the_tree_alone_is_optimal_and_annealing_alone_nearly_always),
         cmocka_unit_test(every_solver_gives_a_placement_and_repeats_itself),
         cmocka_unit_test(random_evaluates_no_more_than_its_limit),

@@ -399,6 +399,85 @@ static void what_annealing_leaves_is_matched_and_ordered(void **state)
     }
 }
 
+/* The largest averaging of all stages after an exchange, whether or not one of the two had it. */
+static void the_top_of_an_exchange_is_that_of_all_stages(void **state)
+{
+    ddp_rng r = ddp_rng_seed(47, 0);
+    ddp_network n = network(&r);
+    ddp_place_options o;
+    ddp__place p;
+    ddp__anneal s;
+    int had = 0;
+
+    (void)state;
+    open_search(&p, &o, &n);
+    assert_true(ddp__anneal_open(&s, &p));
+    for (int round = 0; round < 1000; round++) {
+        const int j = (int)ddp_rng_below(&r, S), k = (j + 1 + (int)ddp_rng_below(&r, S - 1)) % S;
+        double top, dj, dk;
+        ddp__shuffle(s.at, p.N, &p.rng);
+        ddp__anneal_rebuild(&s);
+        dj = s.data[j] * (0.5 + ddp_rng_uniform(&r));
+        dk = s.data[k] * (0.5 + ddp_rng_uniform(&r));
+        top = fmax(dj, dk);
+        for (int m = 0; m < S; m++)
+            if (m != j && m != k) top = fmax(top, s.data[m]);
+        assert_true(ddp__anneal_top(&s, j, k, dj, dk) == top);
+        had += top < s.top;
+    }
+    assert_true(had > 50);
+    ddp__place_close(&p);
+    ddp_network_free(&n);
+}
+
+/* Without limits: four million moves of annealing, 5000 candidates of others, a minute of the exact search; one limit that
+ * is given stands alone. */
+static void each_search_has_an_end_of_its_own(void **state)
+{
+    static const ddp_place_solver few[] = {DDP_PLACE_GENETIC, DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL};
+    ddp_place_options o;
+    ddp__place p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&o, 0, sizeof o);
+    p.o = &o;
+    for (int i = 0; i < 2; i++) {
+        o.solver = i ? DDP_PLACE_ANNEAL : DDP_PLACE_DEFAULT;
+        ddp__place_limits(&p);
+        assert_true(p.limit == 4000000 && p.limit_s == INFINITY);
+    }
+    for (int i = 0; i < 3; i++) {
+        o.solver = few[i];
+        ddp__place_limits(&p);
+        assert_true(p.limit == 5000 && p.limit_s == INFINITY);
+    }
+    o.solver = DDP_PLACE_EXACT;
+    ddp__place_limits(&p);
+    assert_true(p.limit == LONG_MAX && p.limit_s == 60);
+    o.time_limit_s = 3;
+    ddp__place_limits(&p);
+    assert_true(p.limit == LONG_MAX && p.limit_s == 3);
+    o.solver = DDP_PLACE_DEFAULT;
+    o.time_limit_s = 0;
+    o.max_candidates = 7;
+    ddp__place_limits(&p);
+    assert_true(p.limit == 7 && p.limit_s == INFINITY);
+}
+
+/* Half as much again as the best for the first hundred children, then a tenth. */
+static void kl_goes_on_while_it_is_near_the_best(void **state)
+{
+    ddp__place p;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    p.cost = 100;
+    assert_true(ddp__place_promising(&p, 0, INFINITY));
+    assert_true(ddp__place_promising(&p, 99, 149) && !ddp__place_promising(&p, 99, 151));
+    assert_true(ddp__place_promising(&p, 100, 109) && !ddp__place_promising(&p, 100, 111));
+}
+
 static double energy(const ddp__anneal *s)
 {
     double sum = 0, load = 0;
@@ -454,6 +533,9 @@ int main(void)
         cmocka_unit_test(five_devices_cross),
         cmocka_unit_test(offspring_replace_whom_they_should),
         cmocka_unit_test(what_annealing_leaves_is_matched_and_ordered),
+        cmocka_unit_test(the_top_of_an_exchange_is_that_of_all_stages),
+        cmocka_unit_test(each_search_has_an_end_of_its_own),
+        cmocka_unit_test(kl_goes_on_while_it_is_near_the_best),
         cmocka_unit_test(annealing_smooths_the_maxima),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
