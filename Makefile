@@ -2,6 +2,7 @@
 # make quickstart    the main job: five strategies over a slow link, a minute and a half
 # make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
 # make testing       what the tests are worth, into docs/testing.md: coverage, sweeps, mutations, a storm;  ONLY=coverage,..
+# make mutants, make storm, make soak   branches negated, faults in a training, faults for hours: tools/tests.mk
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
 # make bench         all measurements of docs/benchmarks.md;  BENCH=--quick: a taste of them
 # make claims        every claim of the five papers beside ours, into docs/claims.md;  ONLY=deft-fig10-vgg19,..: those

@@ -68,20 +68,24 @@ def sweeps():
 
 
 def mutations():
-    path = os.path.join(ROOT, "build", "mutations.json")
-    ran("tests/mutate.py --json " + path)
-    with open(path) as f:
-        return json.load(f)
+    path, rooms = os.path.join(ROOT, "build", "mutations.json"), {}
+    for options in ("--rooms compress,io,pipe", "--rooms plan --sample 230 --seed 5"):
+        ran("tests/mutate.py %s --json %s" % (options, path))
+        with open(path) as f:
+            for mutant in json.load(f):
+                row = rooms.setdefault(mutant["room"], {"room": mutant["room"], "tried": 0, "noticed": 0})
+                row["tried"] += 1
+                row["noticed"] += mutant["verdict"] in ("failed", "crashed", "timed out")
+    return {"rooms": [rooms[r] for r in sorted(rooms)]}
 
 
 def fuzzing():
     out = ran("make fuzz FUZZ=60")
-    rows = []
-    for target in re.findall(r"^INFO: fuzz target (\w+)$", out, re.M):
-        rows.append(target)
+    names = re.findall(r"^== (fuzz_\w+)$", out, re.M)
     runs = [int(n) for n in re.findall(r"^stat::number_of_executed_units: *(\d+)$", out, re.M)]
-    covered = [int(n) for n in re.findall(r"DONE +cov: (\d+)", out)]
-    return {"runs": runs, "covered": covered, "seconds": 60}
+    if len(names) != len(runs):
+        raise Failed("%d fuzzers, but %d of them say how much they ran" % (len(names), len(runs)))
+    return {"runs": dict(zip(names, runs)), "seconds": 60}
 
 
 def same_output():
@@ -103,7 +107,8 @@ def storm():
         return json.load(f)
 
 
-STAGES = {"coverage": coverage, "sweeps": sweeps, "mutations": mutations, "fuzzing": fuzzing, "same-output": same_output, "storm": storm}
+STAGES = {"coverage": coverage, "sweeps": sweeps, "mutations": mutations, "fuzzing": fuzzing, "same-output": same_output,
+          "storm": storm}
 COMMANDS = {"coverage": "make coverage", "sweeps": "SWEEP=whole build/plain/sweep/test_sweep", "mutations": "tests/mutate.py",
             "fuzzing": "make fuzz FUZZ=60", "same-output": "make testing ONLY=same-output", "storm": "bench/storm.py"}
 
@@ -140,38 +145,44 @@ def of_sweeps(at):
 def of_mutations(at):
     yield when("mutations", at) + "."
     yield ""
-    yield "| room | branches found | tried | noticed | share |"
-    yield "|---|---|---|---|---|"
+    yield "| room | tried | noticed | share |"
+    yield "|---|---|---|---|"
     for r in at["rooms"]:
-        yield "| %s | %d | %d | %d | %s |" % (r["room"], r["found"], r["tried"], r["noticed"], pct(r["noticed"], r["tried"]))
+        yield "| %s | %d | %d | %s |" % (r["room"], r["tried"], r["noticed"], pct(r["noticed"], r["tried"]))
 
 
 def of_fuzzing(at):
     yield "%s: %s inputs in %d s each, none of which crashed, hung or leaked." % (
-        when("fuzzing", at), ", ".join("{:,}".format(n) for n in at["runs"]), at["seconds"])
+        when("fuzzing", at), ", ".join("{} {:,}".format(name, n) for name, n in at["runs"].items()), at["seconds"])
 
 
 def of_same_output(at):
     yield "%s: %d programs of tests without times, at -O0 with counters and at -O2; %s." % (
-        when("same-output", at), at["programs"], "all print the same" if not at["unlike"] else "unlike: " + ", ".join(at["unlike"]))
+        when("same-output", at), at["programs"],
+        "all print the same" if not at["unlike"] else "unlike: " + ", ".join(at["unlike"]))
 
 
 def of_storm(at):
-    yield when("storm", at) + "."
-    yield ""
-    yield at["table"]
+    kills = [at["kinds"][k] for k in ("kill", "pair", "two", "coordinator")]
+    yield "%s: %d workers, %d faults in %d s. Goodput %.1f %% of the fault-free steps around each fault. After %d kills the next average" % (
+        when("storm", at), at["workers"], at["faults"], at["seconds"], at["goodput_local_pct"], sum(k["faults"] for k in kills))
+    yield "was complete in %.2f s (mean), %.2f s (most). [elastic.md](elastic.md#storm) has each kind of fault." % (
+        sum(k["faults"] * k["mean_s"] for k in kills) / sum(k["faults"] for k in kills), max(k["most_s"] for k in kills))
 
 
 ABOUT = {
-    "coverage": ("Lines and branches", "A branch is one outcome of one condition, that of a call that cannot fail here too; `tools/coverage.py "
-                 "--missing plan` names those that no test of C reaches. Workers that are killed count nothing, scripts are not counted."),
-    "sweeps": ("Every allocation, every call of the system", "The n-th allocation fails, or the n-th read, write, fsync, rename, socket, connect, "
-               "pthread_create ..., once and from there on, for n = 1, 2, ... until nothing is left to fail. Every time the run ends with one sentence "
-               "or, where a link comes back, with the right result; no memory is lost, no file stays open, what was written is whole or what was there "
-               "before, and a checkpoint can be gone on from. A call that a signal interrupts changes nothing."),
-    "mutations": ("Branches turned round", "Each condition of the rooms that only compute is negated, one at a time, and the tests that reach it "
-                  "have to notice."),
-    "fuzzing": ("Fuzzing", "What is parsed is used: planned with, trained with, gone on from. `packaging/oss-fuzz` builds the same targets."),
+    "coverage": ("Lines and branches", """\
+A branch is one outcome of one condition. `tools/coverage.py --missing plan` names the lines and branches of a room that no test
+of C reaches. Workers that are killed count nothing, and scripts are not counted."""),
+    "sweeps": ("Every allocation, every call of the system", """\
+The n-th allocation fails, or the n-th read, write, fsync, rename, socket, connect, pthread_create ..., once and from there on, for
+n = 1, 2, ... until nothing is left to fail (of several processes: each so-many-th). Every time the run ends with one sentence or, where
+a link comes back, with the right result; no memory is lost, no file stays open, what was written is whole or what was there before, and a
+checkpoint can be gone on from. A call that a signal interrupts changes nothing."""),
+    "mutations": ("Branches turned round", """\
+Each condition of the rooms that only compute is negated, one at a time, and the tests that reach it have to notice."""),
+    "fuzzing": ("Fuzzing", """\
+What is parsed is used: planned with, trained with, gone on from. `packaging/oss-fuzz` builds the same targets."""),
     "same-output": ("One output", "Optimisation changes nothing that a test prints."),
     "storm": ("A storm of faults", "Workers are killed, stalled and cut off, and newcomers come, by a script."),
 }

@@ -1,18 +1,41 @@
 #!/usr/bin/env python3
-"""Random kills, stalls, drops and joins for some minutes, several worlds at a time.
+"""Random kills, stalls, drops and joins for some minutes, several worlds at a time; or a day of steps.
 
-    tests/member/soak.py build/plain --minutes 10 [--events 10000] [--jobs 8] [--seed N]
+    tests/member/soak.py build/plain --minutes 10 [--events 10000] [--jobs 6] [--seed N] [--state FILE]
+    tests/member/soak.py build/plain --day [--strategy dreamddp|all] [--steps 86400]
 
-Ends after so many minutes, or as soon as there were so many events. The last line is a JSON object.
-Exit 1: a run failed or hung; its output is shown, and the line that repeats it.
+The first ends after so many minutes, or as soon as there were so many events; with --events alone it takes the time that
+they need. Every strategy that an elastic world takes has its turn. All randomness follows from the seed and the number of
+a call, so that a million events are one long soak, which may be stopped and goes on:
+
+    tests/member/soak.py build/plain --events 1000000 --state soak.json         hours; Ctrl-C, or a crash
+    tests/member/soak.py build/plain --events 1000000 --state soak.json         goes on with the same seed
+
+The state is written when a call of a test begins and when it ends, and counts events by kind, case and strategy; calls that
+were under way are made again. From 100,000 events on a call has four times as many runs. Memory is watched: of each call that
+of its own process, after each run of a world, where the second half may have --growth-kib more than the first; and of each
+case the peak of its largest process, workers included, which may be so much above that of the soak's first tenth. What is
+more is a failure, but for sanitizers, which keep what was freed.
+
+--day makes as many steps as a day has seconds, as fast as they go, in one run of two processes with two ranks each (and a
+server, where the strategy needs one), with a checkpoint every tenth of the way. The memory of each process after the first
+tenth may not grow by more than --growth-kib; its slope is reported.
+
+The last line is a JSON object. Exit 1: a run failed or hung, or memory grew; its output is shown, and the line that repeats
+it. Exit 130: interrupted.
 """
 import argparse
 import json
 import os
+import random
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+import zlib
 
 # test, case, runs of one call, seconds after which it hangs
 MIX = [
@@ -20,6 +43,7 @@ MIX = [
     ("wire/test_resume", "operations_keep_their_bits_over_breaks", 1, 300),
     ("member/test_elastic", "one_death_in_a_ring", 50, 300),
     ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
+    ("member/test_every_strategy", "deaths_at_any_moment_of_any_strategy", 51, 300),
     ("member/test_elastic", "a_stall_at_any_moment", 20, 300),
     ("member/test_elastic", "one_death_at_any_moment_over_tcp", 50, 300),
     ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
@@ -28,86 +52,307 @@ MIX = [
     ("member/test_join", "newcomers_that_die_are_forgotten", 1, 300),
     ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
     ("member/test_join", "a_killed_worker_comes_back", 1, 300),
+    ("member/test_every_strategy", "deaths_at_any_moment_of_any_strategy", 51, 300),
+    ("member/test_elastic", "deaths_while_int8_blocks_travel", 20, 300),
+    ("member/test_join", "a_killed_worker_comes_back_to_outer_steps", 1, 300),
+    ("member/test_join", "a_newcomer_survives_its_donor", 1, 300),
 ]
+MIX_NUMBER = zlib.crc32(repr(MIX).encode())  # a state of another list means other calls
 KINDS = ("kills", "stalls", "drops", "joins")
+SYNCHRONOUS = ("ssgd wfbp localsgd enp dreamddp mgwfbp ascwfbp bytescheduler usbyte deft diloco sparseloco").split()
+SERVED = ("bsp asp ssp r2sp osp").split()
+OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM_|MASTER_|TORCHELASTIC_")
+
+
+def kib_of(pid):
+    """Resident, of a process that may be gone."""
+    try:
+        with open("/proc/%d/statm" % pid) as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE") // 1024
+    except (OSError, IndexError):
+        return 0
+
+
+def growth(kib, part):
+    """Of the most behind the first part over the most within it."""
+    first = int(part * len(kib))
+    return max(kib[first:]) - max(kib[:first]) if len(kib) >= 10 else 0
 
 
 class Soak:
     def __init__(self, args):
         self.args = args
         self.lock = threading.Lock()
-        self.next = 0
-        self.runs = 0
-        self.count = dict.fromkeys(KINDS, 0)
-        self.failed = None
-        self.begin = time.monotonic()
+        self.running = {}  # number: process
+        self.interrupted = False
+        self.judged = "san" not in os.path.basename(os.path.normpath(args.folder))
+        self.s = {"build": os.path.basename(os.path.normpath(args.folder)), "seed": args.seed, "mix": MIX_NUMBER, "next": 0,
+                  "times": 4 if 10**5 <= args.events < 10**9 else 1, "again": [], "calls": 0, "seconds": 0.0,
+                  "events": dict.fromkeys(KINDS, 0), "cases": {}, "strategies": {}, "sessions": 0, "failed": None}
+        if args.state and os.path.exists(args.state):
+            with open(args.state) as f:
+                old = json.load(f)
+            for key in ("build", "seed", "mix"):
+                if old[key] != self.s[key] and not (key == "seed" and args.seed is None):
+                    sys.exit("soak.py: %s is of another %s: %s, not %s" % (args.state, key, old[key], self.s[key]))
+            self.s = old
+            self.s["failed"] = None
+        self.s["seed"] = self.s["seed"] or 0
+        self.s["sessions"] += 1
+        self.again, self.s["again"] = self.s["again"], []
+        self.before, self.begin = self.s["seconds"], time.monotonic()
+
+    def seconds(self):
+        return self.before + time.monotonic() - self.begin
+
+    def total(self):
+        return sum(self.s["events"].values())
 
     def over(self):
-        return (self.failed or time.monotonic() > self.begin + 60 * self.args.minutes or
-                sum(self.count.values()) >= self.args.events)
+        return (self.s["failed"] or self.interrupted or time.monotonic() > self.begin + 60 * self.args.minutes or
+                self.total() >= self.args.events)
+
+    def early(self):
+        """Within the first tenth of the soak."""
+        return (self.total() < 0.1 * self.args.events if self.args.events < 10**9 else self.seconds() < 6 * self.args.minutes)
+
+    def save(self):
+        """Under the lock."""
+        if not self.args.state:
+            return
+        self.s["again"] = sorted(self.running) + self.again
+        self.s["seconds"] = round(self.seconds(), 1)
+        with open(self.args.state + ".new", "w") as f:
+            json.dump(self.s, f, indent=1)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(self.args.state + ".new", self.args.state)
 
     def one(self, number):
         test, case, runs, limit = MIX[number % len(MIX)]
+        runs, limit = runs * self.s["times"], limit * self.s["times"]
         setting = {"ONLY": case, "ELASTIC": str(runs), "SOAK": "1",
-                   "SEED_BASE": str(self.args.seed + 100000 + 1000 * number)}
+                   "SEED_BASE": str(self.s["seed"] + 100000 + 1000 * number)}
         program = os.path.join(self.args.folder, test)
-        repeat = " ".join(f"{k}={v}" for k, v in setting.items()) + " " + program
-        try:
-            done = subprocess.run([program], env={**os.environ, **setting}, timeout=limit,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            code, text = done.returncode, done.stdout
-        except subprocess.TimeoutExpired as e:
-            code, text = f"none after {limit} s: it hangs", (e.stdout or b"").decode()
+        p = subprocess.Popen([program], env={**os.environ, **setting}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True, errors="replace", start_new_session=True)
         with self.lock:
-            self.runs += 1
-            for line in text.splitlines():
-                if line.startswith("events "):
-                    for kind, n in zip(KINDS, line.split()[1:]):
-                        self.count[kind] += int(n)
-            if code and not self.failed:
-                self.failed = f"{text}\nsoak: exit code {code}; again: {repeat}"
+            self.running[number] = p
+            self.save()
+        hangs = threading.Event()
+        timer = threading.Timer(limit, lambda: (hangs.set(), self.end(p)))
+        timer.start()
+        text, kib = [], []
+        for line in p.stdout:
+            text.append(line)
+            if line.startswith("events "):
+                kib.append(kib_of(p.pid))
+        p.stdout.close()
+        _, status, used = os.wait4(p.pid, 0)
+        p.returncode = os.waitstatus_to_exitcode(status)
+        timer.cancel()
+        grown = growth(kib, 0.5)
+        why = "it hangs, after %d s" % limit if hangs.is_set() else "exit code %d" % p.returncode if p.returncode else None
+        with self.lock:
+            del self.running[number]
+            if self.interrupted and why:
+                self.again.append(number)
+            else:
+                self.count(case, text, grown, used.ru_maxrss)
+                if self.judged and not why:
+                    why = self.grown(case, grown)
+                if why and not self.s["failed"]:
+                    repeat = " ".join(f"{k}={v}" for k, v in setting.items()) + " " + program
+                    self.s["failed"] = f"{''.join(text)}\nsoak: {why}; again: {repeat}"
+            self.save()
+
+    @staticmethod
+    def end(p):
+        """A test and the workers that it has started."""
+        try:
+            os.killpg(p.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def count(self, case, text, grown, peak):
+        s = self.s
+        c = s["cases"].setdefault(case, dict.fromkeys(("calls", "events", "kib_growth", "kib_early", "kib_later"), 0))
+        s["calls"] += 1
+        c["calls"] += 1
+        c["kib_growth"] = max(c["kib_growth"], grown)
+        when = "kib_early" if self.early() or not c["kib_early"] else "kib_later"
+        c[when] = max(c[when], peak)
+        for line in text:
+            words = line.split()
+            if line.startswith("events "):
+                for kind, n in zip(KINDS, map(int, words[1:5])):
+                    s["events"][kind] += n
+                    c["events"] += n
+                for name in words[5:]:
+                    s["strategies"][name] = s["strategies"].get(name, 0) + int(words[1])
+            elif ": entered at step" in line:  # test_join: one was killed, and another came
+                s["strategies"][words[0][:-1]] = s["strategies"].get(words[0][:-1], 0) + 2
+
+    def grown(self, case, within):
+        c, most = self.s["cases"][case], self.args.growth_kib
+        if within > most:
+            return "memory grew by %d KiB in the second half of the runs" % within
+        if c["kib_later"] > c["kib_early"] + most:
+            return "a process had %d KiB, in the first tenth of the soak %d at most" % (c["kib_later"], c["kib_early"])
+        return None
 
     def work(self):
-        while not self.over():
+        while True:
             with self.lock:
-                number, self.next = self.next, self.next + 1
+                if self.over():
+                    return
+                if self.again:
+                    number = self.again.pop(0)
+                else:
+                    number, self.s["next"] = self.s["next"], self.s["next"] + 1
             self.one(number)
 
-    def note(self, done):
-        events = ", ".join(f"{n} {kind}" for kind, n in self.count.items())
-        print(f"soak: {time.monotonic() - self.begin:.0f} s, {events}", flush=True)
-        if done:
-            seconds = round(time.monotonic() - self.begin, 1)
-            print(json.dumps({"build": os.path.basename(os.path.normpath(self.args.folder)),
-                              "seconds": seconds, "events": sum(self.count.values()),
-                              **self.count, "calls": self.runs, "failed": bool(self.failed)}))
+    def interrupt(self, *_):
+        self.interrupted = True
+
+    def note(self):
+        events = ", ".join(f"{n} {kind}" for kind, n in self.s["events"].items())
+        print(f"soak: {self.seconds():.0f} s, {self.total()} events: {events}", flush=True)
+
+    def run(self):
+        threads = [threading.Thread(target=self.work) for _ in range(self.args.jobs)]
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sig, self.interrupt)
+        for t in threads:
+            t.start()
+        last = time.monotonic()
+        while any(t.is_alive() for t in threads):
+            time.sleep(0.2)
+            if self.interrupted:
+                with self.lock:
+                    for p in self.running.values():
+                        self.end(p)
+            if time.monotonic() > last + 30:
+                last = time.monotonic()
+                self.note()
+        if self.s["failed"]:
+            print(self.s["failed"])
+        self.note()
+        for case, c in sorted(self.s["cases"].items()):
+            print("  %-45s %6d calls %8d events; KiB: peak %d, later %d, growth in a call %d" % (
+                case, c["calls"], c["events"], c["kib_early"], c["kib_later"], c["kib_growth"]))
+        print("  strategies: " + ", ".join("%s %d" % x for x in sorted(self.s["strategies"].items())))
+        print(json.dumps({"build": self.s["build"], "seed": self.s["seed"], "seconds": round(self.seconds(), 1),
+                          "events": self.total(), **self.s["events"], "calls": self.s["calls"], "sessions": self.s["sessions"],
+                          "kib_growth": max([c["kib_growth"] for c in self.s["cases"].values()] or [0]),
+                          "strategies": self.s["strategies"], "failed": bool(self.s["failed"])}))
+        return 1 if self.s["failed"] else 130 if self.interrupted else 0
+
+
+# ---- a day of steps ----
+
+def slope(points):
+    """KiB for each 10,000 steps: least squares."""
+    n = len(points)
+    x, y = sum(p[0] for p in points) / n, sum(p[1] for p in points) / n
+    below = sum((p[0] - x) ** 2 for p in points)
+    return 1e4 * sum((p[0] - x) * (p[1] - y) for p in points) / below if below else 0.0
+
+
+def day_of(args, strategy, folder):
+    """The figures of a run; "failed" has what is wrong."""
+    served = strategy in SERVED
+    groups = [2, 2, 1] if served else [2, 2]
+    addr = "127.%d.%d.%d:29500" % tuple(random.SystemRandom().randrange(1, 255) for _ in range(3))
+    common = ["strategy=" + strategy, "world=%d" % sum(groups), "min_world=2", "addr=" + addr, "period=4", "lr=0.02",
+              "last=%d" % args.steps, "note=%d" % max(1, args.steps // 1000), "folder=" + folder,
+              "save=%d" % max(1, args.steps // 10), "peer_timeout_s=30"]
+    common += ["servers=1"] * served + ["update_frequency=0.5"] * (strategy == "deft")
+    clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
+    begin, rank, ps = time.monotonic(), 0, []
+    for n in groups:
+        out = open(os.path.join(folder, "out%d" % rank), "w+")
+        ps.append(subprocess.Popen([os.path.join(args.folder, "member/storm"), "ranks=%d" % n, "rank=%d" % rank, *common],
+                                   env=clean, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT))
+        ps[-1].out = out
+        rank += n
+    try:
+        codes = [p.wait(timeout=max(1, begin + 60 * args.minutes - time.monotonic())) for p in ps]
+    except subprocess.TimeoutExpired:
+        codes = ["it is not over after %g minutes" % args.minutes]
+    finally:
+        for p in ps:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+    text, ends, losses, grown, slopes, tenth, saved = "", [], [], [], [], [], 0
+    for p in ps:
+        p.out.seek(0)
+        points = []
+        for line in p.out:
+            words = line.split()
+            if line.startswith("step "):
+                points.append((int(words[2]), int(words[7])))
+            elif line.startswith("in "):
+                losses.append(float(words[4]))
+            elif line.startswith("end "):
+                ends.append(words[4:])
+            elif line.startswith("saved "):
+                saved += 1
+            else:
+                text += line
+        points.sort()
+        if len(points) >= 20:  # two ranks tell of the same process
+            tenth.append(points[len(points) // 10][1])
+            grown.append(growth([k for _, k in points], 0.1))
+            slopes.append(round(slope(points[len(points) // 10:]), 2))
+    seconds = time.monotonic() - begin
+    r = {"strategy": strategy, "steps": args.steps, "seconds": round(seconds, 1), "steps_per_s": round(args.steps / seconds, 1),
+         "kib_at_a_tenth": tenth, "kib_growth": grown, "kib_per_10000_steps": slopes, "checkpoints": saved // 4,
+         "first_loss": losses[0] if losses else None, "final_loss": float(ends[0][0]) if ends else None, "failed": None}
+    if any(codes):
+        r["failed"] = "exit codes %s: %s" % (codes, text[-600:])
+    elif len(ends) != 4 or len({e[1] for e in ends}) != 1:
+        r["failed"] = "parameters are not equal: %s" % ends
+    elif args.steps >= 1000 and not r["final_loss"] < 0.5 * r["first_loss"]:
+        r["failed"] = "the loss went from %g to %g" % (r["first_loss"], r["final_loss"])
+    elif max(grown, default=0) > args.growth_kib and "san" not in args.folder:
+        r["failed"] = "memory grew by %d KiB after the first tenth of the steps" % max(grown)
+    return r
+
+
+def day(args):
+    bad = 0
+    for strategy in SYNCHRONOUS + SERVED if args.strategy == "all" else args.strategy.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            r = day_of(args, strategy, folder)
+        print(json.dumps(r), flush=True)
+        bad |= r["failed"] is not None
+    return int(bad)
 
 
 def main():
-    parse = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parse = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parse.add_argument("folder", help="of the tests: build/plain, build/asan or build/tsan")
-    parse.add_argument("--minutes", type=float, default=10)
-    parse.add_argument("--events", type=int, default=10**9)
-    parse.add_argument("--jobs", type=int, default=6)
-    parse.add_argument("--seed", type=int, default=0)
-    soak = Soak(parse.parse_args())
-    for test in sorted({test for test, _, _, _ in MIX}):
-        program = os.path.join(soak.args.folder, test)
+    parse.add_argument("--minutes", type=float, help="of this call; 10, or as long as --events and --day take")
+    parse.add_argument("--events", type=int, default=10**9, help="in all, those before an interruption included; up to 1000000")
+    parse.add_argument("--jobs", type=int, default=6, help="worlds at a time; 6")
+    parse.add_argument("--seed", type=int, help="0, or that of the state")
+    parse.add_argument("--state", metavar="FILE", help="written all the time, and read where it is there")
+    parse.add_argument("--growth-kib", type=int, help="that memory may grow by; 32768, or 8192 in --day")
+    parse.add_argument("--day", action="store_true", help="steps instead of faults")
+    parse.add_argument("--strategy", default="dreamddp", help="of --day: names with commas, or all")
+    parse.add_argument("--steps", type=int, default=86400, help="of --day")
+    args = parse.parse_args()
+    if args.growth_kib is None:
+        args.growth_kib = 8192 if args.day else 32768
+    if args.minutes is None:
+        args.minutes = 10 if args.events == 10**9 and not args.day else 60 * 24 * 7
+    for test in ["member/storm"] if args.day else sorted({test for test, _, _, _ in MIX}):
+        program = os.path.join(args.folder, test)
         if not os.access(program, os.X_OK):
             parse.error(f"{program} is not there: build it, or say `make soak`")
-    threads = [threading.Thread(target=soak.work) for _ in range(soak.args.jobs)]
-    for t in threads:
-        t.start()
-    last = time.monotonic()
-    while any(t.is_alive() for t in threads):
-        time.sleep(0.2)
-        if time.monotonic() > last + 30:
-            last = time.monotonic()
-            soak.note(False)
-    if soak.failed:
-        print(soak.failed)
-    soak.note(True)
-    return 1 if soak.failed else 0
+    return day(args) if args.day else Soak(args).run()
 
 
 if __name__ == "__main__":

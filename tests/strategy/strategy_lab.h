@@ -276,7 +276,7 @@ static int lab_worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-static void lab_run(lab *x)
+static DDP__UNUSED void lab_run(lab *x)
 {
     ddp_error err;
 
