@@ -912,6 +912,60 @@ static ddp_packing packing_of(int number)
     return p;
 }
 
+/* Each pointer of each call in turn. */
+static void what_is_missing_is_named(void **state)
+{
+    static uint64_t scratch[600000];
+    const uint64_t index[2] = {4, 9};
+    const double link_s[2] = {1, 2};
+    const size_t count[2] = {10, 10};
+    float value[2] = {1, 2}, x[10] = {1, 2, 3};
+    unsigned char m[128];
+    ddp_adatopk_options o;
+    ddp_link_compression to[2];
+    uint64_t at[2];
+    float kept[2];
+    size_t bytes;
+    ddp_packed p;
+    ddp_error err;
+
+    (void)state;
+    memset(&o, 0, sizeof o);
+    o.ratio = 10;
+#define MISSING(call, word)                                                                                \
+    do {                                                                                                   \
+        memset(&err, 0, sizeof err);                                                                       \
+        assert_int_equal(call, DDP_ARG);                                                                   \
+        if (!strstr(err.msg, word) || !strstr(err.msg, "NULL")) fail_msg("%s: '%s'", #call, err.msg);      \
+    } while (0)
+    MISSING(ddp_pack_sparse(DDP_PACK_I64, 10, 2, NULL, value, m, sizeof m, &bytes, &err), "index");
+    MISSING(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, NULL, m, sizeof m, &bytes, &err), "value");
+    MISSING(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, m, sizeof m, NULL, &err), "bytes");
+    MISSING(ddp_pack_dense(NULL, 10, m, sizeof m, &bytes, &err), "x or bytes");
+    MISSING(ddp_pack_dense(x, 10, m, sizeof m, NULL, &err), "x or bytes");
+    MISSING(ddp_packed_read(NULL, 10, &p, &err), "message");
+    MISSING(ddp_packed_read(m, 10, NULL, &err), "out");
+    assert_int_equal(ddp_pack_sparse(DDP_PACK_I64, 10, 2, index, value, m, sizeof m, &bytes, &err), DDP_OK);
+    MISSING(ddp_unpack_store(m, bytes, NULL, 10, &err), "array");
+    MISSING(ddp_feedback_keep(NULL, 10, index, 2, &err), "residual");
+    MISSING(ddp_feedback_keep(x, 10, NULL, 2, &err), "index");
+    MISSING(ddp_adatopk(NULL, count, 2, &o, to, &err), "link_s");
+    MISSING(ddp_adatopk(link_s, NULL, 2, &o, to, &err), "count");
+    MISSING(ddp_adatopk(link_s, count, 2, NULL, to, &err), "o ");
+    MISSING(ddp_adatopk(link_s, count, 2, &o, NULL, &err), "out");
+#undef MISSING
+    assert_int_equal(ddp_pack_bound(packing_of(99), 10, 2), 0);
+    assert_int_equal(ddp_sparse_bytes(10, 0), 0);
+    assert_int_equal(ddp_sparse_bytes(10, DDP_SPARSE_CHUNK + 1), 0);
+    assert_int_equal(ddp_sparse_scratch(0), 0);
+    assert_int_equal(ddp_sparse_scratch(DDP_SPARSE_CHUNK + 1), 0);
+    assert_int_equal(ddp_sparse_add(NULL, 1, 1, x, 10, &err), DDP_ARG);
+    assert_int_equal(ddp_topk(x, 10, 2, scratch, 1, at, kept, &err), DDP_ARG);
+    assert_int_equal(ddp_keep_count(10, 1e9), 1);
+    assert_int_equal(ddp_keep_count(10, 1), 10);
+    assert_int_equal(ddp_keep_count(10, 0.5), 10);
+}
+
 static void errors_of_messages_name_what_they_found(void **state)
 {
     const uint64_t index[2] = {4, 9};
@@ -1058,6 +1112,7 @@ int main(void)
         cmocka_unit_test(each_rule_of_a_message_is_enforced),
         cmocka_unit_test(each_rule_of_a_gap_is_enforced),
         cmocka_unit_test(a_gap_of_ten_bytes_does_not_wrap),
+        cmocka_unit_test(what_is_missing_is_named),
         cmocka_unit_test(errors_of_messages_name_what_they_found),
         cmocka_unit_test(each_rule_of_levels_is_enforced),
         cmocka_unit_test(the_sender_refuses_what_the_receiver_would),

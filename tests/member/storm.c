@@ -67,8 +67,8 @@ static double forward(network *n)
             }
     for (int b = 0; b < BATCH; b++) {
         const float e = n->a[LAYERS][b][0] - sinf(3 * n->a[0][b][0]) * cosf(2 * n->a[0][b][1]);
-        sum += (double)e * (double)e / BATCH;
-        n->d[LAYERS][b][0] = 2 * e / BATCH;
+        sum += (double)e * (double)e / (double)BATCH;
+        n->d[LAYERS][b][0] = 2 * e / (float)BATCH;
     }
     return sum;
 }
@@ -137,7 +137,7 @@ static int step_once(ddp_ctx *d, network *n, double *loss)
     ddp_sleep_until(begin + third);
     for (int l = LAYERS - 1; l >= 0; l--) {
         backward_layer(n, l);
-        ddp_sleep_until(begin + third * (1 + 2.0 * (LAYERS - l) / LAYERS));
+        ddp_sleep_until(begin + third * (1 + 2.0 * (LAYERS - l) / (double)LAYERS));
         if (ddp_backward_end(d, l)) return 1;
     }
     return ddp_step_end(d);
