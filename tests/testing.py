@@ -116,7 +116,7 @@ COMMANDS = {"coverage": "make coverage", "sweeps": "SWEEP=whole build/plain/swee
 # ---- the page ----
 
 def when(stage, at):
-    return "`%s`, %s, %s" % (COMMANDS[stage], at["machine"], at["date"])
+    return "`%s`, %s, %s%s" % (COMMANDS[stage], at["machine"], at["date"], ": " + at["note"] if "note" in at else "")
 
 
 def pct(got, of):

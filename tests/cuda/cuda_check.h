@@ -313,7 +313,7 @@ static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *
     gpu = cuda_get(c, a, name);
     for (i = 0; i < a->n; i++) {
         const double e = fabs((double)gpu[i] - (double)a->cpu[i]);
-        if (!(e <= worst)) {
+        if (worst == worst && !(e <= worst)) { /* what is no number stays the worst */
             worst = e;
             at = i;
         }
