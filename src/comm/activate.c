@@ -158,7 +158,7 @@ static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
 {
     const int peer = op->m.peer;
 
-    if (peer == DDP_ANY) return 0;
+    if (peer == DDP_ANY || e->wire->carrier) return 0; /* a carrier has its own messages */
     if (e->peers[peer].out_of_world) return ddp__op_void(e, op);
     if (op->m.verb != DDP_SERVE || !e->peers[peer].left || ddp__first_chunk(e, peer, ddp__paired_lane(op)) >= 0) return 0;
     if (e->membership) e->membership->left(e, peer);
