@@ -330,7 +330,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 void ddp__engine_hush(ddp__engine *e)
 {
     pthread_mutex_lock(&e->lock);
-    e->silent = 1;
+    if (e->error.code == DDP_OK) e->silent = 1; /* else the comm thread has begun to tell the others */
     pthread_mutex_unlock(&e->lock);
 }
 
