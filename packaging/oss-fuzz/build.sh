@@ -1,7 +1,7 @@
 #!/bin/bash -eu
 # Builds every fuzzer of tests/io into $OUT, with its seeds, as OSS-Fuzz calls it. Elsewhere:
-#   mkdir -p /tmp/f/src /tmp/f/out /tmp/f/work && ln -s "$PWD" /tmp/f/src/dreamddp
-#   SRC=/tmp/f/src OUT=/tmp/f/out WORK=/tmp/f/work CC=clang CXX=clang++ CFLAGS="-O1 -g -fsanitize=address,fuzzer-no-link" \
+#   d=$(mktemp -d); mkdir "$d/src" "$d/out" "$d/work"; ln -s "$PWD" "$d/src/dreamddp"
+#   SRC=$d/src OUT=$d/out WORK=$d/work CC=clang CXX=clang++ CFLAGS="-O1 -g -fsanitize=address,fuzzer-no-link" \
 #       CXXFLAGS="-fsanitize=address" LIB_FUZZING_ENGINE=-fsanitize=fuzzer packaging/oss-fuzz/build.sh
 cd "$SRC/dreamddp"
 compile=($CC $CFLAGS -std=c11 -DDDP_SEPARATE -isystem build/include)
