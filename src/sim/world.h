@@ -60,8 +60,8 @@ struct ddp__world {
 };
 
 /* ---- clock.c ---- */
-/* Room for one more than count; 0: out of memory, the world has failed. */
 DDP_LIB void *ddp__world_new(ddp__world *w, size_t count, size_t size); /* zeroed; NULL: the world has failed */
+/* Room for one more than count; 0: out of memory, the world has failed. */
 DDP_LIB int  ddp__world_grow(ddp__world *w, void **at, int *room, int count, size_t size);
 DDP_LIB void ddp__world_at(ddp__world *w, double at, void (*fn)(ddp__world *, void *, int, int), void *what, int i, int j);
 DDP_LIB void ddp__seat_ready(ddp__world *w, ddp__player *s); /* what it waits for may be there: at the network's time */
