@@ -32916,13 +32916,13 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp_status status = DDP_OK;
     ddp__deft_search s;
     ddp__deft_way way;
+    ddp_error local; /* of a try that another one makes good */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&s, 0, sizeof s);
     memset(&way, 0, sizeof way);
-    s.p = buckets;
-    s.o = o;
+    s.p = buckets, s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
     for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
@@ -32930,13 +32930,14 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
         if ((way.joined && !may_join) || (way.no_barrier && !o->no_barrier)) continue;
-        status = ddp__deft_rules(&s, way, err);
+        status = ddp__deft_rules(&s, way, &local);
     }
     if (status == DDP_OK) {
         s.best.limited = ddp__deft_spent(s.work);
         *out = s.best;
     } else {
         ddp_delayed_plan_free(&s.best);
+        if (err) *err = local;
     }
     return status;
 }
