@@ -5,8 +5,8 @@
 
 Those after --jobs N run N at a time, for programs that measure no time; at first, and after
 --jobs 1, each is alone.
-One line per program: its counts and seconds; the whole output of those that fail. Counted are
-cmocka's test functions; else the closing line `N passed, N failed, N skipped`; else the program
+One line per program: its counts and seconds; the whole output of those that fail, and at the end
+what each of them says is wrong. Counted are cmocka's test functions; else the closing line `N passed, N failed, N skipped`; else the program
 is one test by its exit code (0 passed, 77 skipped). A crash, a time-out and a program that was
 not built count as failed, by name. The last line is `N passed, N failed, N skipped`.
 """
@@ -83,6 +83,12 @@ def count(code, out):
     return done, why
 
 
+def reasons(why, out):
+    """What is wrong, in a line: how it ended, and the first lines that name an error."""
+    said = [s.strip() for s in out.splitlines() if re.search(r"FAILED|ERROR|Error|error:|Sanitizer", s)]
+    return "; ".join(([why] if why else []) + [s[:240] for s in said[:3]])
+
+
 def attempt(program, env, timeout):
     """(name, counts, what else is wrong, output, seconds)"""
     name, equals, command = program.partition("=")
@@ -118,10 +124,10 @@ def main(argv):
                 print("%-32s %3d passed %3d failed %3d skipped %7.1f s%s" %
                       (name, *done, seconds, "  " + why if why else ""), flush=True)
                 if done[1]:
-                    failing.append(name)
+                    failing.append((name, reasons(why, out)))
                     print("".join("    | %s\n" % s for s in out.splitlines()), end="", flush=True)
-    if failing:
-        print("failed: " + " ".join(failing))
+    for name, said in failing:
+        print("failed: %s: %s" % (name, said))
     print("in %.0f s" % (time.time() - began))
     print("%d passed, %d failed, %d skipped" % tuple(total))
     return 1 if total[1] or not sum(total) else 0
