@@ -57,7 +57,7 @@ static void sha256_gives_the_standard_digests(void **state)
 enum { WORKERS = 8, LAYERS = 6 };
 
 /* Steps of a run that waits for a newcomer, however slow; it ends so many after its entry. */
-enum { STEPS_MOST = 30000, STEPS_AFTER = 120 };
+enum { STEPS_MOST = 30000, STEPS_AFTER = 120, LARGE = 30000 / ALONE(5) };
 
 typedef struct board { /* shared memory; a worker's number is the order of its start */
     long last;                 /* atomic: where all stop, the same for all */
@@ -296,7 +296,7 @@ static void until_step(const plan_of_run *p, int number, long step)
 
 static void wait_for(pid_t pid)
 {
-    double end = ddp_now() + 90;
+    double end = ddp_now() + 200;
     int status;
     while (waitpid(pid, &status, WNOHANG) == 0) {
         if (ddp_now() > end) {
@@ -463,7 +463,7 @@ static void newcomers_that_die_are_forgotten(void **state)
     pid_t pid[3], guest = 0;
     int all[3] = {0, 1, 3}, k;
     (void)state;
-    run_begin(&p, DDP_LOCALSGD, 3, 30000);
+    run_begin(&p, DDP_LOCALSGD, 3, LARGE);
     for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 20);
     kill(pid[2], SIGKILL);
@@ -573,7 +573,7 @@ static void a_newcomer_survives_its_donor(void **state)
         plan_of_run p;
         pid_t pid[5];
         int all[4] = {0, 1, 2, 5};
-        run_begin(&p, turn % 2 ? DDP_DREAMDDP : DDP_SSGD, 5, 30000);
+        run_begin(&p, turn % 2 ? DDP_DREAMDDP : DDP_SSGD, 5, LARGE);
         for (k = 0; k < 5; k++) pid[k] = start(&p, k, 0);
         until_step(&p, 0, 20);
         kill(pid[3], SIGKILL);
