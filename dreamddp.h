@@ -38011,7 +38011,7 @@ size_t ddp_sparse_scratch(int keep)
 {
     const size_t k = keep > 0 && keep <= DDP_SPARSE_CHUNK ? (size_t)keep : 0;
 
-    return k ? ddp_topk_scratch(DDP_SPARSE_CHUNK, k) + k * (sizeof(uint64_t) + sizeof(float)) : 0;
+    return k ? ddp_topk_scratch(DDP_SPARSE_CHUNK, k) + (k * (sizeof(uint64_t) + sizeof(float)) + 7) / 8 * 8 : 0;
 }
 
 /* ---- sending ---- */

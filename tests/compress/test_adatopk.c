@@ -159,6 +159,9 @@ static void bad_links_and_options_are_named(void **state)
     o.ratio = 10;
     o.factor = -1;
     assert_int_equal(ddp_adatopk(link_s, count, 3, &o, c, &err), DDP_ARG);
+    o.factor = INFINITY;
+    assert_int_equal(ddp_adatopk(link_s, count, 3, &o, c, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "factor inf of Eq. 7 must be finite"));
     o.factor = o.ratio = 1e308; /* their product is infinite */
     assert_int_equal(ddp_adatopk(link_s, count, 3, &o, c, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "factor 1e+308 times ratio 1e+308"));
@@ -177,6 +180,9 @@ static void bad_links_and_options_are_named(void **state)
     assert_non_null(strstr(err.msg, "link 2 takes -1 s"));
     link_s[2] = NAN;
     assert_int_equal(ddp_adatopk(link_s, count, 3, &o, c, &err), DDP_NUMERIC);
+    link_s[2] = INFINITY;
+    assert_int_equal(ddp_adatopk(link_s, count, 3, &o, c, &err), DDP_NUMERIC);
+    assert_non_null(strstr(err.msg, "link 2 takes inf s"));
     link_s[2] = 3;
     count[1] = 0;
     assert_int_equal(ddp_adatopk(link_s, count, 3, &o, c, &err), DDP_ARG);

@@ -139,14 +139,33 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes - 1, scratch, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 0, message, bytes, scratch, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, 8, &err), DDP_ARG);
-    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, sizeof scratch, &err), DDP_OK);
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64) - 1, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "bytes of scratch do not do"));
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, (char *)scratch + 4, 1 << 20, &err), DDP_ARG);
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, NULL, sizeof scratch, &err), DDP_ARG);
+    assert_int_equal(ddp_sparse_pack(NULL, 100, 64, message, bytes, scratch, sizeof scratch, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "x or the scratch is NULL"));
+    for (int keep = 1; keep <= 9; keep++)
+        assert_int_equal(ddp_sparse_pack(x, 100, keep, message, ddp_sparse_bytes(100, keep), scratch, ddp_sparse_scratch(keep),
+                                         &err), DDP_OK);
+    assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, scratch, ddp_sparse_scratch(64), &err), DDP_OK);
     memcpy(was, x, sizeof x);
     assert_int_equal(ddp_sparse_add(message, bytes - 1, 64, x, 100, &err), DDP_ARG);
+    assert_int_equal(ddp_sparse_add(message, bytes, 64, NULL, 100, &err), DDP_ARG);
+    assert_int_equal(ddp_sparse_add(message, 0, 64, x, 0, &err), DDP_ARG); /* no elements make no message */
+    assert_true(ddp_sparse_bytes(SIZE_MAX / 32, 1) > 0);
+    assert_int_equal(ddp_sparse_bytes(SIZE_MAX / 32 + 1, 1), 0);
     message[4] = 0xff, message[5] |= 0x0f; /* index 4095 of 100 */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
     assert_non_null(strstr(err.msg, "index 4095"));
     message[3] = 0xff; /* a scale below 0 */
     assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
+    for (int i = 0; i < 3; i++) { /* infinite, NaN, and finite, but twice it is not */
+        const float scale[3] = {INFINITY, NAN, nextafterf(0x1p126f, INFINITY)};
+        memcpy(message, &scale[i], sizeof *scale);
+        assert_int_equal(ddp_sparse_add(message, bytes, 64, x, 100, &err), DDP_FORMAT);
+        assert_non_null(strstr(err.msg, "a chunk's scale is "));
+    }
     assert_memory_equal(x, was, sizeof x);
 }
 
@@ -283,9 +302,19 @@ static void damaged_e3m0_is_refused(void **state)
     message[bytes - 1] = 0x08; /* minus 0 */
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
     message[bytes - 1] = 0x07;
-    message[DDP_PACK_HEAD + 3] = 0xff;
+    for (int i = 0; i < 4; i++) {
+        const float scale[4] = {INFINITY, NAN, -1, 0x1p-101f};
+        memcpy(message + DDP_PACK_HEAD + 4, &scale[i], sizeof *scale);
+        assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
+        assert_non_null(strstr(err.msg, "the scale of block 1 is "));
+    }
+    memset(message + DDP_PACK_HEAD + 4, 0, 4); /* of a block of zeros, in which there is a 7 */
     assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_FORMAT);
+    assert_non_null(strstr(err.msg, "element 64 has the code 7, which stands for nothing"));
     assert_true(x[64] == 65);
+    message[bytes - 1] = 0;
+    assert_int_equal(ddp_unpack_store(message, bytes, x, 65, &err), DDP_OK);
+    assert_true(x[63] == 64 && x[64] == 0);
 }
 
 int main(void)

@@ -260,6 +260,8 @@ static void lengths_of_payloads_say_how_many_values(void **state)
             assert_true(ddp__frame_values(&f) == n);
             f.count = 1000;
             assert_true(ddp__frame_values(&f) == (halves ? n + n % 2 : n));
+            f.count = 127; /* it begins behind its end, which others refuse */
+            assert_true(ddp__frame_values(&f) == (halves ? n + n % 2 : n));
         }
     f.coding = (int)DDP_AS_FLOAT;
     f.length = 5;
@@ -267,6 +269,26 @@ static void lengths_of_payloads_say_how_many_values(void **state)
     assert_string_equal(ddp__coding_name((int)DDP_AS_INT4), "int4 blocks");
     assert_string_equal(ddp__coding_name(-1), "an unknown coding");
     assert_string_equal(ddp__coding_name((int)DDP_AS_E3M0 + 2), "an unknown coding");
+}
+
+static void a_frame_of_no_known_type_is_none(void **state)
+{
+    unsigned char head[DDP__FRAME_BYTES];
+    ddp__frame f, read;
+
+    (void)state;
+    for (int type = 0; type < 16; type++) {
+        memset(&f, 0, sizeof f);
+        f.type = type, f.p2p = 1, f.verb = 5, f.coding = (int)DDP_AS_INT4;
+        f.seq = 7, f.count = 9, f.offset = 3, f.length = 11, f.layer = -2, f.sent = 13, f.check = 17;
+        ddp__frame_encode(&f, head);
+        memset(&read, 0, sizeof read);
+        assert_int_equal(ddp__frame_decode(head, &read), type >= (int)DDP__FRAME_PART && type <= (int)DDP__FRAME_SUMMED);
+        assert_true(read.type == type && read.p2p == 1 && read.verb == 5 && read.coding == f.coding && read.layer == -2);
+        assert_true(read.seq == 7 && read.count == 9 && read.offset == 3 && read.length == 11 && read.sent == 13);
+        head[8] ^= 1; /* its checksum no longer is that of its words */
+        assert_int_equal(ddp__frame_decode(head, &read), 0);
+    }
 }
 
 /* ---- error feedback ---- */
@@ -436,6 +458,8 @@ static void nothing_finite_becomes_infinite(void **state)
                     assert_true(fabsf(y[at]) < 1e33f);
                     continue;
                 }
+                assert_int_equal(ddp_unpack_store(out, bytes, y, N, NULL), DDP_OK); /* there is nothing to add it to */
+                assert_true(same_bits(y, x, N));
                 y[at] = NAN; /* what is not a number already stays so */
                 x[at] = 1e38f;
                 assert_int_equal(ddp_pack_sparse(DDP_PACK_I32, N, N, index, x, out, sizeof out,
@@ -962,6 +986,8 @@ static void what_is_missing_is_named(void **state)
     assert_int_equal(ddp_sparse_add(NULL, 1, 1, x, 10, &err), DDP_ARG);
     assert_int_equal(ddp_topk(x, 10, 2, scratch, 1, at, kept, &err), DDP_ARG);
     assert_int_equal(ddp_keep_count(10, 1e9), 1);
+    assert_int_equal(ddp_keep_count(10, INFINITY), 1);
+    assert_int_equal(ddp_keep_count(10, nextafter(1, 2)), 10);
     assert_int_equal(ddp_keep_count(10, 1), 10);
     assert_int_equal(ddp_keep_count(10, 0.5), 10);
 }
@@ -1097,6 +1123,7 @@ int main(void)
         cmocka_unit_test(dense_messages_keep_infinities_and_refuse_nan),
         cmocka_unit_test(nothing_behind_an_array_is_looked_at),
         cmocka_unit_test(lengths_of_payloads_say_how_many_values),
+        cmocka_unit_test(a_frame_of_no_known_type_is_none),
         cmocka_unit_test(every_element_is_sent_or_kept_back_bit_for_bit),
         cmocka_unit_test(with_feedback_nothing_is_lost_for_good),
         cmocka_unit_test(feedback_refuses_indexes_out_of_range_untouched),

@@ -176,23 +176,25 @@ static void every_k_of_a_short_array_is_right(void **state)
 
 /* Long enough for a list with less room than there are elements. */
 /* Only long arrays are sampled, and after two samples that misled all is collected: a floor of -1. The second sample's
- * threshold lets twice as many through. Room is for k, a quarter more and 65536. */
+ * threshold lets twice as many through. Room is for k, a quarter more and 65536, and no more are looked at. */
 static void long_arrays_are_sampled_twice_at_most(void **state)
 {
-    const size_t k = 1000, sizes[] = {32767, 32768, 1000000};
+    enum { BEHIND = 65536 };
+    const size_t k = 1000, sizes[] = {32767, 32768, 1000000, 4500000};
 
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         const size_t n = sizes[i], bytes = ddp_topk_scratch(n, k), most = n < 66786 ? n : 66786;
         float *x = data_new(n, 0, 8);
-        void *scratch = malloc(bytes);
+        unsigned char *scratch = (unsigned char *)malloc(bytes + BEHIND);
         ddp__topk_found f;
         int32_t once, twice;
 
         assert_true(bytes == 2 * 2048 * sizeof(size_t) + 12 * most);
         assert_non_null(scratch);
+        memset(scratch + bytes, 0xa5, BEHIND);
         f.most = ddp__topk_most(n, k);
-        f.index = (uint64_t *)scratch;
+        f.index = (uint64_t *)(void *)scratch;
         f.bins = (size_t *)(f.index + f.most);
         f.bits = (uint32_t *)(f.bins + 2 * 2048);
         once = ddp__topk_floor(&f, x, n, k, 0);
@@ -200,6 +202,7 @@ static void long_arrays_are_sampled_twice_at_most(void **state)
         if (n == 32767) assert_true(once == -1 && twice == -1);
         else assert_true(once > twice && twice > -1);
         assert_int_equal(ddp__topk_floor(&f, x, n, k, 2), -1);
+        for (size_t b = 0; b < BEHIND; b++) assert_true(scratch[bytes + b] == 0xa5);
         free(scratch);
         free(x);
     }
@@ -450,6 +453,8 @@ static void bad_arguments_are_refused_in_a_sentence(void **state)
     assert_true(index[0] == 2 && index[1] == 3 && index[2] == 9);
     assert_true(ddp_topk_scratch(4, 0) == 0 && ddp_topk_scratch(4, 5) == 0);
     assert_true(ddp_topk_scratch(SIZE_MAX, SIZE_MAX) == 0);
+    assert_int_equal(ddp_topk(x, SIZE_MAX, SIZE_MAX, scratch, bytes, index, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "ask ddp_topk_scratch"));
     free(scratch);
 }
 
