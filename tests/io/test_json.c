@@ -3,6 +3,8 @@
 #include "dreamddp.h"
 
 #include <locale.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -135,6 +137,7 @@ static void faults_are_named_with_their_place(void **unused)
         {" \n ", "line 2, column 2: the text ends"},
         {"{\n\"a\": 1,\n  \"a\": 2}", "line 3, column 8: \"a\" is given twice"},
         {"{\"\\u0061\":1,\"a\":2}", "column 17: \"a\" is given twice"},
+        {"{\"a\":1,\"a\":2,\"b\":3,\"b\":4}", "column 12: \"a\" is given twice"}, /* the first fault is the one told */
         {"[1, 2", "column 6: a comma or ]"},
         {"[1 2]", "column 4: a comma or ]"},
         {"[1,]", "column 4: a value is needed"},
@@ -164,6 +167,7 @@ static void faults_are_named_with_their_place(void **unused)
         {"1e+", "not a JSON number"},
         {"0x10", "column 2: something"},
         {"1e400", "beyond the range"},
+        {"-1e400", "beyond the range"},
         {"\"a\nb\"", "line 1, column 3: a control character"},
         {"\"\\x\"", "unknown escape"},
         {"\"\\", "ends inside an escape"},
@@ -185,7 +189,8 @@ static void faults_are_named_with_their_place(void **unused)
         {"'a'", "a value is needed"},
     };
     size_t i;
-    char deep[200];
+    char deep[200], digits[400];
+    ddp__json *v;
 
     (void)unused;
     for (i = 0; i < sizeof bad / sizeof *bad; i++) refused(bad[i][0], strlen(bad[i][0]), bad[i][1]);
@@ -196,8 +201,12 @@ static void faults_are_named_with_their_place(void **unused)
     refused(deep, 65, "more than 64");
     memset(deep + 64, ']', 64);
     ddp__json_free(ddp__json_parse("t", deep, 128, NULL));
-    memset(deep, '1', sizeof deep);
-    ddp__json_free(ddp__json_parse("t", deep, sizeof deep, NULL));
+    memset(digits, '0', sizeof digits);
+    memcpy(digits, "0.5", 3);
+    v = ddp__json_parse("t", digits, 399, NULL);
+    assert_true(v && v->number == 0.5);
+    ddp__json_free(v);
+    refused(digits, 400, "column 1: a number of more than 399 characters");
 }
 
 static void needed_members_are_asked_for_in_a_sentence(void **unused)
@@ -284,16 +293,43 @@ static void numbers_are_short_and_read_back_exactly(void **unused)
     ddp__text_free(&t);
 }
 
+/* What localedef of glibc makes of a decimal point that is a comma: most machines have no such locale. */
+static int comma_locale(void)
+{
+    static const uint32_t word[] = {0x20031114, 6, 0x20, 0x22, 0x23, 0x24, 0x28, 0x2c, ',', ',', 0};
+    char root[] = "/tmp/ddp_json_XXXXXX", folder[40], path[60];
+    int there = 0;
+    FILE *f;
+
+    if (!mkdtemp(root)) return 0;
+    snprintf(folder, sizeof folder, "%s/comma", root);
+    snprintf(path, sizeof path, "%s/LC_NUMERIC", folder);
+    f = mkdir(folder, 0700) ? NULL : fopen(path, "wb");
+    if (f) {
+        fwrite(word, sizeof word, 1, f);
+        fwrite("UTF-8", 6, 1, f);
+        fclose(f);
+        setenv("LOCPATH", root, 1);
+        there = setlocale(LC_NUMERIC, "comma") != NULL && *localeconv()->decimal_point == ',';
+        unsetenv("LOCPATH");
+    }
+    remove(path), rmdir(folder), rmdir(root);
+    return there;
+}
+
 static void a_foreign_decimal_point_changes_nothing(void **unused)
 {
     ddp__json *v;
 
     (void)unused;
-    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) skip();
-    v = parse("1.5");
-    assert_true(v->number == 1.5);
+    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8") && !comma_locale()) skip();
+    assert_string_equal(localeconv()->decimal_point, ",");
+    v = parse("-1.5e-3");
+    assert_true(v->number == -0.0015);
     ddp__json_free(v);
+    refused("1,5", 3, "column 2: something follows");
     number_is(1.5, "1.5");
+    number_is(-2.5e-30, "-2.5e-30");
     setlocale(LC_NUMERIC, "C");
 }
 
@@ -331,6 +367,22 @@ static void damaged_files_are_survived(void **unused)
     assert_true(taken > 1000 && taken < 19000);
 }
 
+static void a_file_without_a_value_is_refused_by_its_name(void **unused)
+{
+    char path[] = "/tmp/ddp_json_XXXXXX", want[80];
+    const int file = mkstemp(path);
+    ddp_error err;
+
+    (void)unused;
+    assert_true(file >= 0);
+    close(file);
+    snprintf(want, sizeof want, "%s, line 1, column 1: the text ends where a value is needed", path);
+    assert_null(ddp__json_read(path, &err));
+    remove(path);
+    assert_int_equal(err.code, DDP_FORMAT);
+    assert_string_equal(err.msg, want);
+}
+
 static void the_networks_of_the_papers_load(void **unused)
 {
     const char *dir = getenv("DDP_DATA");
@@ -362,6 +414,7 @@ int main(void)
         cmocka_unit_test(numbers_are_short_and_read_back_exactly),
         cmocka_unit_test(a_foreign_decimal_point_changes_nothing),
         cmocka_unit_test(damaged_files_are_survived),
+        cmocka_unit_test(a_file_without_a_value_is_refused_by_its_name),
         cmocka_unit_test(the_networks_of_the_papers_load),
     };
 

@@ -2,6 +2,8 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,29 @@ void heap_free(void *p)
     live -= p != NULL;
     free(p);
 }
+
+/* The disk: of the reads of a file the bad-th fails, the torn-th is interrupted, and each brings so many bytes at most;
+ * 0: none, all. */
+static struct { long reads, bad, torn; size_t most; } disk;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+ssize_t pread(int fd, void *out, size_t n, off_t at)
+{
+    static void *found;
+    ssize_t (*real)(int, void *, size_t, off_t);
+
+    if (!found) found = dlsym(RTLD_NEXT, "pread");
+    memcpy(&real, &found, sizeof real);
+    disk.reads++;
+    errno = disk.reads == disk.bad ? EIO : EINTR;
+    if (disk.reads == disk.bad || disk.reads == disk.torn) return -1;
+    return real(fd, out, disk.most && n > disk.most ? disk.most : n, at);
+}
+#ifdef __cplusplus
+}
+#endif
 
 /* A file in memory: header text and so many bytes of data, counting 0, 1, 2 ... */
 static size_t file_of(const char *header, size_t data, unsigned char *out)
@@ -80,6 +105,7 @@ static void arrays_are_found_by_name_and_read_in_any_part(void **unused)
     assert_int_equal(ddp_safetensors_count(s), 4);
     assert_string_equal(ddp_safetensors_at(s, 0)->name, "a");
     assert_null(ddp_safetensors_at(s, 4));
+    assert_null(ddp_safetensors_at(s, -1));
     assert_null(ddp_safetensors_find(s, "c"));
     assert_string_equal(ddp_safetensors_note(s, "format"), "pt");
     assert_null(ddp_safetensors_note(s, "b"));
@@ -107,15 +133,15 @@ static void other_float_types_become_float(void **unused)
     const uint16_t half[6] = {0x3c00, 0xc000, 0x7bff, 0x0001, 0x7c00, 0x8000};
     const float want[6] = {1, -2, 65504, 5.9604644775390625e-8f, INFINITY, -0.0f};
     const uint16_t brain[2] = {0x3f80, 0xc049};
-    const double wide[3] = {0.5, 1e300, -1e-300};
+    const double wide[4] = {0.5, 1e300, -1e-300, -1e300};
     unsigned char bytes[400];
-    size_t n = file_of("{" TENSOR("h", "F16", "[6]", 24, 36) "," TENSOR("b", "BF16", "[2]", 36, 40)
-                       "," TENSOR("d", "F64", "[3]", 0, 24) "}", 40, bytes);
+    size_t n = file_of("{" TENSOR("h", "F16", "[6]", 32, 44) "," TENSOR("b", "BF16", "[2]", 44, 48)
+                       "," TENSOR("d", "F64", "[4]", 0, 32) "}", 48, bytes);
     ddp_safetensors *s;
     float x[6];
 
     (void)unused;
-    memcpy(bytes + n - 40, wide, 24);
+    memcpy(bytes + n - 48, wide, 32);
     memcpy(bytes + n - 16, half, 12);
     memcpy(bytes + n - 4, brain, 4);
     s = ddp_safetensors_from_bytes("m", bytes, n, NULL);
@@ -124,8 +150,8 @@ static void other_float_types_become_float(void **unused)
     assert_memory_equal(x, want, sizeof want);
     assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "b"), 0, 2, x, NULL), 0);
     assert_true(x[0] == 1 && x[1] == -3.140625f);
-    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "d"), 0, 3, x, NULL), 0);
-    assert_true(x[0] == 0.5f && x[1] == INFINITY && x[2] == 0);
+    assert_int_equal(ddp_safetensors_floats(s, ddp_safetensors_find(s, "d"), 0, 4, x, NULL), 0);
+    assert_true(x[0] == 0.5f && x[1] == INFINITY && x[2] == 0 && x[3] == -INFINITY);
     ddp_safetensors_close(s);
 }
 
@@ -151,6 +177,7 @@ static void headers_that_lie_are_refused(void **unused)
     refused("{" TENSOR("a", "F32", "[2]", 0, 4) "}", 4, "takes 8 bytes by its shape");
     refused("{" TENSOR("a", "F32", "[1]", 4, 0) "}", 4, "not a pair");
     refused("{" TENSOR("a", "F32", "[1]", 0, 4.5) "}", 5, "not a pair");
+    refused("{" TENSOR("a", "F32", "[1]", -4, 0) "}", 4, "not a pair");
     refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "not a pair");
     refused("{" TENSOR("a", "F32", "[2]", 0, 8) "}", 7, "ends at byte 8, but the file holds 7");
     refused("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F32", "[2]", 4, 12) "}", 12,
@@ -163,6 +190,7 @@ static void headers_that_lie_are_refused(void **unused)
             "given twice");
     refused("{\"__metadata__\":{\"a\":1}}", 0, "__metadata__");
     refused("{\"__metadata__\":[]}", 0, "__metadata__");
+    assert_null(ddp_safetensors_from_bytes("m", "\3\0\0\0\0\0\0\0{x}", 11, NULL)); /* nobody asks why */
 }
 
 static void lengths_that_lie_are_refused(void **unused)
@@ -174,6 +202,8 @@ static void lengths_that_lie_are_refused(void **unused)
     memset(bytes, 0xff, sizeof bytes);
     assert_null(ddp_safetensors_from_bytes("m", bytes, 7, &err));
     assert_non_null(strstr(err.msg, "7 bytes are not a safetensors file"));
+    assert_null(ddp_safetensors_from_bytes("m", NULL, 7, &err));
+    assert_non_null(strstr(err.msg, "0 bytes are not a safetensors file"));
     assert_null(ddp_safetensors_from_bytes("m", bytes, 16, &err));
     assert_non_null(strstr(err.msg, "18446744073709551615 bytes, but only 8 follow"));
     memset(bytes, 0, sizeof bytes);
@@ -252,6 +282,15 @@ static void what_is_written_is_read_back(void **unused)
     assert_int_equal(ddp_safetensors_write(path, 3, t, data, NULL, &err), DDP_ARG);
     assert_int_equal(stat(path, &st), 0);
     remove(path);
+
+    /* keys without texts are no metadata */
+    t[2].name = "empty", t[2].dim[0] = 0;
+    assert_int_equal(ddp_safetensors_write(path, 3, t, data, notes + 4, &err), DDP_OK);
+    s = ddp_safetensors_open(path, &err);
+    assert_int_equal(ddp_safetensors_count(s), 3);
+    assert_null(ddp_safetensors_note(s, "made by"));
+    ddp_safetensors_close(s);
+    remove(path);
     assert_int_equal(rmdir(folder), 0);
 
     assert_int_equal(ddp_safetensors_write(path, 1, t, data, NULL, &err), DDP_IO);
@@ -325,6 +364,195 @@ static void a_header_too_long_to_be_read_is_not_written(void **unused)
     free(name);
 }
 
+/* A number that no type has; C++ frowns at the cast. */
+static ddp_safetensors_type type_of(int number)
+{
+    ddp_safetensors_type t;
+
+    memcpy(&t, &number, sizeof t);
+    return t;
+}
+
+static void what_no_file_can_hold_is_not_written(void **unused)
+{
+    const char path[] = "/tmp/ddp_st_impossible";
+    const float value = 7;
+    const void *data = &value;
+    ddp_safetensor t;
+    ddp_error err;
+
+    (void)unused;
+    remove(path);
+    for (int i = 0; i < 6; i++) {
+        memset(&t, 0, sizeof t);
+        t.name = "scalar";
+        if (i == 0) t.name = "__metadata__";
+        if (i == 1) t.dims = -1;
+        if (i == 2) t.dims = DDP_SAFETENSORS_DIMS + 1;
+        if (i == 3) t.dims = 1, t.dim[0] = -1;
+        if (i > 3) t.type = type_of(i == 4 ? -1 : (int)DDP_ST_BOOL + 1);
+        memset(&err, 0, sizeof err);
+        assert_int_equal(ddp_safetensors_write(path, 1, &t, &data, NULL, &err), DDP_ARG);
+        assert_non_null(strstr(err.msg, t.name));
+        assert_non_null(strstr(err.msg, "an impossible name, type or shape"));
+        assert_int_equal(access(path, F_OK), -1);
+        if (i < 4) continue;
+        assert_string_equal(ddp_safetensors_type_name(t.type), "unknown");
+        assert_int_equal(ddp_safetensors_type_bytes(t.type), 0);
+    }
+    assert_string_equal(ddp_safetensors_type_name(DDP_ST_BOOL), "BOOL");
+    assert_int_equal(ddp_safetensors_type_bytes(DDP_ST_BOOL), 1);
+}
+
+/* Its first 8 bytes say so; nothing of it is read. */
+static void a_header_of_more_than_8_mib_is_not_read(void **unused)
+{
+    const uint64_t most = (uint64_t)8 << 20;
+    char path[] = "/tmp/ddp_st_XXXXXX";
+    const int file = mkstemp(path);
+    unsigned char word[8];
+    ddp_error err;
+
+    (void)unused;
+    assert_true(file >= 0);
+    assert_int_equal(ftruncate(file, (off_t)most + 9), 0);
+    for (int more = 0; more < 2; more++) {
+        for (int i = 0; i < 8; i++) word[i] = (unsigned char)((most + (uint64_t)more) >> (8 * i));
+        assert_int_equal(pwrite(file, word, 8, 0), 8);
+        assert_null(ddp_safetensors_open(path, &err));
+        assert_int_equal(err.code, DDP_FORMAT);
+        assert_non_null(strstr(err.msg, more ? "a header of 8388609 bytes; at most 8388608 are read"
+                                             : "the header is not a JSON object"));
+    }
+    close(file);
+    remove(path);
+}
+
+/* Opens a file of two arrays and reads both. */
+static ddp_status all_read(const char *path, float *x, ddp_error *err)
+{
+    ddp_safetensors *s = ddp_safetensors_open(path, err);
+    ddp_status code = s ? DDP_OK : err->code;
+
+    if (code == DDP_OK) code = ddp_safetensors_floats(s, ddp_safetensors_find(s, "a"), 0, 2, x, err);
+    if (code == DDP_OK) code = ddp_safetensors_floats(s, ddp_safetensors_find(s, "b"), 0, 3, x + 2, err);
+    ddp_safetensors_close(s);
+    return code;
+}
+
+static void a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for(void **unused)
+{
+    const float want[5] = {1, 2, 0.5f, -3, 4};
+    const double wide[3] = {0.5, -3, 4};
+    const void *data[2];
+    char path[] = "/tmp/ddp_st_XXXXXX";
+    const int file = mkstemp(path);
+    ddp_safetensor t[2];
+    ddp_error err;
+    float x[5];
+    long reads;
+
+    (void)unused;
+    assert_true(file >= 0);
+    close(file);
+    memset(t, 0, sizeof t);
+    t[0].name = "a", t[0].dims = 1, t[0].dim[0] = 2, data[0] = want;
+    t[1].name = "b", t[1].dims = 1, t[1].dim[0] = 3, t[1].type = DDP_ST_F64, data[1] = wide;
+    assert_int_equal(ddp_safetensors_write(path, 2, t, data, NULL, &err), DDP_OK);
+    memset(&disk, 0, sizeof disk);
+    assert_int_equal(all_read(path, x, &err), DDP_OK);
+    reads = disk.reads;
+    assert_int_equal(reads, 4); /* a length, a header, two arrays */
+    for (long k = 1; k <= reads; k++) {
+        memset(&err, 0, sizeof err);
+        disk.reads = 0, disk.bad = k;
+        assert_int_equal(all_read(path, x, &err), DDP_IO);
+        if (!strstr(err.msg, path) || !strstr(err.msg, "at byte") || !strstr(err.msg, strerror(EIO)))
+            fail_msg("read %ld: '%s'", k, err.msg);
+        memset(x, 0, sizeof x);
+        disk.reads = disk.bad = 0, disk.torn = k;
+        assert_int_equal(all_read(path, x, &err), DDP_OK);
+        assert_int_equal(disk.reads, reads + 1);
+        assert_memory_equal(x, want, sizeof x);
+        disk.torn = 0;
+    }
+    memset(x, 0, sizeof x);
+    disk.most = 3; /* bytes at a time */
+    assert_int_equal(all_read(path, x, &err), DDP_OK);
+    assert_memory_equal(x, want, sizeof x);
+    memset(&disk, 0, sizeof disk);
+    remove(path);
+}
+
+static uint64_t hash_of(ddp_graph *g)
+{
+    uint64_t h = 0;
+
+    for (int l = 0; l < ddp_layer_count(g); l++) {
+        size_t n;
+        const float *p = ddp_layer_params(g, l, &n);
+        h = ddp_hash_floats(h, p, n);
+    }
+    return h;
+}
+
+/* Each read in turn: of the header, of the last matrix beside the token table, of the arrays. Only the last leave a
+ * mixture. */
+static void a_model_on_a_disk_that_fails_is_not_loaded(void **unused)
+{
+    enum { ARRAYS = 2 + 12 + 2, MOST = 6 * 24 };
+    char path[] = "/tmp/ddp_st_XXXXXX", name[ARRAYS][64];
+    const int file = mkstemp(path);
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_safetensor t[ARRAYS + 1];
+    const void *data[ARRAYS + 1];
+    float ones[MOST];
+    ddp_gpt2_config c;
+    ddp_shape s;
+    ddp_error err;
+    uint64_t fresh;
+    long reads;
+
+    (void)unused;
+    assert_true(file >= 0);
+    close(file);
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 11, c.context = 4, c.layers = 1, c.heads = 2, c.dim = 6, c.batch = 1;
+    ddp_gpt2(g, &c, NULL);
+    assert_int_equal(ddp_graph_build(g), 0);
+    fresh = hash_of(g);
+    memset(t, 0, sizeof t);
+    for (int i = 0; i < MOST; i++) ones[i] = 1;
+    for (int i = 0; i < ARRAYS; i++) {
+        assert_true(ddp_weights_describe(g, i, name[i], sizeof name[i], &s));
+        t[i].name = name[i], t[i].dims = s.dims, data[i] = ones;
+        for (int k = 0; k < s.dims; k++) t[i].dim[k] = s.dim[k];
+        assert_true(ddp_safetensors_elements(&t[i]) <= MOST);
+        if (!strcmp(name[i], "wte.weight")) t[ARRAYS] = t[i];
+    }
+    assert_int_equal(ddp_weights_describe(g, ARRAYS, name[0], sizeof name[0], &s), 0);
+    t[ARRAYS].name = "lm_head.weight", data[ARRAYS] = ones;
+    assert_int_equal(ddp_safetensors_write(path, ARRAYS + 1, t, data, NULL, &err), DDP_OK);
+    memset(&disk, 0, sizeof disk);
+    for (disk.bad = 1; ddp_weights_load(g, path, &err); disk.bad++) {
+        assert_int_equal(err.code, DDP_IO);
+        assert_non_null(strstr(err.msg, path));
+        assert_true((hash_of(g) == fresh) == (disk.bad <= 2 + 2 + 1)); /* the first of the arrays changes nothing, too */
+        disk.reads = 0;
+    }
+    reads = disk.reads;
+    assert_int_equal(reads, 2 + 2 + ARRAYS);
+    assert_int_equal(disk.bad, reads + 1);
+    for (int l = 0; l < ddp_layer_count(g); l++) {
+        size_t n;
+        const float *p = ddp_layer_params(g, l, &n);
+        for (size_t i = 0; i < n; i++) assert_true(p[i] == 1);
+    }
+    memset(&disk, 0, sizeof disk);
+    ddp_graph_free(g);
+    remove(path);
+}
+
 /* Opening it would wait for a writer. */
 static void a_pipe_is_refused_at_once(void **unused)
 {
@@ -366,6 +594,10 @@ int main(void)
         cmocka_unit_test(what_is_written_is_read_back),
         cmocka_unit_test(what_has_thousands_of_tensors_is_read_back),
         cmocka_unit_test(a_header_too_long_to_be_read_is_not_written),
+        cmocka_unit_test(what_no_file_can_hold_is_not_written),
+        cmocka_unit_test(a_header_of_more_than_8_mib_is_not_read),
+        cmocka_unit_test(a_disk_that_fails_is_told_and_one_that_is_slow_is_waited_for),
+        cmocka_unit_test(a_model_on_a_disk_that_fails_is_not_loaded),
         cmocka_unit_test(a_pipe_is_refused_at_once),
         cmocka_unit_test(all_memory_and_files_have_come_back),
     };
