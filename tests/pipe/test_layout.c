@@ -165,16 +165,22 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
     (void)state;
     refused("", NULL, 4, DDP_FORMAT, "is empty: a file of `plan place --json FILE` is needed");
     refused("{\"assign\": [[0]]}", NULL, 1, DDP_FORMAT, "plan 1 has no number \"cost_s\"");
+    refused("{\"cost_s\": \"1\", \"assign\": [[0]]}", NULL, 1, DDP_FORMAT, "plan 1 has no number \"cost_s\"");
     refused("{\"cost_s\": 1}", NULL, 4, DDP_FORMAT, "no list \"assign\"");
+    refused("{\"cost_s\": 1, \"assign\": 4}", NULL, 4, DDP_FORMAT, "no list \"assign\"");
+    refused("{\"cost_s\": 1, \"assign\": []}", NULL, 4, DDP_FORMAT, "no list \"assign\"");
     refused("{\"cost_s\": 1, \"assign\": [0, 1]}", NULL, 2, DDP_FORMAT, "no list \"assign\"");
     refused("{\"cost_s\": 1, \"assign\": [[]]}", NULL, 2, DDP_ARG, "0 devices");
     refused("{\"cost_s\": 1, \"assign\"", NULL, 2, DDP_FORMAT, "plan 1");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 3]]}", NULL, 6, DDP_ARG, "on 4 devices, and 6 workers are to train");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2]]}", NULL, 4, DDP_FORMAT, "pipeline 1 has another number of stages");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], 2]}", NULL, 4, DDP_FORMAT, "pipeline 1 has another number of stages");
+    refused("{\"cost_s\": 1, \"assign\": [[0, 1], [\"2\", 3]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [1, 3]]}", NULL, 4, DDP_ARG, "stage 0 of pipeline 1 is not on a device of");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 4]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
     refused("{\"cost_s\": 1, \"assign\": [[0, 1], [2, 0.5]]}", NULL, 4, DDP_ARG, "each of 0..3 stands once");
     refused(NULL, "{\"pipeline_s\": 1}", 2, DDP_FORMAT, "no list \"segments\"");
+    refused(NULL, "{\"pipeline_s\": 1, \"segments\": 6}", 2, DDP_FORMAT, "no list \"segments\"");
     refused(NULL, "[1]", 2, DDP_FORMAT, "no number \"pipeline_s\": a file of `plan fence --json FILE`");
     refused(NULL, "{\"pipeline_s\": 1, \"operators\": 9, \"segments\": []}", 2, DDP_ARG, "cuts 9 operators, and this model has 6");
     refused(NULL, "{\"pipeline_s\": 1, \"param_bytes\": 404, \"segments\": []}", 2, DDP_ARG,
@@ -183,15 +189,51 @@ static void a_file_that_does_not_fit_is_refused_in_a_sentence(void **state)
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 2, 6)), 2, DDP_ARG, "operator 2 (all/linear.1) on device 0 and on device 1");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 7)), 2, DDP_ARG, "of the 6 operators");
     refused(NULL, SEGMENTS(SEGMENT(-1, 0, 6)), 2, DDP_ARG, "a device from 0 on");
+    refused(NULL, SEGMENTS(SEGMENT(0, -1, 6)), 2, DDP_ARG, "of the 6 operators those from \"first\" up to");
+    refused(NULL, SEGMENTS("{\"first\": 0, \"end\": 6}"), 2, DDP_ARG, "a device from 0 on");
+    refused(NULL, SEGMENTS("6"), 2, DDP_ARG, "a device from 0 on");
     refused(NULL, SEGMENTS(SEGMENT(0, 3, 3)), 2, DDP_ARG, "column 32: a segment");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 1) "," SEGMENT(1, 1, 2) "," SEGMENT(0, 2, 6)), 2, DDP_ARG,
             "from device 0 to device 1 and back");
     refused(NULL, SEGMENTS(SEGMENT(0, 0, 2) "," SEGMENT(1, 2, 4) "," SEGMENT(2, 4, 6)), 4, DDP_ARG, "start a multiple of 3");
 }
 
-static void every_allocation_may_fail(void **state)
+/* Planners that know no sizes write 0, and nobody need ask why. */
+static void a_cut_without_sizes_fits_every_model_of_its_operators(void **state)
 {
+    const char *cut = "{\"pipeline_s\": 1, \"operators\": 6, \"param_bytes\": 0, \"segments\": [" SEGMENT(0, 0, 6) "]}";
+    const char *path;
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_pipe_layout l;
+    ddp_error err;
+
     (void)state;
+    path = file("place", "{\"cost_s\": 1, \"assign\": [[1, 0]]}"); /* and a placement alone no graph */
+    assert_int_equal(ddp_pipe_layout_read(path, NULL, NULL, 2, &l, &err), DDP_OK);
+    assert_int_equal(l.stages, 2);
+    ddp_pipe_layout_free(&l);
+    remove(path);
+    assert_int_equal(layout(NULL, cut, 2, &l, &err), DDP_OK);
+    assert_int_equal(l.stages, 1);
+    assert_int_equal(l.pipelines, 2);
+    ddp_pipe_layout_free(&l);
+    assert_non_null(two_arms(g));
+    path = file("cut", cut);
+    assert_int_equal(ddp_pipe_layout_read(NULL, path, g, 2, &l, NULL), DDP_OK);
+    ddp_pipe_layout_free(&l);
+    assert_null(l.rank_of);
+    ddp_pipe_layout_free(NULL);
+    assert_int_equal(ddp_pipe_layout_read(NULL, path, g, 2, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "somewhere to put it, a world, and for a cut a graph are needed"));
+    assert_int_equal(ddp_pipe_layout_read(NULL, path, g, 0, &l, &err), DDP_ARG);
+    assert_int_equal(ddp_pipe_layout_read(NULL, path, NULL, 2, &l, &err), DDP_ARG);
+    remove(path);
+    assert_int_equal(ddp_pipe_layout_read(NULL, path, g, 2, &l, NULL), DDP_IO);
+    ddp_graph_free(g);
+}
+
+static void every_allocation_may_fail_of(int placed)
+{
     for (long k = 0;; k++) {
         ddp_pipe_layout l;
         ddp_error err;
@@ -199,7 +241,7 @@ static void every_allocation_may_fail(void **state)
         ddp_graph *g = ddp_graph_new(NULL);
         long live;
         const char *cut = file("cut", SEGMENTS(SEGMENT(0, 0, 3) "," SEGMENT(1, 3, 6)));
-        const char *place = file("place", "{\"cost_s\": 0, \"assign\": [[2, 0], [3, 1]]}");
+        const char *place = placed ? file("place", "{\"cost_s\": 0, \"assign\": [[2, 0], [3, 1]]}") : NULL;
 
         assert_non_null(two_arms(g));
         memset(&l, 0, sizeof l);
@@ -210,7 +252,8 @@ static void every_allocation_may_fail(void **state)
         live = memory.live - live - (s == DDP_OK ? 2 : 0);
         assert_true(live == 0);
         ddp_graph_free(g);
-        remove(cut), remove(place);
+        remove(cut);
+        if (place) remove(place);
         if (s == DDP_OK) {
             assert_true(k > 8);
             ddp_pipe_layout_free(&l);
@@ -222,6 +265,20 @@ static void every_allocation_may_fail(void **state)
     }
 }
 
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    every_allocation_may_fail_of(0);
+    every_allocation_may_fail_of(1);
+}
+
+/* The last test. */
+static void all_memory_has_come_back(void **state)
+{
+    (void)state;
+    assert_int_equal(memory.live, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,7 +287,9 @@ int main(void)
         cmocka_unit_test(a_stage_comes_behind_all_that_it_reads),
         cmocka_unit_test(a_placement_and_a_cut_go_together),
         cmocka_unit_test(a_file_that_does_not_fit_is_refused_in_a_sentence),
+        cmocka_unit_test(a_cut_without_sizes_fits_every_model_of_its_operators),
         cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(all_memory_has_come_back),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,17 +15,19 @@ extern "C" {
 }
 #endif
 
-static long live; /* allocations that have not come back */
+static struct { long left, live; } memory = {-1, 0}; /* allocations that succeed, below 0: all; that have not come back */
 
 void *heap_realloc(void *p, size_t bytes)
 {
-    live += !p;
+    if (memory.left == 0) return NULL;
+    if (memory.left > 0) memory.left--;
+    memory.live += !p;
     return realloc(p, bytes);
 }
 
 void heap_free(void *p)
 {
-    live -= p != NULL;
+    memory.live -= p != NULL;
     free(p);
 }
 
@@ -34,6 +36,15 @@ enum { STAGES = 9, MICRO = 21, WAYS = 2 * 10 };
 static void same(double a, double b) { assert_true(fabs(a - b) < 1e-9); }
 
 static const ddp_pipeline all[] = {DDP_PIPELINE_GPIPE, DDP_PIPELINE_1F1B, DDP_PIPELINE_ZB};
+
+/* A number that no schedule has; C++ frowns at the cast. */
+static ddp_pipeline pipeline_of(int number)
+{
+    ddp_pipeline p;
+
+    memcpy(&p, &number, sizeof p);
+    return p;
+}
 
 static int tasks_of(ddp_pipeline p, int stages, int stage, int M, int ahead, ddp_task *task)
 {
@@ -72,6 +83,8 @@ static void order_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
 
 static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
 {
+    ddp_task task[3 * MICRO];
+
     (void)state;
     for (int i = 0; i < 3; i++)
         for (int stages = 1; stages < STAGES; stages++)
@@ -85,6 +98,15 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
     assert_int_equal(held_of(DDP_PIPELINE_ZB, 4, 3, 16, 0), 4);
     assert_int_equal(held_of(DDP_PIPELINE_ZB, 4, 3, 16, 5), 9);
     assert_int_equal(held_of(DDP_PIPELINE_ZB, 4, 3, 16, -1), 0);
+    assert_int_equal(held_of(DDP_PIPELINE_DEFAULT, 1024, 0, 2000, 0), 1024);
+    assert_int_equal(tasks_of(DDP_PIPELINE_DEFAULT, 1, 0, 1, 0, task), 2);
+    for (int i = 0; i < 3; i++)
+        for (int bad = 0; bad < 8; bad++) { /* what has no order, in a shape that is else fine */
+            const int stages = bad == 0 ? 0 : bad == 1 ? 1025 : 4, stage = bad == 2 ? -1 : bad == 3 ? 4 : 0;
+            const ddp_pipeline p = bad == 4 ? pipeline_of(-1) : bad == 5 ? pipeline_of((int)DDP_PIPELINE_ZB + 1) : all[i];
+            assert_int_equal(held_of(p, stages, stage, bad == 6 ? 0 : 16, bad == 7 ? -1 : 0), 0);
+            assert_int_equal(tasks_of(p, stages, stage, bad == 6 ? 0 : 16, bad == 7 ? -1 : 0, task), 0);
+        }
 }
 
 static double equal_stages(ddp_pipeline p, int stages, int M, double forward, double inputs, double weights,
@@ -121,6 +143,7 @@ static void lengths_are_the_known_ones(void **state)
                 same(equal_stages(DDP_PIPELINE_GPIPE, p, M, 1, 1, w, &bubble[0]), full);
                 same(equal_stages(DDP_PIPELINE_1F1B, p, M, 1, 1, w, &bubble[1]), full);
                 same(equal_stages(DDP_PIPELINE_ZB, p, M, 1, 1, w, &bubble[2]), work + (p - 1) * (2 - w));
+                same(bubble[1], 100 * (1 - work / full));
                 assert_true(bubble[2] <= bubble[1] + 1e-9 && bubble[1] <= bubble[0] + 1e-9);
             }
 }
@@ -370,10 +393,29 @@ static void what_is_no_pipeline_is_refused(void **state)
     c.shape.micro_batches = 0, refused(&c, "0 micro-batches"), c.shape.micro_batches = 4;
     c.shape.stages = 2000, refused(&c, "2000 stages"), c.shape.stages = 2;
     c.shape.ahead = -1, refused(&c, "-1 ahead"), c.shape.ahead = 0;
-    c.shape.schedule = (ddp_pipeline)9, refused(&c, "schedule 9"), c.shape.schedule = DDP_PIPELINE_GPIPE;
-    cost[1].inputs_s = -1, refused(&c, "stage 1"), cost[1].inputs_s = 1;
-    edge.to = 0, refused(&c, "from stage 0 to 0"), edge.to = 1;
-    edge.alpha_s = NAN, refused(&c, "boundary 0");
+    c.shape.schedule = pipeline_of(9), refused(&c, "schedule 9"), c.shape.schedule = DDP_PIPELINE_GPIPE;
+    for (int k = 0; k < 3; k++) { /* of each time: below 0, no number, and with the others too much for one */
+        double *time = k == 0 ? &cost[1].forward_s : k == 1 ? &cost[1].inputs_s : &cost[1].weights_s;
+        double *way = k == 0 ? &edge.forward_s : k == 1 ? &edge.backward_s : &edge.alpha_s;
+        *time = -1, refused(&c, "stage 1: times of"), *time = NAN, refused(&c, "stage 1: times of");
+        *time = INFINITY, refused(&c, "are not all finite"), *time = 1;
+        *way = -1, refused(&c, "boundary 0: times of"), *way = NAN, refused(&c, "boundary 0: times of");
+        *way = INFINITY, refused(&c, "are not all finite"), *way = 1;
+    }
+    edge.to = 0, refused(&c, "from stage 0 to 0");
+    edge.to = 2, refused(&c, "from stage 0 to 2: of 2 stages a later one must follow"), edge.to = 1;
+    edge.from = -1, refused(&c, "from stage -1 to 1"), edge.from = 0;
+    c.stage = NULL, refused(&c, "costs of all stages and boundaries are needed"), c.stage = cost;
+    c.boundary = NULL, refused(&c, "costs of all stages and boundaries are needed"), c.boundary = &edge;
+    c.boundaries = -1, refused(&c, "costs of all stages and boundaries are needed"), c.boundaries = 1;
+    refused(NULL, "costs of all stages and boundaries are needed");
+    assert_int_equal(ddp_pipeline_time(&c, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "out is needed"));
+    assert_string_equal(ddp_pipeline_name(pipeline_of(-1)), "unknown");
+    assert_string_equal(ddp_pipeline_name(pipeline_of((int)DDP_PIPELINE_ZB + 1)), "unknown");
+    assert_string_equal(ddp_pipeline_name(DDP_PIPELINE_DEFAULT), "1f1b");
+    assert_int_equal(ddp_pipeline_named(NULL, &p, &err), DDP_ARG);
+    assert_string_equal(err.msg, "pipeline schedule '' is unknown; use gpipe, 1f1b or zb");
     assert_int_equal(ddp_pipeline_named("2f2b", &p, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "2f2b"));
     for (int i = 0; i < 3; i++) {
@@ -388,7 +430,7 @@ static void slots_say_what_they_are(void **state)
     static const int want[][4] = { /* stage, kind, boundary, gradient */
         {0, DDP_TASK_FORWARD, -1, 0}, {0, DDP_TASK_SEND, 0, 0}, {1, DDP_TASK_RECEIVE, 0, 0}, {1, DDP_TASK_FORWARD, -1, 0},
         {1, DDP_TASK_BACKWARD, -1, 0}, {1, DDP_TASK_SEND, 0, 1}, {0, DDP_TASK_RECEIVE, 0, 1}, {0, DDP_TASK_BACKWARD, -1, 0}};
-    const ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}};
+    const ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}}, none[1] = {{0, 0, 0}};
     const ddp_boundary edge = {0, 1, 1, 1, 0, 0};
     ddp_pipeline_costs c = {{DDP_PIPELINE_GPIPE, 2, 1, 0}, cost, 1, &edge};
     ddp_pipeline_times t;
@@ -412,13 +454,44 @@ static void slots_say_what_they_are(void **state)
     assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
     same(t.step_s, 3);
     ddp_pipeline_times_free(&t);
+    c.stage = none; /* a step that takes no time has no bubble */
+    assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
+    assert_true(t.step_s == 0 && t.bubble_pct == 0);
+    ddp_pipeline_times_free(&t);
+}
+
+static void every_allocation_may_fail(void **state)
+{
+    const ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}};
+    const ddp_boundary edge = {0, 1, 1, 1, 0, 0};
+    const ddp_pipeline_costs c = {{DDP_PIPELINE_ZB, 2, 4, 0}, cost, 1, &edge};
+    const long had = memory.live;
+    ddp_pipeline_times t;
+    ddp_error err;
+    ddp_status s;
+    long k = 0;
+
+    (void)state;
+    for (;; k++) {
+        memset(&err, 0, sizeof err);
+        memory.left = k;
+        s = ddp_pipeline_time(&c, &t, &err);
+        memory.left = -1;
+        if (s == DDP_OK) break;
+        assert_int_equal(s, DDP_MEMORY);
+        assert_string_equal(err.msg, "out of memory for 2 stages of 4 micro-batches");
+        assert_true(!t.held && !t.slot && t.slots == 0);
+        assert_int_equal(memory.live, had);
+    }
+    assert_int_equal(k, 7);
+    ddp_pipeline_times_free(&t);
 }
 
 /* The last test. */
 static void all_memory_has_come_back(void **state)
 {
     (void)state;
-    assert_int_equal(live, 0);
+    assert_int_equal(memory.live, 0);
 }
 
 int main(void)
@@ -432,6 +505,7 @@ int main(void)
         cmocka_unit_test(slots_do_not_overlap),
         cmocka_unit_test(slots_say_what_they_are),
         cmocka_unit_test(what_is_no_pipeline_is_refused),
+        cmocka_unit_test(every_allocation_may_fail),
         cmocka_unit_test(all_memory_has_come_back),
     };
 
