@@ -718,6 +718,63 @@ static void unusual_buckets_are_planned(void **state)
     assert_true(a.parts <= 512);
     replay(&x, &a, &o, 0);
     ddp_delayed_plan_free(&a);
+    instance_init(&x, 2); /* all of backward is forgotten: what is sent hides behind forward */
+    x.f[0] = x.f[1] = 1, x.c[0] = x.c[1] = 1;
+    o = options(1, 0);
+    a = plan_of(&x.p, &o);
+    near(a.iteration_s, 2, 0);
+    near(a.update_frequency, 1, 0);
+    replay(&x, &a, &o, 0);
+    ddp_delayed_plan_free(&a);
+    ddp_delayed_plan_free(NULL);
+}
+
+/* Sends so short that no double tells when the next one begins: the output side's bucket is first, its parts in turn. */
+static void sends_that_begin_together_are_in_the_order_of_backward(void **state)
+{
+    ddp_delayed_options o = options(1, 0);
+    ddp_delayed_plan a;
+    instance x;
+
+    (void)state;
+    instance_init(&x, 3);
+    x.f[0] = 1;
+    x.b[2] = 1;
+    x.c[0] = x.c[1] = x.c[2] = 1e-30;
+    o.partition_s = 0.4e-30;
+    a = plan_of(&x.p, &o);
+    assert_true(a.sends >= 9 && a.sends % 9 == 0);
+    for (int s = 0; s < a.sends; s++) {
+        assert_true(s % 9 == 0 || a.send[s].begin_s == a.send[s - 1].begin_s);
+        assert_int_equal(a.send[s].bucket, 2 - s % 9 / 3);
+        assert_int_equal(a.send[s].part, s % 3);
+    }
+    near(a.update_frequency, 1, 0);
+    replay(&x, &a, &o, 0);
+    ddp_delayed_plan_free(&a);
+}
+
+/* The exact knapsack is the default's where it is small enough, as it is for buckets that need not be cut. */
+static void few_parts_are_chosen_exactly_by_default(void **state)
+{
+    ddp_rng r = ddp_rng_seed(57, 0);
+
+    (void)state;
+    for (int n = 0; n < 40; n++) {
+        ddp_delayed_options o = options(n % 2 + 1, 1.65);
+        ddp_delayed_plan a, b;
+        instance x;
+        instance_random(&x, &r, 8, 2);
+        a = plan_of(&x.p, &o);
+        assert_true(a.parts <= 10);
+        o.solver = DDP_KNAPSACK_EXACT;
+        b = plan_of(&x.p, &o);
+        assert_int_equal(a.sends, b.sends);
+        assert_memory_equal(a.send, b.send, (size_t)a.sends * sizeof *a.send);
+        assert_true(a.iteration_s == b.iteration_s && a.update_frequency == b.update_frequency);
+        ddp_delayed_plan_free(&a);
+        ddp_delayed_plan_free(&b);
+    }
 }
 
 static void refused(const ddp_profile *p, const ddp_delayed_options *o, const char *why)
@@ -745,8 +802,12 @@ static void bad_input_is_named(void **state)
     refused(&x.p, &o, "mu is 0.5");
     o.mu = NAN;
     refused(&x.p, &o, "mu is nan");
+    o.mu = INFINITY;
+    refused(&x.p, &o, "mu is inf");
     o = options(3, 1);
     refused(&x.p, &o, "links is 3");
+    o = options(-1, 1);
+    refused(&x.p, &o, "links is -1");
     o = options(1, 0);
     refused(&x.p, NULL, "options is NULL");
     assert_int_equal(ddp_plan_delayed(&x.p, &o, NULL, &err), DDP_ARG);
@@ -784,9 +845,13 @@ static void bad_input_is_named(void **state)
     o.partition_params = 0;
     o.capacity_scale = 0.5;
     refused(&x.p, &o, "capacity_scale is 0.5");
+    o.capacity_scale = 2e6;
+    refused(&x.p, &o, "capacity_scale is 2e+06");
     o.capacity_scale = 0;
     o.target_frequency = 1.5;
     refused(&x.p, &o, "target_frequency is 1.5");
+    o.target_frequency = -0.5;
+    refused(&x.p, &o, "target_frequency is -0.5");
     o.target_frequency = 0;
     memcpy(&o.select, &bad, sizeof bad);
     refused(&x.p, &o, "selection 9 is unknown");
@@ -843,6 +908,8 @@ int main(void)
         cmocka_unit_test(a_startup_of_the_profile_counts_like_one_within_comm_s),
         cmocka_unit_test(without_barrier_sends_straddle_the_stages),
         cmocka_unit_test(unusual_buckets_are_planned),
+        cmocka_unit_test(sends_that_begin_together_are_in_the_order_of_backward),
+        cmocka_unit_test(few_parts_are_chosen_exactly_by_default),
         cmocka_unit_test(bad_input_is_named),
         cmocka_unit_test(plans_repeat_bit_for_bit),
     };

@@ -143,6 +143,26 @@ static void the_uniform_rule_takes_every_link(void **state)
     chain_close(&c);
 }
 
+/* Its delay remains; there is nothing to take a share of. */
+static void an_empty_message_costs_what_it_did(void **state)
+{
+    ddp_workload w;
+    chain c;
+
+    (void)state;
+    chain_open(&c, 1);
+    ddp_workload_free(&c.dense);
+    c.op[1].output_bytes = 0;
+    assert_int_equal(ddp_workload_estimate(&c.list, &c.net, c.device_of, &c.work, &c.dense, NULL), DDP_OK);
+    w = compress(&c, 100, 0, 1);
+    assert_int_equal(w.messages, 2);
+    assert_true(w.message[1].seconds == 1 && w.message[1].bytes == 0);
+    near(w.receive_s[1], 1 + 4 * 0.03);
+    assert_true(w.receive_s[2] == 1);
+    ddp_workload_free(&w);
+    chain_close(&c);
+}
+
 static void ratio_1_changes_no_bit(void **state)
 {
     ddp_workload w;
@@ -205,6 +225,7 @@ int main(void)
         cmocka_unit_test(the_slow_link_is_shortened_and_the_fast_one_left_alone),
         cmocka_unit_test(messages_of_a_receiver_share_its_ratio),
         cmocka_unit_test(the_uniform_rule_takes_every_link),
+        cmocka_unit_test(an_empty_message_costs_what_it_did),
         cmocka_unit_test(ratio_1_changes_no_bit),
         cmocka_unit_test(one_device_has_nothing_to_compress),
         cmocka_unit_test(bad_input_is_named),

@@ -121,6 +121,58 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
     instance_free(&x);
 }
 
+/* An order that comes when all steps are spent still goes straight down its bound once: what that finds is a cut, called
+ * the best only if it is; where it finds none that is said. */
+static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
+{
+    ddp_rng r = ddp_rng_seed(19, 0);
+    int found_one = 0, open = 0, optimal = 0, found_none = 0;
+
+    (void)state;
+    for (int round = 0; round < 300; round++) {
+        instance x = instance_random(&r, 9, 4, round % 2);
+        int order[MOST_DEVICES], cut[MOST_DEVICES + 1], where[MOST_OPS], first[MOST_DEVICES], end[MOST_DEVICES], k;
+        const int P = x.net.devices;
+        ddp__fence_tape tape;
+        ddp__fence_cut found;
+        ddp_status status;
+        double best;
+        ddp_error err;
+
+        for (k = 0; k < P; k++) order[k] = k;
+        cut[0] = 0;
+        best = best_cut(&x, order, cut, 0);
+        found.first = first;
+        found.end = end;
+        found.pipeline_s = INFINITY;
+        found.proven = 1;
+        found.work = 1e9;
+        must(ddp__fence_tape_open(&x.list, &x.net, &x.o.work, &tape, &err), &err);
+        status = ddp__fence_cut_best(&tape, order, x.o.allow_idle, 0, &found, &err);
+        assert_true(found.work >= 1e9);
+        if (found.pipeline_s < INFINITY) {
+            assert_int_equal(status, DDP_OK);
+            assert_true(found.pipeline_s >= best * (1 - 1e-9));
+            if (found.proven) close_to(found.pipeline_s, best); /* as fast as its bound */
+            else open++, optimal += found.pipeline_s <= best * (1 + 1e-9);
+            for (k = cut[0] = 0; k < P; k++) cut[k + 1] = found.end[k] > found.first[k] ? found.end[k] : cut[k];
+            place(&x, order, cut, where);
+            close_to(plain_pipeline(&x, where), found.pipeline_s);
+            found_one++;
+        } else if (status != DDP_OK) {
+            assert_int_equal(status, DDP_UNSUPPORTED);
+            assert_non_null(strstr(err.msg, "was found within the search's limits; merge operators"));
+            found_none++;
+        } else {
+            assert_true(!(best < INFINITY)); /* seen without a search */
+        }
+        ddp__scratch_free(&tape.graph.room);
+        instance_free(&x);
+    }
+    print_message("%d cuts straight down the bound: of %d that are open %d are the best\n", found_one, open, optimal);
+    assert_true(found_one > 100 && open > 50 && optimal > 30 && found_none > 0);
+}
+
 /* The best of all cuts along all orders. */
 static double best_plan(const instance *x, int *order, int k)
 {
@@ -419,6 +471,13 @@ static void memory_may_ask_for_an_order_of_its_own(void **state)
     assert_int_equal(plan.device_of[17], 7);
     for (i = 0; i < 24; i++) assert_true(plan.work.memory_bytes[i] <= net.memory_bytes[i]);
     ddp_fence_plan_free(&plan);
+    o.allow_idle = 1; /* which none can be: each holds one operator */
+    net.memory_bytes[7] = 4.2e9;
+    plan = plan_of(&many, &net, &o);
+    assert_int_equal(plan.segments, 24);
+    assert_int_equal(plan.device_of[17], 7);
+    ddp_fence_plan_free(&plan);
+    o.allow_idle = 0;
     net.memory_bytes[7] = 4e9;
     assert_int_equal(ddp_fence(&many, &net, &o, &plan, &err), DDP_FAILED);
     assert_non_null(strstr(err.msg, "in any order of the devices tried: "));
@@ -639,6 +698,39 @@ static void a_cluster_is_entered_where_the_link_arrives(void **state)
     ddp_network_free(&net);
 }
 
+/* Four machines of two devices, each pair of machines with a rate of its own: of the 24 ways through them the one that
+ * costs least. */
+static void clusters_are_visited_along_a_shortest_path(void **state)
+{
+    ddp_network net = net_of(8, 0, 1);
+    ddp_rng r = ddp_rng_seed(20, 0);
+    int cluster[8], clusters, order[8];
+    ddp_error err;
+
+    (void)state;
+    for (int round = 0; round < 50; round++) {
+        double cost[4][4], best = INFINITY, own = 0;
+        for (int a = 0; a < 4; a++)
+            for (int b = 0; b <= a; b++) cost[a][b] = cost[b][a] = 1 / (1 + 9 * ddp_rng_uniform(&r));
+        for (int i = 0; i < 8; i++)
+            for (int j = 0; j < 8; j++)
+                if (i != j) net.rate[i * 8 + j] = i / 2 == j / 2 ? 1000 : 1 / cost[i / 2][j / 2];
+        must(ddp__fence_order(&net, 100, 1, 1, cluster, &clusters, order, &err), &err);
+        assert_int_equal(clusters, 4);
+        for (int code = 0; code < 256; code++) {
+            const int way[4] = {code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6};
+            double sum = 0;
+            if ((1 << way[0] | 1 << way[1] | 1 << way[2] | 1 << way[3]) != 15) continue;
+            for (int k = 0; k < 3; k++) sum += cost[way[k]][way[k + 1]];
+            best = fmin(best, sum);
+        }
+        for (int k = 0; k < 8; k += 2) assert_int_equal(order[k] / 2, order[k + 1] / 2);
+        for (int k = 2; k < 8; k += 2) own += cost[order[k - 1] / 2][order[k] / 2];
+        close_to(own, best);
+    }
+    ddp_network_free(&net);
+}
+
 static void plans_are_the_same_every_time_and_cover_the_list(void **state)
 {
     ddp_rng r = ddp_rng_seed(15, 0);
@@ -727,9 +819,18 @@ static void bad_input_is_refused_in_a_sentence(void **state)
     o.message_bytes = INFINITY;
     refused(&list, &net, &o, DDP_ARG, "message_bytes");
     o.message_bytes = 0;
+    o.message_bytes = -1;
+    refused(&list, &net, &o, DDP_ARG, "message_bytes is -1");
+    o.message_bytes = 0;
     o.resolution = -1;
     refused(&list, &net, &o, DDP_ARG, "resolution is -1");
+    o.resolution = INFINITY;
+    refused(&list, &net, &o, DDP_ARG, "resolution is inf");
     o.resolution = 0;
+    assert_int_equal(ddp_fence(&list, &net, NULL, &plan, &err), DDP_ARG);
+    assert_int_equal(ddp_fence(&list, &net, &o, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "options and out are needed"));
+    ddp_fence_plan_free(NULL);
     memcpy(&o.solver, &nine, sizeof o.solver);
     refused(&list, &net, &o, DDP_ARG, "solver 9");
     o.solver = DDP_FENCE_DEFAULT;
@@ -743,13 +844,82 @@ static void bad_input_is_refused_in_a_sentence(void **state)
     refused(&list, &net, &o, DDP_FAILED, "no cut fits into memory");
     long_list = chain_of(30000, 1, 1, 1);
     refused(&long_list, &net, &o, DDP_UNSUPPORTED,
-            "30000 operators over 4 devices, some idle, are too many");
+            "30000 operators over 4 devices, some idle, are too many to cut; merge operators or leave idle devices out");
+    o.allow_idle = 0;
+    refused(&long_list, &net, &o, DDP_UNSUPPORTED,
+            "30000 operators over 4 devices are too many to cut; merge operators");
+    o.allow_idle = 1;
     ddp_oplist_free(&long_list);
     assert_int_equal(ddp_oplist_set(&list, 1, "x", later, 1, 1, 1, 1, &err), DDP_ARG);
     assert_int_equal(ddp_oplist_set(&list, 3, "x", later, 0, 1, 1, 1, &err), DDP_ARG);
     assert_int_equal(ddp_oplist_new(0, &empty, &err), DDP_ARG);
     ddp_oplist_free(&list);
     ddp_network_free(&net);
+}
+
+/* Each of 46,400 results is used by the last operator: at every cut all before it are live. */
+static void results_that_live_across_too_many_cuts_are_refused(void **state)
+{
+    enum { MANY = 46400 };
+    static int all[MANY];
+    ddp_oplist list = list_of(MANY);
+    ddp_network net = net_of(2, 1, 1);
+    ddp_fence_options o = options(1);
+    ddp_error err;
+    int i;
+
+    (void)state;
+    for (i = 0; i < MANY; i++) all[i] = i;
+    for (i = 0; i + 1 < MANY; i++) must(ddp_oplist_set(&list, i, NULL, all, 0, 1, 1, 1, &err), &err);
+    must(ddp_oplist_set(&list, i, NULL, all, i, 1, 1, 1, &err), &err);
+    refused(&list, &net, &o, DDP_UNSUPPORTED, "too many results live across the cuts of 46400 operators");
+    ddp_oplist_free(&list);
+    ddp_network_free(&net);
+}
+
+/* 500 devices of which some may be idle are more work than 500 that are not. */
+static void idle_devices_count_in_the_size_of_a_problem(void **state)
+{
+    ddp_oplist list = chain_of(1500, 1, 1, 1);
+    ddp_network net = net_of(500, 1, 1);
+    ddp_fence_options o = options(1);
+    ddp_fence_plan plan;
+
+    (void)state;
+    o.allow_idle = 1;
+    refused(&list, &net, &o, DDP_UNSUPPORTED, "1500 operators over 500 devices, some idle, are too many");
+    o.allow_idle = 0;
+    o.solver = DDP_FENCE_EQUAL_OPS;
+    plan = plan_of(&list, &net, &o);
+    assert_int_equal(plan.segments, 500);
+    for (int i = 0; i < 1500; i++) assert_int_equal(plan.device_of[i], i / 3);
+    ddp_fence_plan_free(&plan);
+    ddp_oplist_free(&list);
+    ddp_network_free(&net);
+}
+
+static void what_is_given_by_default_may_be_given(void **state)
+{
+    ddp_rng r = ddp_rng_seed(18, 0);
+
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        instance x = instance_random(&r, 12, 6, 0);
+        ddp_fence_plan a, b;
+        ddp_error err;
+        if (ddp_fence(&x.list, &x.net, &x.o, &a, &err) == DDP_OK) {
+            x.o.resolution = 1;
+            x.o.message_bytes = a.message_bytes;
+            b = plan_of(&x.list, &x.net, &x.o);
+            assert_true(a.message_bytes >= 1 && b.message_bytes == a.message_bytes);
+            assert_memory_equal(a.cluster, b.cluster, (size_t)a.devices * sizeof(int));
+            assert_memory_equal(a.order, b.order, (size_t)a.devices * sizeof(int));
+            assert_true(a.work.pipeline_s == b.work.pipeline_s);
+            ddp_fence_plan_free(&a);
+            ddp_fence_plan_free(&b);
+        }
+        instance_free(&x);
+    }
 }
 
 static void solvers_have_names(void **state)
@@ -774,6 +944,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_along_an_order_equals_the_best_of_all_cuts),
         cmocka_unit_test(a_slower_beginning_that_receives_less_may_win),
+        cmocka_unit_test(a_cut_when_all_work_is_spent_is_a_cut_and_not_proven),
         cmocka_unit_test(whole_plans_stay_near_the_best_of_all_plans),
         cmocka_unit_test(plans_over_five_to_seven_devices_are_the_best_of_all),
         cmocka_unit_test(a_plan_is_found_wherever_one_fits),
@@ -787,8 +958,12 @@ int main(void)
         cmocka_unit_test(fence_wins_on_the_testbed_of_48_devices),
         cmocka_unit_test(the_order_follows_the_clusters_and_the_best_links),
         cmocka_unit_test(a_cluster_is_entered_where_the_link_arrives),
+        cmocka_unit_test(clusters_are_visited_along_a_shortest_path),
         cmocka_unit_test(plans_are_the_same_every_time_and_cover_the_list),
         cmocka_unit_test(bad_input_is_refused_in_a_sentence),
+        cmocka_unit_test(results_that_live_across_too_many_cuts_are_refused),
+        cmocka_unit_test(idle_devices_count_in_the_size_of_a_problem),
+        cmocka_unit_test(what_is_given_by_default_may_be_given),
         cmocka_unit_test(solvers_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

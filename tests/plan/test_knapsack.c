@@ -480,6 +480,33 @@ static void greedy_is_quick_on_thousands_of_items(void **state)
     print_message("greedy, 20,000 items: %.0f ms\n", 1e3 * (ddp_now() - start));
 }
 
+/* One more than the exact search can number: refused by name, whatever they are, and by default left to greedy. */
+static void the_exact_search_takes_32767_items(void **state)
+{
+    enum { MANY = 32768 };
+    static double c[MANY];
+    static int a[MANY];
+    ddp_knapsack_problem p;
+    double value = 42;
+    ddp_error err;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    for (int i = 0; i < MANY; i++) c[i] = 2;
+    p.items = MANY;
+    p.item_s = c;
+    p.links = 1;
+    p.deadline_s[0] = 99;
+    assert_int_equal(ddp_knapsack(&p, DDP_KNAPSACK_EXACT, a, &value, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "32768 items"));
+    assert_true(value == 42);
+    assert_int_equal(ddp_knapsack(&p, DDP_KNAPSACK_DEFAULT, a, &value, &err), DDP_OK);
+    close_to(value, 98);
+    p.items = MANY - 1;
+    assert_int_equal(ddp_knapsack(&p, DDP_KNAPSACK_EXACT, a, &value, &err), DDP_OK);
+    close_to(value, 98);
+}
+
 static void refused(const ddp_knapsack_problem *p, int solver, const char *why)
 {
     ddp_knapsack_solver s;
@@ -538,6 +565,20 @@ static void bad_input_is_named(void **state)
     x.p.value = x.v;
     x.v[1] = INFINITY;
     refused(&x.p, 0, "item 1 is worth inf");
+    x.v[0] = x.v[1] = 1.5e308;
+    refused(&x.p, 0, "the items add up to more than a double holds");
+    x.v[0] = x.v[1] = 1;
+    x.p.slowdown[0] = INFINITY;
+    refused(&x.p, 0, "link 0 is inf times slower (mu)");
+    x.p.slowdown[0] = 0;
+    x.p.links = 0;
+    refused(&x.p, 0, "0 links; it takes 1 or 2");
+    x.p.links = 1;
+    assert_int_equal(ddp_knapsack(&x.p, DDP_KNAPSACK_EXACT, NULL, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the knapsack has 2 items but a NULL array"));
+    x.p.item_s = NULL;
+    refused(&x.p, 0, "2 items but a NULL array");
+    refused(NULL, 0, "the knapsack has 0 items; it needs at least 1");
     x.p.items = 0;
     refused(&x.p, 0, "0 items; it needs at least 1");
     assert_int_equal(ddp_knapsack_solver_named("best", &solver, &err), DDP_ARG);
@@ -559,11 +600,23 @@ static void one_item_and_extreme_sizes_are_solved(void **state)
     x.p.deadline_s[0] = 4.99;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0);
     assert_int_equal(a[0], -1);
+    x.p.deadline_s[0] = 5; /* what it is worth need not be asked for */
+    assert_int_equal(ddp_knapsack(&x.p, DDP_KNAPSACK_EXACT, a, NULL, NULL), DDP_OK);
+    assert_int_equal(a[0], 0);
     instance_init(&x, 3, 1);
     x.c[0] = 1e300, x.c[1] = 1e-300, x.c[2] = 1;
     x.p.deadline_s[0] = 2;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
     assert_int_equal(a[0], -1);
+    instance_init(&x, 4, 1); /* two that take no time that counts and are worth nothing, and one too long */
+    x.c[0] = x.c[1] = 1e-300, x.c[2] = 1, x.c[3] = 5;
+    x.v[2] = 1, x.v[3] = 3;
+    x.p.value = x.v;
+    x.p.deadline_s[0] = 2;
+    close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 1);
+    assert_true(a[2] == 0 && a[3] == -1);
+    instance_init(&x, 3, 1);
+    x.c[0] = 1e300, x.c[1] = 1e-300, x.c[2] = 1;
     x.p.deadline_s[0] = 5e-324;
     close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 0);
 }
@@ -582,6 +635,7 @@ int main(void)
         cmocka_unit_test(greedy_breaks_ties_by_index),
         cmocka_unit_test(greedy_begins_with_the_smaller_room_and_the_denser_item),
         cmocka_unit_test(greedy_is_quick_on_thousands_of_items),
+        cmocka_unit_test(the_exact_search_takes_32767_items),
         cmocka_unit_test(bad_input_is_named),
         cmocka_unit_test(one_item_and_extreme_sizes_are_solved),
     };

@@ -146,11 +146,87 @@ static void what_fits_its_window_lands_at_once(void **state)
     assert_int_equal(ddp_plan_landing(&p, &plan, NULL, &exposed, &err), DDP_ARG);
 }
 
+/* Row 1 is ready when the step ends and takes no time that a double notices: it is there when its forward begins. */
+static void what_takes_no_time_lands_at_once(void **state)
+{
+    double forward[2] = {1, 0}, backward[2] = {0, 0}, comm[2] = {0, 1e-30};
+    int step_of[2] = {0, 0}, landing[2] = {9, 9};
+    ddp_profile p;
+    ddp_plan plan;
+    double exposed = -1;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&plan, 0, sizeof plan);
+    p.layers = plan.layers = 2;
+    plan.period = 1;
+    p.forward_s = forward, p.backward_s = backward, p.comm_s = comm;
+    plan.step_of = step_of;
+    plan.cost = DDP_COST_WINDOW;
+    assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
+    assert_true(landing[0] == 0 && landing[1] == 0 && exposed == 0);
+    p.forward_s = NULL; /* nothing takes any time at all */
+    comm[1] = 0;
+    landing[0] = landing[1] = 9;
+    assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
+    assert_true(landing[0] == 0 && landing[1] == 0 && exposed == 0);
+}
+
+/* Without forward times the next forward begins, for every row, when its step does. */
+static void forward_times_may_be_unknown(void **state)
+{
+    double backward[2] = {2, 2}, comm[2] = {1, 1};
+    int step_of[2] = {0, 0}, landing[2] = {9, 9};
+    ddp_profile p;
+    ddp_plan plan;
+    double exposed = -1;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&plan, 0, sizeof plan);
+    p.layers = plan.layers = 2;
+    plan.period = 2;
+    p.backward_s = backward, p.comm_s = comm;
+    plan.step_of = step_of;
+    plan.cost = DDP_COST_WINDOW;
+    assert_int_equal(ddp_plan_landing(&p, &plan, landing, &exposed, NULL), DDP_OK);
+    assert_int_equal(landing[1], 0); /* ready at 2 of 4, there at 3 */
+    assert_int_equal(landing[0], 1); /* ready at 4, there at 5 */
+    assert_true(exposed == 0);
+}
+
+static void what_is_missing_is_named(void **state)
+{
+    double times[2] = {1, 1}, exposed = -1;
+    int step_of[2] = {0, 0}, landing[2] = {9, 9};
+    ddp_profile p;
+    ddp_plan plan, none;
+    ddp_error err;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&plan, 0, sizeof plan);
+    p.layers = plan.layers = 2;
+    plan.period = 1;
+    p.backward_s = p.comm_s = times;
+    none = plan;
+    plan.step_of = step_of;
+    assert_int_equal(ddp_plan_landing(NULL, &plan, landing, &exposed, &err), DDP_ARG);
+    assert_int_equal(ddp_plan_landing(&p, NULL, landing, &exposed, &err), DDP_ARG);
+    assert_int_equal(ddp_plan_landing(&p, &none, landing, &exposed, &err), DDP_ARG);
+    assert_int_equal(ddp_plan_landing(&p, &plan, landing, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a profile, a plan and both results are needed"));
+    assert_true(exposed == -1 && landing[0] == 9);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_waits_and_nothing_could_land_earlier),
         cmocka_unit_test(what_fits_its_window_lands_at_once),
+        cmocka_unit_test(what_takes_no_time_lands_at_once),
+        cmocka_unit_test(forward_times_may_be_unknown),
+        cmocka_unit_test(what_is_missing_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

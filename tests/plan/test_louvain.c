@@ -223,6 +223,10 @@ static void bad_graphs_are_refused_and_leave_the_outputs(void **state)
     assert_int_equal(ddp_louvain(2, NULL, 1, c, &count, &q, &err), DDP_ARG);
     assert_int_equal(ddp_louvain(2, w, 0, c, &count, &q, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "resolution is 0"));
+    assert_int_equal(ddp_louvain(2, w, 1e101, c, &count, &q, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "resolution is 1e+101"));
+    assert_int_equal(ddp_louvain(2, w, 1, NULL, &count, &q, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "community is NULL; it receives the result"));
     w[1] = -3;
     assert_int_equal(ddp_louvain(2, w, 1, c, &count, &q, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "from node 0 to node 1 is -3"));
@@ -233,11 +237,38 @@ static void bad_graphs_are_refused_and_leave_the_outputs(void **state)
     w[1] = 1;
     assert_int_equal(ddp_modularity(2, w, 1, c, &q, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "community 8"));
+    c[0] = -1;
+    assert_int_equal(ddp_modularity(2, w, 1, c, &q, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "node 0 is in community -1; numbers run from 0 to 1"));
+    c[0] = 8;
     assert_int_equal(ddp_modularity(2, w, 1, NULL, &q, &err), DDP_ARG);
+    assert_int_equal(ddp_modularity(2, w, 1, c, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "community and out are needed"));
+    assert_int_equal(ddp_modularity(0, w, 1, c, &q, &err), DDP_ARG);
     assert_true(c[0] == 8 && c[1] == 9 && count == 4 && q >= 5 && q <= 5);
     w[0] = NAN; /* the diagonal is not read */
     assert_int_equal(ddp_louvain(2, w, 1, c, &count, &q, &err), DDP_OK);
     assert_int_equal(count, 1);
+    c[0] = c[1] = 9;
+    assert_int_equal(ddp_louvain(2, w, 1, c, NULL, NULL, &err), DDP_OK);
+    assert_true(c[0] == 0 && c[1] == 0);
+}
+
+/* So many nodes are tried in index order alone, and blocks as clear as these are found all the same. */
+static void more_than_a_thousand_nodes_take_one_start(void **state)
+{
+    enum { MANY = 1040, BLOCK = 16 };
+    static double w[MANY * MANY];
+    static int c[MANY];
+    int count = 0;
+    double q = 0;
+
+    (void)state;
+    for (int i = 0; i < MANY; i++)
+        for (int j = 0; j < MANY; j++) w[i * MANY + j] = i % (MANY / BLOCK) == j % (MANY / BLOCK) ? 100 : 0.01;
+    assert_int_equal(ddp_louvain(MANY, w, 1, c, &count, &q, NULL), DDP_OK);
+    assert_int_equal(count, MANY / BLOCK);
+    for (int i = 0; i < MANY; i++) assert_int_equal(c[i], i % (MANY / BLOCK));
 }
 
 int main(void)
@@ -250,6 +281,7 @@ int main(void)
         cmocka_unit_test(no_partition_of_a_small_graph_is_better_than_a_hair),
         cmocka_unit_test(no_single_node_gains_by_moving),
         cmocka_unit_test(blocks_of_fast_links_are_found_whatever_the_numbering),
+        cmocka_unit_test(more_than_a_thousand_nodes_take_one_start),
         cmocka_unit_test(bad_graphs_are_refused_and_leave_the_outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -79,6 +79,31 @@ static void every_small_matching_is_optimal(void **state)
     }
 }
 
+/* Each row and each column is matched, so none costs less than its least; where searches ask for no more, that is it. */
+static void the_bound_is_the_largest_least_of_rows_and_columns(void **state)
+{
+    ddp_rng r = ddp_rng_seed(3, 0);
+    double w[49];
+    int by_row = 0, by_column = 0;
+
+    (void)state;
+    for (int round = 0; round < 500; round++) {
+        const int n = (int)ddp_rng_below(&r, 7) + 1;
+        double most[2] = {-INFINITY, -INFINITY};
+        for (int k = 0; k < n * n; k++) w[k] = ddp_rng_uniform(&r) - 0.3;
+        for (int side = 0; side < 2; side++)
+            for (int u = 0; u < n; u++) {
+                double least = INFINITY;
+                for (int v = 0; v < n; v++) least = fmin(least, side ? w[v * n + u] : w[u * n + v]);
+                most[side] = fmax(most[side], least);
+            }
+        by_row += most[0] > most[1];
+        by_column += most[1] > most[0];
+        assert_true(ddp__matching_bound(n, w) == fmax(most[0], most[1]));
+    }
+    assert_true(by_row > 100 && by_column > 100);
+}
+
 /* Weights that are planted: a random permutation at most 1, all others above it. */
 static void a_planted_matching_is_found(void **state)
 {
@@ -108,6 +133,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_small_matching_is_optimal),
+        cmocka_unit_test(the_bound_is_the_largest_least_of_rows_and_columns),
         cmocka_unit_test(a_planted_matching_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

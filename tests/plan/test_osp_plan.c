@@ -58,6 +58,11 @@ static void importance_is_summed_in_double(void **state)
     assert_non_null(strstr(err.msg, "element 0: gradient nan"));
     near(I, 1.75);
     assert_int_equal(ddp_osp_importance(g, p, 0, 0, &I, &err), DDP_ARG);
+    assert_int_equal(ddp_osp_importance(NULL, p, 4, 0, &I, &err), DDP_ARG);
+    assert_int_equal(ddp_osp_importance(g, NULL, 4, 0, &I, &err), DDP_ARG);
+    assert_int_equal(ddp_osp_importance(g, p, 4, 0, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "4 elements or a NULL array"));
+    near(I, 1.75);
 }
 
 static void the_walk_defers_by_rising_importance(void **state)
@@ -207,6 +212,23 @@ static void hundreds_of_layers_are_split_near_the_optimum(void **state)
     assert_true(late >= relaxed && late <= relaxed * 1.0005);
 }
 
+/* 50 of 59 layers of 2 bytes fill the budget; one of 3 bytes has the least importance per byte, but no choice with it is
+ * as full. Where the search begins with it there is nothing to find, and the walk stands. */
+static void where_the_knapsack_finds_nothing_the_walk_stands(void **state)
+{
+    double I[60], s[60], walk_late, late;
+    unsigned char walk[MOST / 8], gib[MOST / 8];
+
+    (void)state;
+    for (int l = 0; l < 60; l++) I[l] = 0.9 + 0.001 * l, s[l] = 2;
+    I[59] = 1, s[59] = 3;
+    near(rank(60, I, s, 100, DDP_OSP_WALK, walk, &walk_late), 100);
+    near(rank(60, I, s, 100, DDP_OSP_KNAPSACK, gib, &late), 100);
+    assert_true(late == walk_late);
+    assert_memory_equal(gib, walk, 60 / 8);
+    for (int l = 0; l < 60; l++) assert_int_equal(important(gib, l), l >= 50);
+}
+
 static void the_bound_has_a_corrected_and_a_printed_form(void **state)
 {
     double u = 0, v = 0;
@@ -234,6 +256,12 @@ static void the_bound_has_a_corrected_and_a_printed_form(void **state)
     assert_int_equal(ddp_osp_umax(1, 0, NAN, 4, 1e8, 0, &u, &err), DDP_ARG);
     assert_int_equal(ddp_osp_umax(1, 0, 1, 0, 1e8, 0, &u, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "0 workers"));
+    assert_int_equal(ddp_osp_umax(1, -0.5, 1, 4, 1e8, 0, &u, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "loss rate is -0.5"));
+    assert_int_equal(ddp_osp_umax(1, 0, 1, 4, -1e8, 0, &u, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the model has -1e+08 bytes"));
+    assert_int_equal(ddp_osp_umax(1, 0, 1, 4, 1e8, 0, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "out is NULL"));
     near(u, 8e7); /* untouched */
 }
 
@@ -251,6 +279,9 @@ static void the_budget_grows_as_the_loss_falls(void **state)
     near(ddp_osp_budget(1, 0, 100), 0);
     near(ddp_osp_budget(1, -2, 100), 0);
     near(ddp_osp_budget(1, NAN, 100), 0);
+    near(ddp_osp_budget(1, INFINITY, 100), 0);
+    near(ddp_osp_budget(1, 4, 0), 0);
+    near(ddp_osp_budget(1, 4, -100), 0);
     for (loss = 5; loss >= 0; loss -= 0.01) {
         double s = ddp_osp_budget(loss, 4, 100);
         assert_true(s >= last && s <= 100);
@@ -260,7 +291,7 @@ static void the_budget_grows_as_the_loss_falls(void **state)
 
 static void bad_input_is_named(void **state)
 {
-    static const double good[2] = {1, 2}, bad[2] = {1, -2}, nan_[2] = {NAN, 1};
+    static const double good[2] = {1, 2}, bad[2] = {1, -2}, nan_[2] = {NAN, 1}, huge[2] = {1e308, 1e308};
     unsigned char gib[1] = {0x55};
     ddp_osp_rule rule = DDP_OSP_WALK;
     ddp_error err;
@@ -275,6 +306,11 @@ static void bad_input_is_named(void **state)
     assert_non_null(strstr(err.msg, "layer 1 has -2 bytes"));
     assert_int_equal(ddp_osp_rank(2, good, good, -1, rule, gib, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "budget is -1"));
+    assert_int_equal(ddp_osp_rank(2, NULL, good, 1, rule, gib, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_osp_rank(2, good, NULL, 1, rule, gib, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_osp_rank(2, good, good, 1, rule, NULL, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_osp_rank(2, good, huge, 1, rule, gib, NULL, &err), DDP_NUMERIC);
+    assert_non_null(strstr(err.msg, "the layers have more bytes than a double holds"));
     memcpy(&rule, &nine, sizeof nine);
     assert_int_equal(ddp_osp_rank(2, good, good, 1, rule, gib, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "rule 9 is unknown"));
@@ -290,6 +326,7 @@ int main(void)
         cmocka_unit_test(the_knapsack_is_exhaustive_search_within_both_bounds),
         cmocka_unit_test(the_knapsack_is_never_worse_than_either_walk),
         cmocka_unit_test(hundreds_of_layers_are_split_near_the_optimum),
+        cmocka_unit_test(where_the_knapsack_finds_nothing_the_walk_stands),
         cmocka_unit_test(the_bound_has_a_corrected_and_a_printed_form),
         cmocka_unit_test(the_budget_grows_as_the_loss_falls),
         cmocka_unit_test(bad_input_is_named),

@@ -374,6 +374,45 @@ static void random_evaluates_no_more_than_its_limit(void **state)
     ddp_network_free(&n);
 }
 
+static void without_limits_a_search_ends_by_count(void **state)
+{
+    ddp_rng r = ddp_rng_seed(34, 0);
+    ddp_network n = random_network(&r, 24, 4, 6, 0);
+    ddp_placement p = place(&n, DDP_PLACE_RANDOM, 0, 0);
+
+    (void)state;
+    assert_int_equal(p.candidates, 5000);
+    ddp_placement_free(&p);
+    ddp_network_free(&n);
+}
+
+/* Links without any structure, so that there is no known best but that of long runs: 4 million moves from each of three
+ * seeds. */
+static void annealing_comes_near_the_best_of_long_runs(void **state)
+{
+    static const double known[8] = {16.440428, 30.860582, 5.334033,  74.965166,
+                                    12.815440, 23.029968, 12.987395, 180.237540};
+    ddp_rng r = ddp_rng_seed(35, 0);
+    double over = 0;
+    int round;
+
+    (void)state;
+    for (round = 0; round < 8; round++) {
+        ddp_network n = random_network(&r, 24, round % 2 ? 4 : 3, round % 2 ? 6 : 8, round % 4);
+        uint64_t seed;
+        for (seed = 0; seed < 3; seed++) {
+            ddp_placement p = place(&n, DDP_PLACE_ANNEAL, seed, 40000);
+            valid(&n, &p);
+            assert_true(p.cost_s < 1.1 * known[round]);
+            over += p.cost_s / known[round] - 1;
+            ddp_placement_free(&p);
+        }
+        ddp_network_free(&n);
+    }
+    print_message("40,000 moves: %.1f %% above the best known on average\n", 100 * over / 24);
+    assert_true(over / 24 < 0.048);
+}
+
 static void seeds_lead_to_different_walks(void **state)
 {
     ddp_rng r = ddp_rng_seed(24, 0);
@@ -558,6 +597,35 @@ static void progress_is_told_and_may_stop(void **state)
         assert_true(p.solve_s < 30);
         assert_false(p.proven);
         ddp_placement_free(&p);
+    }
+    ddp_network_free(&n);
+}
+
+/* Who only looks on changes nothing, with or without a limit of time. */
+static void being_told_changes_no_placement(void **state)
+{
+    ddp_rng r = ddp_rng_seed(36, 0);
+    ddp_network n = random_network(&r, 24, 4, 6, 0);
+    size_t k;
+
+    (void)state;
+    for (k = 0; k < sizeof solvers / sizeof solvers[0]; k++) {
+        ddp_placement alone_p = place(&n, solvers[k], 0, 800), watched;
+        ddp_place_options o;
+        calls c;
+        memset(&o, 0, sizeof o);
+        memset(&c, 0, sizeof c);
+        o.solver = solvers[k];
+        o.max_candidates = 800;
+        o.progress = watch;
+        o.user = &c;
+        assert_int_equal(ddp_place(&n, &o, &watched, NULL), DDP_OK);
+        assert_true(c.count >= watched.points);
+        assert_memory_equal(watched.assign, alone_p.assign, 24 * sizeof(int));
+        assert_int_equal(watched.candidates, alone_p.candidates);
+        assert_int_equal(watched.points, alone_p.points);
+        ddp_placement_free(&watched);
+        ddp_placement_free(&alone_p);
     }
     ddp_network_free(&n);
 }
@@ -805,7 +873,7 @@ static void refused(const ddp_network *n, const ddp_place_options *o, const char
 
 static void bad_input_is_named(void **state)
 {
-    static const int twice[4] = {0, 1, 1, 2}, beyond[4] = {0, 1, 4, 2};
+    static const int twice[4] = {0, 1, 1, 2}, beyond[4] = {0, 1, 4, 2}, minus[4] = {-1, 1, 3, 2}, below = -1;
     ddp_rng r = ddp_rng_seed(30, 0);
     ddp_network n = random_network(&r, 4, 2, 2, 0);
     ddp_place_solver solver = DDP_PLACE_KL;
@@ -843,7 +911,24 @@ static void bad_input_is_named(void **state)
     n.rate[1] = 1;
     n.pipelines = n.stages = 0;
     refused(&n, &o, "4 devices are not D_dp x D_pp = 0 x 0");
+    n.pipelines = n.stages = 2;
     refused(&n, NULL, "must not be NULL");
+    assert_int_equal(ddp_place(&n, &o, NULL, &err), DDP_ARG);
+    o.stages = -2;
+    refused(&n, &o, "0 pipelines of -2 stages are impossible");
+    o.stages = 4; /* and 1 pipeline follows */
+    assert_int_equal(ddp_place(&n, &o, &p, NULL), DDP_OK);
+    assert_true(p.pipelines == 1 && p.stages == 4);
+    ddp_placement_free(&p);
+    o.stages = 0;
+    memcpy(&o.solver, &below, sizeof o.solver);
+    refused(&n, &o, "solver -1 is unknown");
+    o.solver = DDP_PLACE_DEFAULT;
+    assert_int_equal(ddp_place_cost(&n, 2, 2, NULL, &cost, NULL, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_place_cost(&n, 2, 2, twice, NULL, NULL, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "assign and cost_s must not be NULL"));
+    assert_int_equal(ddp_place_cost(&n, 2, 2, minus, &cost, NULL, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "stage 0 of pipeline 0 is on device -1"));
     assert_int_equal(ddp_place_cost(&n, 2, 2, twice, &cost, NULL, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "stage 0 of pipeline 1 is on device 1"));
     assert_int_equal(ddp_place_cost(&n, 2, 2, beyond, &cost, NULL, NULL, &err), DDP_ARG);
@@ -873,12 +958,15 @@ int main(void)
         cmocka_unit_test(the_tree_alone_is_optimal_and_annealing_alone_nearly_always),
         cmocka_unit_test(every_solver_gives_a_placement_and_repeats_itself),
         cmocka_unit_test(random_evaluates_no_more_than_its_limit),
+        cmocka_unit_test(without_limits_a_search_ends_by_count),
+        cmocka_unit_test(annealing_comes_near_the_best_of_long_runs),
         cmocka_unit_test(seeds_lead_to_different_walks),
         cmocka_unit_test(one_pipeline_and_one_stage_work_at_any_size),
         cmocka_unit_test(cyclic_passes_keep_groups_balanced),
         cmocka_unit_test(annealing_keeps_its_books),
         cmocka_unit_test(annealing_does_not_depend_on_the_unit_of_time),
         cmocka_unit_test(progress_is_told_and_may_stop),
+        cmocka_unit_test(being_told_changes_no_placement),
         cmocka_unit_test(the_time_limit_is_kept),
         cmocka_unit_test(the_time_limit_is_kept_where_one_evaluation_is_long),
         cmocka_unit_test(a_thousand_devices_are_placed),

@@ -317,7 +317,7 @@ static void scatter_finds_the_optimum_of_small_instances(void **state)
         }
     }
     print_message("scatter is the true optimum in %d of %d small instances\n", hits, tries);
-    assert_true(hits * 100 >= tries * 97);
+    assert_true(hits >= tries - 1); /* all of them, up to rounding */
 }
 
 static void plans_repeat_bit_for_bit(void **state)
@@ -447,6 +447,31 @@ static void bubbles_are_filled_by_hand(void **state)
     ddp_plan_free(&a);
 }
 
+static void the_bound_knows_that_a_layer_is_not_split(void **state)
+{
+    /* Row 1 is ready at 1 of 2 s and takes 10: 9 s beyond the end of one step, however many there are. Of the link's time
+     * alone 3 steps could hide 3 s. */
+    instance x;
+
+    (void)state;
+    instance_init(&x, 2);
+    x.b[0] = x.b[1] = 1;
+    x.c[1] = 10;
+    for (int k = 0; k < 3; k++) {
+        ddp_plan a = solve(&x.p, DDP_SOLVER_SCATTER, all_costs[k], 3, DDP_FILL_NONE);
+        close_to(a.lower_bound_s, 6 + 9);
+        close_to(a.objective_s, 6 + 9);
+        ddp_plan_free(&a);
+    }
+    x.c[0] = 10; /* in one step the link is busy from 1 to 21 */
+    for (int k = 0; k < 3; k++) {
+        ddp_plan a = solve(&x.p, DDP_SOLVER_SCATTER, all_costs[k], 1, DDP_FILL_NONE);
+        close_to(a.lower_bound_s, 21);
+        close_to(a.objective_s, 21);
+        ddp_plan_free(&a);
+    }
+}
+
 static void refused(const ddp_profile *p, int period, int solver, int cost, const char *why)
 {
     ddp_plan_options o;
@@ -507,6 +532,104 @@ static void bad_input_is_named(void **state)
     assert_int_equal(solver, DDP_SOLVER_SCATTER);
 }
 
+static void plans_of_another_model_are_refused(void **state)
+{
+    static const int below = -1, nine = 9;
+    instance x;
+    ddp_plan_options o;
+    ddp_plan plan, other;
+    ddp_fill fill = DDP_FILL_NONE;
+    ddp_error err;
+    double curve[1] = {7};
+    int *steps;
+
+    (void)state;
+    instance_init(&x, 3);
+    x.b[0] = x.b[1] = x.b[2] = x.c[0] = 1;
+    memset(&plan, 42, sizeof plan);
+    assert_int_equal(ddp_plan_new(0, 2, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a plan of 0 layers"));
+    assert_int_equal(ddp_plan_new(3, 0, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "period 0 is impossible"));
+    assert_int_equal(ddp_plan_partial(&x.p, NULL, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "needs options"));
+    memset(&o, 0, sizeof o);
+    o.period = 2;
+    memcpy(&o.solver, &below, sizeof o.solver);
+    assert_int_equal(ddp_plan_partial(&x.p, &o, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "solver -1 is unknown"));
+    o.solver = DDP_SOLVER_DEFAULT;
+    memcpy(&o.fill, &nine, sizeof o.fill);
+    assert_int_equal(ddp_plan_partial(&x.p, &o, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "filling 9 is unknown"));
+    memcpy(&o.fill, &below, sizeof o.fill);
+    assert_int_equal(ddp_plan_partial(&x.p, &o, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "filling -1 is unknown"));
+    o.fill = DDP_FILL_NONE;
+    o.time_limit_s = -1;
+    assert_int_equal(ddp_plan_partial(&x.p, &o, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "time limit -1 s"));
+    o.time_limit_s = INFINITY;
+    assert_int_equal(ddp_plan_partial(&x.p, &o, &plan, &err), DDP_ARG);
+    assert_int_equal(plan.layers, 0x2a2a2a2a); /* untouched */
+    assert_int_equal(ddp_plan_curve(&x.p, DDP_COST_DEFAULT, 0, curve, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a curve up to period 0 is empty"));
+    assert_true(curve[0] == 7);
+
+    assert_int_equal(ddp_plan_new(3, 2, &plan, &err), DDP_OK);
+    assert_int_equal(ddp_plan_new(2, 2, &other, &err), DDP_OK);
+    assert_int_equal(ddp_plan_evaluate(&x.p, DDP_COST_SUM, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the plan has 0 layers, the profile 3"));
+    assert_int_equal(ddp_plan_evaluate(&x.p, DDP_COST_SUM, &other, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the plan has 2 layers, the profile 3"));
+    steps = plan.step_of;
+    plan.step_of = NULL;
+    assert_int_equal(ddp_plan_evaluate(&x.p, DDP_COST_SUM, &plan, &err), DDP_ARG);
+    plan.step_of = steps;
+    plan.step_of[1] = 2;
+    assert_int_equal(ddp_plan_evaluate(&x.p, DDP_COST_SUM, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "layer 1 is in step 2; the steps of the plan are 0 to 1"));
+    plan.step_of[1] = -1;
+    assert_int_equal(ddp_plan_evaluate(&x.p, DDP_COST_SUM, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "layer 1 is in step -1"));
+    plan.step_of[1] = 1;
+    memcpy(&o.cost, &nine, sizeof o.cost);
+    assert_int_equal(ddp_plan_evaluate(&x.p, o.cost, &plan, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "cost 9 is unknown"));
+    ddp_plan_free(&plan);
+    ddp_plan_free(&other);
+    ddp_plan_free(NULL);
+
+    assert_int_equal(ddp_fill_named("eq12", &fill, &err), DDP_OK);
+    assert_int_equal(fill, DDP_FILL_EQ12);
+    assert_string_equal(ddp_fill_name(DDP_FILL_EXACT), "exact");
+    assert_int_equal(ddp_fill_named("full", &fill, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "filling 'full' is unknown"));
+}
+
+static void forward_times_may_be_unknown(void **state)
+{
+    ddp_rng r = ddp_rng_seed(17, 0);
+
+    (void)state;
+    for (int n = 0; n < 200; n++) { /* then the window is that of a forward pass which takes no time */
+        instance x;
+        ddp_plan a, b;
+        instance_random(&x, &r, 8, n % 4, n % 2);
+        memset(x.f, 0, sizeof x.f);
+        a = solve(&x.p, DDP_SOLVER_BRUTE, DDP_COST_WINDOW, 3, DDP_FILL_NONE);
+        x.p.forward_s = NULL;
+        b = solve(&x.p, DDP_SOLVER_BRUTE, DDP_COST_WINDOW, 3, DDP_FILL_NONE);
+        assert_true(a.objective_s == b.objective_s);
+        ddp_plan_free(&b);
+        b = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_WINDOW, 3, DDP_FILL_NONE);
+        close_to(a.objective_s, b.objective_s);
+        close_to(b.objective_s, simulate(&x.p, &b, 0));
+        ddp_plan_free(&a);
+        ddp_plan_free(&b);
+    }
+}
+
 static void extreme_shapes_are_planned(void **state)
 {
     instance x;
@@ -528,6 +651,82 @@ static void extreme_shapes_are_planned(void **state)
             close_to(a.objective_s, 2);
             ddp_plan_free(&a);
         }
+}
+
+/* 20 layers in 8 steps are 888,030 partitions, of which a planner without time sees a part. */
+static void a_planner_without_time_returns_the_best_it_saw(void **state)
+{
+    static const ddp_solver solvers[2] = {DDP_SOLVER_BRUTE, DDP_SOLVER_SCATTER};
+    static double b[20], c[20];
+    ddp_rng r = ddp_rng_seed(16, 0);
+    ddp_plan_options o;
+    ddp_profile p;
+    ddp_plan best;
+
+    (void)state;
+    for (int l = 0; l < 20; l++) b[l] = ddp_rng_uniform(&r), c[l] = 6 * ddp_rng_uniform(&r);
+    memset(&p, 0, sizeof p);
+    memset(&o, 0, sizeof o);
+    p.layers = 20;
+    p.backward_s = b;
+    p.comm_s = c;
+    o.period = 8;
+    o.time_limit_s = 1e-9;
+    best = solve(&p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 8, DDP_FILL_NONE);
+    for (int k = 0; k < 2; k++) {
+        ddp_plan late, whole = solve(&p, solvers[k], DDP_COST_TIMELINE, 8, DDP_FILL_NONE);
+        double began = ddp_now();
+        o.cost = DDP_COST_TIMELINE;
+        o.solver = solvers[k];
+        assert_int_equal(ddp_plan_partial(&p, &o, &late, NULL), DDP_OK);
+        assert_true(ddp_now() - began < 5);
+        close_to(late.objective_s, simulate(&p, &late, 0));
+        if (!k) { /* contiguous: what the output side has comes first, and at the best the optimum */
+            assert_true(late.objective_s >= best.objective_s - 1e-11);
+            close_to(whole.objective_s, best.objective_s);
+            for (int l = 1; l < 20; l++) assert_true(late.step_of[l] <= late.step_of[l - 1]);
+        } else { /* begins with the optimum of contiguous sets, and has no time for more */
+            assert_true(whole.objective_s < best.objective_s - 1e-9);
+            close_to(late.objective_s, best.objective_s);
+        }
+        ddp_plan_free(&late);
+        ddp_plan_free(&whole);
+    }
+    ddp_plan_free(&best);
+}
+
+/* Of the 67 sets of these layers nearly each ends at one of two places. */
+static void solvers_refuse_what_would_take_them_for_ever(void **state)
+{
+    static double ones[10001], fifty[200];
+    ddp_plan_options o;
+    ddp_profile p;
+    ddp_plan plan;
+    ddp_error err;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    memset(&o, 0, sizeof o);
+    for (int l = 0; l < 10001; l++) ones[l] = 1;
+    for (int l = 0; l < 200; l++) fifty[l] = 50;
+    p.layers = 200;
+    p.backward_s = ones;
+    p.comm_s = fifty;
+    o.solver = DDP_SOLVER_DFS;
+    o.cost = DDP_COST_TIMELINE;
+    o.period = 70;
+    assert_int_equal(ddp_plan_partial(&p, &o, &plan, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "more than 4000000 solutions for 200 layers and period 70"));
+    p.layers = 10001;
+    p.comm_s = ones;
+    o.period = 10001;
+    assert_int_equal(ddp_plan_partial(&p, &o, &plan, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "10001 is too deep; use solver optimal"));
+    p.layers = 2001;
+    o.period = 1;
+    o.solver = DDP_SOLVER_BRUTE;
+    assert_int_equal(ddp_plan_partial(&p, &o, &plan, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "brute force over 2001 layers and period 1 is too much"));
 }
 
 /* Section 5 of the DreamDDP notes: exposed communication in units of period x backward. */
@@ -602,8 +801,13 @@ int main(void)
         cmocka_unit_test(equal_number_counts_layers_with_parameters),
         cmocka_unit_test(filling_is_free_and_longest),
         cmocka_unit_test(bubbles_are_filled_by_hand),
+        cmocka_unit_test(the_bound_knows_that_a_layer_is_not_split),
         cmocka_unit_test(bad_input_is_named),
+        cmocka_unit_test(plans_of_another_model_are_refused),
+        cmocka_unit_test(forward_times_may_be_unknown),
         cmocka_unit_test(extreme_shapes_are_planned),
+        cmocka_unit_test(a_planner_without_time_returns_the_best_it_saw),
+        cmocka_unit_test(solvers_refuse_what_would_take_them_for_ever),
         cmocka_unit_test(measured_profiles_reach_the_published_figures),
     };
 

@@ -275,6 +275,7 @@ static void refused(const ddp_preserver *m, const int *k, int n, const char *why
 static void bad_input_is_named(void **state)
 {
     static const int k[2] = {1, 0}, huge[2] = {1, 2000000000};
+    static int many[3200];
     const ddp_preserver good = model(1, 1, 1);
     ddp_preserver m = good;
     ddp_delayed_options o;
@@ -285,11 +286,14 @@ static void bad_input_is_named(void **state)
     (void)state;
     refused(&m, k, 0, "0 entries");
     refused(NULL, k, 1, "NULL");
+    refused(&m, NULL, 1, "the sequence k has 1 entries but model or k is NULL");
     assert_int_equal(ddp_preserver_test(&m, k, 1, NULL, NULL), DDP_ARG);
     memset(&o, 0, sizeof o);
     memset(&p, 0, sizeof p);
     assert_int_equal(ddp_preserver_plan(&p, &o, &m, NULL, &r, NULL), DDP_ARG);
     assert_int_equal(ddp_preserver_plan(&p, &o, &m, &plan, NULL, NULL), DDP_ARG);
+    assert_int_equal(ddp_preserver_plan(&p, NULL, &m, &plan, &r, NULL), DDP_ARG);
+    assert_int_equal(ddp_preserver_plan(&p, &o, NULL, &plan, &r, NULL), DDP_ARG);
     refused(&m, k, 2, "k[1] is 0");
     refused(&m, huge, 2, "k[1] is 2000000000: the sequence exceeds");
     m.eta = 0;
@@ -304,6 +308,13 @@ static void bad_input_is_named(void **state)
     refused(&m, k, 1, "start is 1; it must be finite and at least the target, 2");
     m.target = -1;
     refused(&m, k, 1, "target is -1");
+    m = good, m.start = INFINITY;
+    refused(&m, k, 1, "start is inf");
+    m = good, m.eta = 1e10, m.mu = 1e308; /* finite, but not what a step makes of them */
+    refused(&m, k, 1, "the expected loss is inf after the plan and inf without");
+    for (int i = 0; i < 3200; i++) many[i] = 1;
+    m = good, m.rotations = 1;
+    refused(&m, many, 3200, "3200 rotations of 3200 updates are too many to compare");
     m = good, m.tolerance = INFINITY;
     refused(&m, k, 1, "tolerance is inf");
     m = good, m.sigma = 0, m.eta = 1; /* one update reaches the goal exactly */

@@ -12,7 +12,7 @@ extern "C" {
 }
 #endif
 
-enum { MOST = 64 };
+enum { MOST = 300 };
 
 typedef struct ring {
     double least, delay;
@@ -130,25 +130,53 @@ static void test_search(void **state)
     assert_true(found >= 85);
 }
 
-/* Two sites of 20 with a slow link between them: a good ring crosses it twice. */
+/* Two sites with a slow link between them: a good ring crosses it twice, also where it is too large to be searched. */
 static void test_sites(void **state)
 {
-    enum { N = 40 };
-    static double rate[N * N], delay[N * N];
-    double least;
-    int order[N], crossings = 0;
+    static const int sizes[3] = {40, 80, MOST};
+    static double rate[MOST * MOST], delay[MOST * MOST];
 
     (void)state;
-    for (int i = 0; i < N * N; i++) {
-        const int same = i / N % 2 == i % N % 2;
-        rate[i] = same ? 1e9 : 1e7;
-        delay[i] = same ? 1e-4 : 5e-2;
+    for (int s = 0; s < 3; s++)
+        for (int late = 0; late < 2; late++) {
+            const int n = sizes[s];
+            int order[MOST], crossings = 0;
+            double least;
+            for (int i = 0; i < n * n; i++) {
+                const int same = i / n % 2 == i % n % 2;
+                rate[i] = same ? 1e9 : 1e7;
+                delay[i] = same ? 1e-4 : 5e-2;
+            }
+            assert_int_equal(ddp_plan_ring(n, rate, late ? delay : NULL, order, &least, NULL), DDP_OK);
+            valid(n, order);
+            for (int k = 0; k < n; k++) crossings += order[k] % 2 != order[(k + 1) % n] % 2;
+            assert_int_equal(crossings, 2);
+            assert_true(least == 1e7);
+        }
+}
+
+/* A hundred moves are all that so many workers get; with random links they are used up, and none of them was for the
+ * worse. */
+static void test_search_beyond_64_workers(void **state)
+{
+    enum { N = 70 };
+    static double rate[N * N], delay[N * N], cost[N * N];
+    double least;
+    int order[N], nearest[N];
+    ddp_rng r;
+
+    (void)state;
+    r = ddp_rng_seed(13, 0);
+    for (int round = 0; round < 4; round++) {
+        random_ring(&r, N, 2, rate, delay);
+        assert_int_equal(ddp_plan_ring(N, rate, delay, order, &least, NULL), DDP_OK);
+        valid(N, order);
+        assert_true(measure(N, rate, delay, order).least == least);
+        ddp__ring_costs(N, rate, delay, cost);
+        ddp__tour_nearest(N, cost, 0, -1, nearest);
+        assert_true(ddp__ring_cost(N, cost, order) < ddp__ring_cost(N, cost, nearest));
+        assert_true(least >= measure(N, rate, delay, nearest).least);
     }
-    assert_int_equal(ddp_plan_ring(N, rate, delay, order, &least, NULL), DDP_OK);
-    valid(N, order);
-    for (int k = 0; k < N; k++) crossings += order[k] % 2 != order[(k + 1) % N] % 2;
-    assert_int_equal(crossings, 2);
-    assert_true(least == 1e7);
 }
 
 static void test_mistakes(void **state)
@@ -161,7 +189,16 @@ static void test_mistakes(void **state)
     assert_int_equal(ddp_plan_ring(0, rate, NULL, order, &least, &err), DDP_ARG);
     assert_int_equal(ddp_plan_ring(2, rate, NULL, order, &least, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "rate 0 from worker 1 to 0"));
+    rate[2] = INFINITY;
+    assert_int_equal(ddp_plan_ring(2, rate, NULL, order, &least, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "rate inf from worker 1 to 0"));
+    assert_int_equal(ddp_plan_ring(4097, rate, NULL, order, &least, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a ring of 4097 workers; 1 to 4096 can be"));
     rate[2] = 3;
+    delay[1] = INFINITY;
+    assert_int_equal(ddp_plan_ring(2, rate, delay, order, &least, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "delay inf s from worker 0 to 1"));
+    delay[1] = -1;
     assert_int_equal(ddp_plan_ring(2, rate, delay, order, &least, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "delay -1 s from worker 0 to 1"));
     assert_int_equal(order[0], 5);
@@ -179,6 +216,7 @@ int main(void)
         cmocka_unit_test(test_every_order),
         cmocka_unit_test(test_search),
         cmocka_unit_test(test_sites),
+        cmocka_unit_test(test_search_beyond_64_workers),
         cmocka_unit_test(test_mistakes),
     };
 

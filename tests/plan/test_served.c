@@ -139,12 +139,47 @@ static void mistakes_are_told(void **state)
     }
 }
 
+static void mistakes_in_one_number_are_told(void **state)
+{
+    static const double parts[4] = {-1, 3e6, (double)NAN, (double)INFINITY};
+    ddp_served s;
+    ddp_error err;
+    double out = 7;
+
+    (void)state;
+    s = served(DDP_SERVING_EACH, 3, 0);
+    assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "3 workers and 0 servers: at least one of each"));
+    s = served(DDP_SERVING_EACH, 3, 1);
+    s.delay_s = -1;
+    assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a delay is -1 s"));
+    s = served(DDP_SERVING_TOGETHER, 3, 2);
+    bytes[1] = (double)INFINITY;
+    assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "server 1 has inf bytes, 0 of them late"));
+    for (int i = 0; i < 4; i++) {
+        s = served(DDP_SERVING_TOGETHER, 3, 1);
+        s.late = late;
+        late[0] = parts[i];
+        assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
+        assert_non_null(strstr(err.msg, "server 0 has 2e+06 bytes, "));
+    }
+    s.bytes = NULL;
+    assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
+    assert_int_equal(ddp_served_step(NULL, NULL, &out, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "NULL where numbers belong"));
+    s = served(DDP_SERVING_EACH, 1, 1);
+    assert_int_equal(ddp_served_step(&s, NULL, NULL, &err), DDP_ARG);
+    assert_true(out == 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_pushes_and_pulls), cmocka_unit_test(together), cmocka_unit_test(one_after_another),
         cmocka_unit_test(late_bytes_hide_behind_computing), cmocka_unit_test(servers_share_and_workers_serve),
-        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(mistakes_are_told), cmocka_unit_test(mistakes_in_one_number_are_told),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

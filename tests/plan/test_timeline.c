@@ -508,6 +508,126 @@ static void a_larger_credit_loses_priority(void **state)
     assert_true(one < four && four < fifo);
 }
 
+/* Where computing is all there is, the iteration attains its bound, which is summed in another order. */
+static void a_bound_that_is_attained_is_not_above_the_iteration_by_rounding(void **state)
+{
+    ddp_timeline_options o;
+    ddp_rng r = ddp_rng_seed(2026, 1);
+    world w;
+
+    (void)state;
+    memset(&o, 0, sizeof o);
+    for (int round = 0; round < 200; round++) {
+        ddp_timeline t;
+        memset(&w, 0, sizeof w);
+        w.n = MOST;
+        world_profile(&w);
+        for (int i = 0; i < w.n; i++) {
+            w.forward[i] = ddp_rng_uniform(&r);
+            w.backward[i] = ddp_rng_uniform(&r);
+            w.comm[i] = 0;
+        }
+        o.scheme = (ddp_scheme)(round % DDP_SCHEME_DEFT);
+        o.partition_s = round % 2 ? 0 : 1;
+        o.partition_params = round % 2 ? 5 : 0; /* params of rows that send nothing are not asked for */
+        t = timeline(&w.p, &o);
+        assert_true(t.lower_bound_s <= t.iteration_s);
+        close_to(t.lower_bound_s, t.iteration_s);
+        ddp_timeline_free(&t);
+    }
+}
+
+static void only_schemes_that_join_rows_look_at_bucket_bytes(void **state)
+{
+    world w;
+
+    (void)state;
+    vgg19(&w, 1, 0);
+    for (int i = 0; i < w.n; i++) w.params[i] = 1e6;
+    for (int s = 0; s < DDP_SCHEME_DEFT; s++) {
+        ddp_timeline_options o;
+        double apart, joined;
+        memset(&o, 0, sizeof o);
+        o.scheme = (ddp_scheme)s;
+        o.partition_s = 11.3e-3;
+        apart = iteration(&w, &o);
+        o.bucket_bytes = o.first_bucket_bytes = 1e9;
+        joined = iteration(&w, &o);
+        if (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP) assert_true(joined > apart);
+        else assert_true(joined == apart);
+    }
+}
+
+/* ---- what an iteration waits for ---- */
+
+/* Backward ends at 6, forward takes 1, 2, 4. Row 2's parts come in no order: they are there at 9; row 1 at 7. */
+static void what_arrives_after_backward_is_exposed(void **state)
+{
+    static double forward[3] = {1, 2, 4}, backward[3] = {1, 2, 3};
+    static const double end[5] = {6, 9, 4, 7, 50};
+    static const int row[5] = {2, 2, 2, 1, 0};
+    double each = -1, all = -1;
+    ddp_interval x[5];
+    ddp_timeline t;
+    ddp_profile p;
+
+    (void)state;
+    memset(x, 0, sizeof x);
+    memset(&t, 0, sizeof t);
+    memset(&p, 0, sizeof p);
+    for (int i = 0; i < 5; i++) {
+        x[i].kind = i == 4 ? DDP_INTERVAL_FORWARD : DDP_INTERVAL_LINK;
+        x[i].bucket = x[i].last = row[i];
+        x[i].end_s = end[i];
+    }
+    t.buckets = p.layers = 3;
+    t.intervals = 5;
+    t.interval = x;
+    p.forward_s = forward;
+    p.backward_s = p.comm_s = backward;
+    /* row 0 6..7, row 1 7..9, row 2 9..13 */
+    assert_int_equal(ddp_timeline_exposed(&p, &t, 0, &each, &all, NULL), DDP_OK);
+    assert_true(each == 0 && all == 3);
+    /* 2 later: row 1 9..11, row 2 11..15 */
+    assert_int_equal(ddp_timeline_exposed(&p, &t, 2, &each, &all, NULL), DDP_OK);
+    assert_true(each == 2 && all == 5);
+    p.forward_s = NULL; /* the last arrival is all that counts */
+    assert_int_equal(ddp_timeline_exposed(&p, &t, 2, &each, &all, NULL), DDP_OK);
+    assert_true(each == 5 && all == 5);
+    for (int i = 0; i < 4; i++) x[i].end_s = 1;
+    assert_int_equal(ddp_timeline_exposed(&p, &t, 1, &each, &all, NULL), DDP_OK);
+    assert_true(each == 0 && all == 0);
+}
+
+static void what_is_exposed_of_another_model_is_not_told(void **state)
+{
+    double each = 7, all = 8;
+    ddp_timeline_options o;
+    ddp_timeline t;
+    ddp_error err;
+    world w;
+
+    (void)state;
+    vgg19(&w, 1, 0);
+    memset(&o, 0, sizeof o);
+    t = timeline(&w.p, &o);
+    assert_int_equal(ddp_timeline_exposed(&w.p, NULL, 0, &each, &all, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a timeline of 0 rows is not of this profile of 6"));
+    assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, NULL, &all, &err), DDP_ARG);
+    assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, &each, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_timeline_exposed(&w.p, &t, -1, &each, &all, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a latency of -1 s cannot be"));
+    assert_int_equal(ddp_timeline_exposed(&w.p, &t, (double)INFINITY, &each, &all, &err), DDP_ARG);
+    w.p.layers = 5;
+    assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, &each, &all, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a timeline of 6 rows is not of this profile of 5"));
+    w.p.layers = 0;
+    assert_int_equal(ddp_timeline_exposed(&w.p, &t, 0, &each, &all, &err), DDP_ARG);
+    assert_true(each == 7 && all == 8);
+    ddp_timeline_free(&t);
+    ddp_timeline_free(NULL);
+}
+
 /* ---- names and mistakes ---- */
 
 static void names_are_read_back(void **state)
@@ -544,6 +664,8 @@ static void refused(const ddp_profile *p, const ddp_timeline_options *o, ddp_sta
 
 static void mistakes_are_named(void **state)
 {
+    static const int below = -1;
+    char *names[6], fc6[] = "fc6";
     ddp_timeline_options o;
     ddp_error err;
     ddp_timeline t;
@@ -552,6 +674,8 @@ static void mistakes_are_named(void **state)
     (void)state;
     vgg19(&w, 1, 0);
     memset(&o, 0, sizeof o);
+    memset(names, 0, sizeof names);
+    names[3] = fc6;
     refused(NULL, &o, DDP_ARG, "the profile has 0 layers");
     assert_int_equal(ddp_plan_timeline(&w.p, NULL, &t, &err), DDP_ARG);
     assert_int_equal(ddp_plan_timeline(&w.p, &o, NULL, &err), DDP_ARG);
@@ -571,6 +695,8 @@ static void mistakes_are_named(void **state)
     refused(&w.p, &o, DDP_UNSUPPORTED, "ddp_plan_delayed");
     o.scheme = (ddp_scheme)7;
     refused(&w.p, &o, DDP_ARG, "scheme 7 is unknown");
+    memcpy(&o.scheme, &below, sizeof o.scheme);
+    refused(&w.p, &o, DDP_ARG, "scheme -1 is unknown");
     o.scheme = DDP_SCHEME_BYTESCHEDULER;
     refused(&w.p, &o, DDP_ARG, "no bucket that sends has params, so none can be cut by 6.5e+06");
     o.partition_s = -1;
@@ -589,8 +715,16 @@ static void mistakes_are_named(void **state)
     o.partition_params = 0;
     o.partition_s = 0.01;
     o.alpha_s = 2e-3;
-    refused(&w.p, &o, DDP_ARG, "comm_s is 0.001968 s, shorter than the startup alpha_s of 0.002 s");
+    refused(&w.p, &o, DDP_ARG, "bucket 0 (unnamed): comm_s is 0.001968 s, shorter than the startup alpha_s of 0.002 s");
+    w.p.name = names;
+    refused(&w.p, &o, DDP_ARG, "bucket 0 (unnamed)"); /* this one has none */
+    names[0] = fc6;
+    refused(&w.p, &o, DDP_ARG, "bucket 0 (fc6): comm_s is 0.001968 s, shorter");
+    w.p.name = NULL;
     o.alpha_s = 0;
+    o.partition_params = -5;
+    refused(&w.p, &o, DDP_ARG, "partition_params is -5");
+    o.partition_params = 0;
     o.credit = -2;
     refused(&w.p, &o, DDP_ARG, "credit is -2");
     o.credit = 0;
@@ -600,6 +734,13 @@ static void mistakes_are_named(void **state)
     o.scheme = DDP_SCHEME_WFBP;
     o.bucket_bytes = 1;
     refused(&w.p, &o, DDP_ARG, "no row that sends has params, so bucket_bytes 1 cannot be applied");
+    w.p.params = NULL;
+    refused(&w.p, &o, DDP_ARG, "no row that sends has params, so bucket_bytes 1 cannot be applied");
+    o.bucket_bytes = -1;
+    refused(&w.p, &o, DDP_ARG, "bucket_bytes is -1");
+    o.bucket_bytes = 0;
+    o.first_bucket_bytes = (double)INFINITY;
+    refused(&w.p, &o, DDP_ARG, "first_bucket_bytes is inf");
 }
 
 int main(void)
@@ -618,6 +759,10 @@ int main(void)
         cmocka_unit_test(usbyte_follows_its_definition_and_its_search_never_loses),
         cmocka_unit_test(the_buckets_of_vgg19_take_what_the_table_says),
         cmocka_unit_test(a_larger_credit_loses_priority),
+        cmocka_unit_test(a_bound_that_is_attained_is_not_above_the_iteration_by_rounding),
+        cmocka_unit_test(only_schemes_that_join_rows_look_at_bucket_bytes),
+        cmocka_unit_test(what_arrives_after_backward_is_exposed),
+        cmocka_unit_test(what_is_exposed_of_another_model_is_not_told),
         cmocka_unit_test(names_are_read_back),
         cmocka_unit_test(mistakes_are_named),
     };

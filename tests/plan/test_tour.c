@@ -169,6 +169,26 @@ static void an_ended_search_keeps_the_best_path_so_far(void **state)
     assert_true(before < 1.5 * whole);
 }
 
+/* Beyond a thousand nodes a search makes four starts at the most; one that has to end at once has made one, from node 0
+ * to the nearest node each time. */
+static void a_search_over_very_many_nodes_may_end_at_once(void **state)
+{
+    enum { MANY = 1030 };
+    static double c[MANY * MANY];
+    static int order[MANY];
+    asked a = {0, 1};
+    double length;
+    int i, j;
+
+    (void)state;
+    for (i = 0; i < MANY; i++)
+        for (j = 0; j < MANY; j++) c[i * MANY + j] = abs(i * 7 % MANY - j * 7 % MANY); /* a line, shuffled */
+    assert_true(ddp__tour_local(MANY, c, -1, -1, is_over, &a, order, &length));
+    assert_int_equal(a.calls, 2);
+    for (i = 0; i < MANY; i++) assert_int_equal(order[i] * 7 % MANY, i);
+    assert_true(length == MANY - 1);
+}
+
 static void sums_that_overflow_are_refused_and_others_kept(void **state)
 {
     double c[MOST * MOST], length = 3;
@@ -199,7 +219,14 @@ static void bad_input_is_named(void **state)
     c[2] = 1;
     assert_int_equal(ddp_tour_open(2, c, 1, 1, order, &length, &err), DDP_ARG);
     assert_int_equal(ddp_tour_open(2, c, 2, -1, order, &length, &err), DDP_ARG);
+    assert_int_equal(ddp_tour_open(2, c, -2, -1, order, &length, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "from node -2 to node -1; nodes are 0 to 1, -1 = free"));
     assert_int_equal(ddp_tour_open(2, c, -1, -2, order, &length, &err), DDP_ARG);
+    assert_int_equal(ddp_tour_open(2, c, -1, 2, order, &length, &err), DDP_ARG);
+    assert_int_equal(ddp_tour_open(2, NULL, -1, -1, order, &length, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a NULL array"));
+    assert_int_equal(ddp_tour_open(2, c, -1, -1, NULL, &length, &err), DDP_ARG);
+    assert_int_equal(ddp_tour_open(2, c, -1, -1, order, NULL, &err), DDP_ARG);
     assert_int_equal(ddp_tour_open(0, c, -1, -1, order, &length, &err), DDP_ARG);
     assert_true(length == 3 && order[0] == 8 && order[1] == 9);
     c[1] = 1e308;
@@ -217,6 +244,7 @@ int main(void)
         cmocka_unit_test(local_search_is_near_the_exact_tour),
         cmocka_unit_test(long_tours_follow_a_line),
         cmocka_unit_test(an_ended_search_keeps_the_best_path_so_far),
+        cmocka_unit_test(a_search_over_very_many_nodes_may_end_at_once),
         cmocka_unit_test(sums_that_overflow_are_refused_and_others_kept),
         cmocka_unit_test(bad_input_is_named),
     };

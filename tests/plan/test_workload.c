@@ -68,6 +68,12 @@ static void the_estimator_follows_the_equations_by_hand(void **state)
     must(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), &err);
     close_to(w.pipeline_s, 61 + 36);
     ddp_workload_free(&w);
+    o.state_factor = 2; /* of plain SGD, say */
+    must(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), &err);
+    close_to(w.memory_bytes[0], 2 * 101 + 2 * 14);
+    close_to(w.memory_bytes[1], 2 * 10 + 2 * 8);
+    ddp_workload_free(&w);
+    ddp_workload_free(NULL);
     ddp_oplist_free(&list);
     ddp_network_free(&net);
 }
@@ -167,6 +173,84 @@ static void the_speed_is_fitted_through_the_origin(void **state)
     bad[0] = 0;
     assert_int_equal(ddp_speed_fit(flops, bad, 1, 8e9, &lambda, &err), DDP_ARG);
     close_to(lambda, 21.0 / 44);
+}
+
+static void estimates_and_fits_of_nonsense_are_refused(void **state)
+{
+    const double one[2] = {1, 1}, none[2] = {0, 0}, minus[2] = {1, -1}, huge[2] = {1, 1e101};
+    int device_of[2] = {0, 1};
+    ddp_oplist list = list_of(2);
+    ddp_network net = net_of(2, 1, 2);
+    ddp_workload_options o;
+    ddp_workload w;
+    double lambda = 7, *speed = net.speed;
+    ddp_error err;
+
+    (void)state;
+    op(&list, 0, "a", -1, -1, 20, 8, 1);
+    op(&list, 1, "b", 0, -1, 30, 6, 100);
+    memset(&o, 0, sizeof o);
+    memset(&w, 7, sizeof w);
+#define REFUSED(status, says)                                                                                  \
+    do {                                                                                                       \
+        assert_int_equal(ddp_workload_estimate(&list, &net, device_of, &o, &w, &err), status);                 \
+        if (!strstr(err.msg, says)) fail_msg("'%s' does not say '%s'", err.msg, says);                         \
+        assert_int_equal(w.devices, 0x07070707);                                                               \
+    } while (0)
+    assert_int_equal(ddp_workload_estimate(&list, &net, NULL, &o, &w, &err), DDP_ARG);
+    assert_int_equal(ddp_workload_estimate(&list, &net, device_of, NULL, &w, &err), DDP_ARG);
+    assert_int_equal(ddp_workload_estimate(&list, &net, device_of, &o, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "device_of, options and out are needed"));
+    o.microbatches = 1000000001;
+    REFUSED(DDP_ARG, "1000000001 micro-batches are impossible");
+    o.microbatches = 0;
+    o.samples = -1;
+    REFUSED(DDP_ARG, "-1 samples per iteration are impossible");
+    o.samples = 1e101;
+    REFUSED(DDP_ARG, "1e+101 samples per iteration are impossible");
+    o.samples = 0;
+    o.state_factor = 1e7;
+    REFUSED(DDP_ARG, "state_factor is 1e+07");
+    o.state_factor = 0;
+    device_of[1] = 2;
+    REFUSED(DDP_ARG, "operator 1 is assigned to device 2; devices run from 0 to 1");
+    device_of[1] = -1;
+    REFUSED(DDP_ARG, "operator 1 is assigned to device -1");
+    device_of[1] = 1;
+    speed[1] = 1e101;
+    REFUSED(DDP_ARG, "the speed of device 1 is 1e+101 FLOP/s");
+    speed[1] = 1e-101;
+    REFUSED(DDP_ARG, "the speed of device 1 is 1e-101 FLOP/s");
+    speed[1] = 1;
+    net.rate[1] = 1e-101;
+    REFUSED(DDP_ARG, "the link from device 0 to device 1 (1 s, 1e-101 bytes/s)");
+    net.rate[1] = 1;
+    net.delay_s[2] = 1e101;
+    REFUSED(DDP_ARG, "the link from device 1 to device 0 (1e+101 s, 2 bytes/s)");
+    net.delay_s[2] = 1;
+    list.op[0].flops = list.op[1].flops = 0;
+    device_of[1] = 0;
+    REFUSED(DDP_NUMERIC, "an iteration takes 0 s; the operators need FLOPs or bytes");
+    list.op[0].flops = 1e200; /* 3e300 s a micro-batch */
+    speed[0] = 1e-100;
+    o.microbatches = 1000000000;
+    REFUSED(DDP_NUMERIC, "an iteration takes inf s");
+#undef REFUSED
+    assert_int_equal(ddp_speed_fit(NULL, one, 2, 1, &lambda, &err), DDP_ARG);
+    assert_int_equal(ddp_speed_fit(one, NULL, 2, 1, &lambda, &err), DDP_ARG);
+    assert_int_equal(ddp_speed_fit(one, one, 2, 1, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_speed_fit(one, one, 2, 1e101, &lambda, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the peak is 1e+101 FLOP/s"));
+    assert_int_equal(ddp_speed_fit(minus, one, 2, 1, &lambda, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "sample 1 (-1 FLOPs in 1 s)"));
+    assert_int_equal(ddp_speed_fit(huge, one, 2, 1, &lambda, &err), DDP_ARG);
+    assert_int_equal(ddp_speed_fit(one, huge, 2, 1, &lambda, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "sample 1 (1 FLOPs in 1e+101 s)"));
+    assert_int_equal(ddp_speed_fit(none, one, 2, 1, &lambda, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "2 samples without FLOPs or without time fit no speed"));
+    close_to(lambda, 7);
+    ddp_oplist_free(&list);
+    ddp_network_free(&net);
 }
 
 /* ---- graph files ---- */
@@ -280,6 +364,7 @@ int main(void)
         cmocka_unit_test(the_papers_figure_3_exchanges_what_it_says),
         cmocka_unit_test(a_skip_edge_counts_once_per_remote_device),
         cmocka_unit_test(the_speed_is_fitted_through_the_origin),
+        cmocka_unit_test(estimates_and_fits_of_nonsense_are_refused),
         cmocka_unit_test(graph_files_are_read_and_checked),
         cmocka_unit_test(graph_files_are_written),
     };
