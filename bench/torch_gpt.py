@@ -2,11 +2,14 @@
 """Training steps of GPT-2 and Llama-2: build/bench_step against PyTorch, A B A B in one run.
 
     bench/torch_gpt.py [--quick] [--only WORD] [--threads 1,2] [--rounds 2] [--steps 3] [--json FILE]
+                       [--python PROGRAM] [--ways eager,compile]
 
 The same model, sizes, precision (float32), optimizer (AdamW) and threads on both sides; each run is
 a process of its own, its first step is not counted, and the fastest of all rounds counts. PyTorch
 is tuned: glibc is told to keep memory instead of giving it back after every operator, and
 OpenBLAS is the OpenMP build where it is installed. `untuned` is its peak memory without that.
+--python has the PyTorch to compare with; from 2.0 on it uses its fused attention and AdamW. Of
+several --ways the faster one counts.
 CPU: processor seconds of a step, which a busy machine changes less than the clock. Exit 77: there
 is no PyTorch.
 """
@@ -50,7 +53,7 @@ def peak_mb():
         return next(int(line.split()[1]) for line in f if line.startswith("VmHWM")) / 1024
 
 
-def child(sizes, threads, steps):
+def child(sizes, threads, steps, way):
     """What a process of PyTorch measures; prints one JSON object."""
     try:
         import torch
@@ -58,14 +61,23 @@ def child(sizes, threads, steps):
     except ImportError:
         sys.exit(77)
     sys.path.insert(0, os.path.join(ROOT, "tests/nn"))
-    from torch_models import MODELS
+    import torch_models
+    torch_models.SDPA = modern = int(torch.__version__.split(".")[0]) >= 2
     torch.set_num_threads(threads)
     torch.manual_seed(1)
     params = [torch.ones(s) if len(s) == 1 else 0.02 * torch.randn(s)
               for s in shapes(**sizes)]
     params = [p.requires_grad_() for p in params]
-    optimizer = torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
-    model = MODELS[sizes["model"]]
+    optimizer = torch.optim.AdamW(params, lr=3e-4, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01,
+                                  **({"fused": True} if modern else {}))
+    model = torch_models.MODELS[sizes["model"]]
+
+    def loss_of(tokens, labels):
+        logits = model(params, tokens, heads=sizes["heads"], kv_heads=sizes["heads"])
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    if way == "compile":
+        loss_of = torch.compile(loss_of)
     took, cpu = [], 0.0
     for step in range(-1, steps):
         if step == 0:
@@ -73,14 +85,13 @@ def child(sizes, threads, steps):
         begin = time.monotonic()
         tokens, labels = (torch.randint(sizes["vocab"], (sizes["batch"], sizes["seq"]))
                           for _ in range(2))
-        logits = model(params, tokens, heads=sizes["heads"], kv_heads=sizes["heads"])
-        loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss = loss_of(tokens, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         took.append(time.monotonic() - begin)
     took = sorted(took[1:])
-    print(json.dumps({"params": sum(p.numel() for p in params), "step_s": took[0],
+    print(json.dumps({"version": torch.__version__, "way": way, "params": sum(p.numel() for p in params), "step_s": took[0],
                       "median_s": statistics.median(took), "peak_rss_mb": peak_mb(),
                       "cpu_s": (time.process_time() - cpu) / steps, "loss": float(loss)}))
 
@@ -100,13 +111,12 @@ def ours(sizes, threads, steps):
     return run([OURS, *options, "--threads", str(threads), "--steps", str(steps)])
 
 
-def theirs(sizes, threads, steps, tuned=True):
+def theirs(python, way, sizes, threads, steps, tuned=True):
     env = {"OMP_NUM_THREADS": str(threads), **(TUNED if tuned else {})}
     if os.path.isdir(OPENMP_BLAS):
         env["LD_LIBRARY_PATH"] = OPENMP_BLAS
-    python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
     return run([python, os.path.abspath(__file__), "--child", json.dumps(sizes), str(threads),
-                str(steps)], env)
+                str(steps), way], env)
 
 
 def measure(name, threads, args):
@@ -114,30 +124,30 @@ def measure(name, threads, args):
     results = {"ours": [], "theirs": []}
     for _ in range(args.rounds):
         results["ours"].append(ours(sizes, threads, args.steps))
-        results["theirs"].append(theirs(sizes, threads, args.steps))
+        results["theirs"] += [theirs(args.python, w, sizes, threads, args.steps) for w in args.ways.split(",")]
     a, b = (min(results[k], key=lambda r: r["step_s"]) for k in ("ours", "theirs"))
     if a["params"] != b["params"]:
         sys.exit("torch_gpt.py: %d parameters here, %d there" % (a["params"], b["params"]))
     cpu = [min(r["cpu_s"] for r in results[k]) for k in ("ours", "theirs")]
     tokens = sizes["seq"] * sizes["batch"]
-    untuned = theirs(sizes, threads, 1, tuned=False)["peak_rss_mb"] if threads == 1 else None
-    row = {"cell": name, "threads": threads, "params": a["params"],
+    untuned = theirs(args.python, b["way"], sizes, threads, 1, tuned=False)["peak_rss_mb"] if threads == 1 else None
+    row = {"cell": name, "torch": b["version"], "way": b["way"], "threads": threads, "params": a["params"],
            "tokens_per_s": tokens / a["step_s"], "torch_tokens_per_s": tokens / b["step_s"],
            "ratio": b["step_s"] / a["step_s"], "least": least[min(threads, 2) - 1],
            "cpu_s": cpu[0], "torch_cpu_s": cpu[1], "cpu_ratio": cpu[1] / cpu[0],
            "peak_rss_mb": a["peak_rss_mb"], "torch_peak_rss_mb": b["peak_rss_mb"],
            "untuned_peak_rss_mb": untuned}
-    print("| %s | %.1fM | %d | %.0f | %.0f | **%.2f** (>= %.2f) | %.2f | %.2f | %.2f | %.0f | %.0f | %s |"
+    print("| %s | %.1fM | %d | %.0f | %.0f (%s) | **%.2f** (>= %.2f) | %.2f | %.2f | %.2f | %.0f | %.0f | %s |"
           % (name, a["params"] / 1e6, threads, row["tokens_per_s"], row["torch_tokens_per_s"],
-             row["ratio"], row["least"], *cpu, row["cpu_ratio"], row["peak_rss_mb"],
+             b["way"], row["ratio"], row["least"], *cpu, row["cpu_ratio"], row["peak_rss_mb"],
              row["torch_peak_rss_mb"], "" if untuned is None else "%.0f: %.2f%s" % (
                  untuned, a["peak_rss_mb"] / untuned, " (<= %.2f)" % most if most else "")), flush=True)
     return row
 
 
 def main():
-    if len(sys.argv) == 5 and sys.argv[1] == "--child":
-        return child(json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    if len(sys.argv) == 6 and sys.argv[1] == "--child":
+        return child(json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one round, one step, the small models")
     parser.add_argument("--only", default="", help="models whose name has this word")
@@ -145,6 +155,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--json", help="a line per row")
+    parser.add_argument("--python", help="the interpreter that has PyTorch",
+                        default="/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable)
+    parser.add_argument("--ways", default="eager", help="eager, compile (PyTorch 2) or both")
     args = parser.parse_args()
     if args.quick:
         args.rounds = args.steps = 1

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """build/bench_vision against PyTorch: a training step of ResNet-18 on 32 x 32 images, A B A B.
 
-    bench/torch_vision.py [--quick] [--batch 32] [--rounds 2] [--steps 5]
+    bench/torch_vision.py [--quick] [--batch 32] [--rounds 2] [--steps 5] [--ways eager,compile]
 
 SGD with momentum on both sides, the best of all steps counts. PyTorch runs tuned: glibc keeps its
-memory, without which page faults cost it a tenth. Where other programs run too, the processor time
+memory, without which page faults cost it a tenth; of several --ways the faster one counts. The
+PyTorch is that of the interpreter that runs this. Where other programs run too, the processor time
 of a step says more than the clock. Exit 77: there is no PyTorch.
 """
 import argparse
@@ -32,17 +33,18 @@ except ImportError:
     os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)
 
 
-def theirs(batch, threads, steps):
+def theirs(batch, threads, steps, way):
     """In a process of its own, as the environment tunes it: prints what bench_vision prints."""
     torch.set_num_threads(threads)
     model = resnet18()
+    forward = torch.compile(model) if way == "compile" else model
     sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     x, labels = torch.randn(batch, 3, 32, 32), torch.randint(0, 10, (batch,))
     best = least = float("inf")
     for step in range(steps + 1):
         clock, cpu = time.monotonic(), time.process_time()
         sgd.zero_grad()
-        F.cross_entropy(model(x), labels).backward()
+        F.cross_entropy(forward(x), labels).backward()
         sgd.step()
         if step:  # the first one finds its memory
             best = min(best, time.monotonic() - clock)
@@ -63,14 +65,15 @@ def main():
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--ways", default="eager", help="eager, compile (PyTorch 2) or both")
     parser.add_argument("--theirs", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.steps = 1, 2
     if args.theirs:
-        return theirs(args.batch, args.theirs, args.steps)
+        return theirs(args.batch, args.theirs, args.steps, args.ways)
     print(f"ResNet-18, 32 x 32, batch {args.batch}, best of {args.rounds} x {args.steps} steps, "
-          f"load {os.getloadavg()[0]:.1f} before")
+          f"load {os.getloadavg()[0]:.1f} before, PyTorch {torch.__version__} ({args.ways})")
     print(f"{'threads':>7} {'ddp s':>7} {'torch s':>8} {'torch/ddp':>9} "
           f"{'ddp cpu s':>10} {'torch cpu s':>12} {'torch/ddp':>9}")
     shared = ["--batch", str(args.batch), "--steps", str(args.steps)]
@@ -78,7 +81,8 @@ def main():
         ours, torchs = [], []
         for _ in range(args.rounds):
             ours.append(measure([OURS, "--threads", str(threads)] + shared))
-            torchs.append(measure([sys.executable, __file__, "--theirs", str(threads)] + shared))
+            torchs += [measure([sys.executable, __file__, "--theirs", str(threads), "--ways", w] + shared)
+                       for w in args.ways.split(",")]
         row = [min(r[k] for r in runs) for k in ("step_s", "cpu_s") for runs in (ours, torchs)]
         print(f"{threads:>7} {row[0]:>7.3f} {row[1]:>8.3f} {row[1] / row[0]:>9.2f} "
               f"{row[2]:>10.3f} {row[3]:>12.3f} {row[3] / row[2]:>9.2f}", flush=True)
