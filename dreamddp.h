@@ -50564,7 +50564,7 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
     o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__gradient_count(d, l) > o->most) o->most = ddp__gradient_count(d, l);
-    o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
+    o->scratch_bytes = ddp_sparse_scratch(o->keep);
     o->scratch = (unsigned char *)ddp__lists(d, links, o->scratch_bytes);
     o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
     if (o->shared && ddp_settings(d)->backend) {

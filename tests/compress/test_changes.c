@@ -145,6 +145,8 @@ static void what_is_no_sparse_message_is_refused(void **state)
     assert_int_equal(ddp_sparse_pack(x, 100, 64, message, bytes, NULL, sizeof scratch, &err), DDP_ARG);
     assert_int_equal(ddp_sparse_pack(NULL, 100, 64, message, bytes, scratch, sizeof scratch, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "x or the scratch is NULL"));
+    for (int keep = 1; keep <= DDP_SPARSE_CHUNK; keep++) /* so that what follows it lies aligned too */
+        assert_int_equal(ddp_sparse_scratch(keep) % 8, 0);
     for (int keep = 1; keep <= 9; keep++)
         assert_int_equal(ddp_sparse_pack(x, 100, keep, message, ddp_sparse_bytes(100, keep), scratch, ddp_sparse_scratch(keep),
                                          &err), DDP_OK);
