@@ -3865,6 +3865,18 @@ DDP_LIB double ddp__memory_total(void);
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
 DDP_LIB int   ddp__rising(const void *a, const void *b); /* qsort's order of doubles, and of what begins with one */
+
+/* Arrays that are freed together. */
+typedef struct ddp__scratch {
+    void *last;   /* all-zero: none */
+    int   failed; /* memory was short: some array is NULL */
+} ddp__scratch;
+
+DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
+DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
+DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
+DDP_LIB void    ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
+
 /* For "%s%s": a layer without a name of its own is called "layer 5" already. */
 #define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
 
@@ -4003,7 +4015,7 @@ DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (s
  * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
-/* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a
+/* pthread_create of a thread that computes: operators keep their blocks on the stack (430 KiB of a
  * matrix product), and musl gives a thread 128 KiB, macOS 512. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 
@@ -4199,6 +4211,37 @@ void *ddp__calloc(size_t count, size_t size)
     p = DDP_REALLOC(NULL, bytes);
     if (p) memset(p, 0, bytes);
     return p;
+}
+
+typedef union ddp__block {
+    void       *next;
+    long double align;
+} ddp__block;
+
+void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
+{
+    size_t most = (SIZE_MAX - sizeof(ddp__block)) / size;
+    ddp__block *b = count > most ? NULL : (ddp__block *)ddp__calloc(1, sizeof *b + count * size);
+    if (!b) {
+        s->failed = 1;
+        return NULL;
+    }
+    b->next = s->last;
+    s->last = b;
+    return b + 1;
+}
+
+int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
+
+double *ddp__doubles(ddp__scratch *s, size_t count) { return (double *)ddp__scratch_take(s, count, sizeof(double)); }
+
+void ddp__scratch_free(ddp__scratch *s)
+{
+    while (s->last) {
+        ddp__block *b = (ddp__block *)s->last;
+        s->last = b->next;
+        DDP_FREE(b);
+    }
 }
 
 char *ddp__strdup(const char *s)
@@ -19107,7 +19150,6 @@ typedef struct ddp__epoch_info {
     uint64_t live;       /* bit r: worker r is in it; all ones of world without a membership */
     int      workers;    /* how many */
     long     changes;    /* epochs that this engine has begun */
-    double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
 } ddp__epoch_info;
 DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any thread. */
 
@@ -19242,7 +19284,7 @@ typedef struct ddp__peer {
     int            held_collective, held_p2p[DDP__LANES];
     int            want_heartbeat, want_abort, want_goodbye, want_farewell;
     int            send_dead;  /* the wire takes no more; the reading side says why */
-    double         last_sent, last_beat;
+    double         last_beat;
     ddp__owed      owed[DDP__SLOTS_MAX];
     int            owed_count;
     double         owed_by;    /* when they go back at the latest; 0 = not known yet */
@@ -22895,7 +22937,6 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
         }
         if (took == 0) break;
         moved = 1;
-        p->last_sent = now;
         p->out_sent += (size_t)took;
         ddp__atomic_add(&e->bytes_sent, (int64_t)took);
         if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);
@@ -23416,7 +23457,7 @@ void *ddp__engine_main(void *engine)
     now = e->next_check = ddp_now();
     if (e->paced)
         ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
-    for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
+    for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;
     for (;;) {
         int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK) {
@@ -24794,7 +24835,6 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     e->epoch.ballot = view->ballot;
     e->epoch.live = view->live;
     e->epoch.workers = ddp__bit_count(view->live);
-    e->epoch.recovery_s = took;
     e->epoch.changes++;
     ddp__admitted(e, now);
     pthread_cond_broadcast(&e->changed);
@@ -25122,7 +25162,7 @@ static void ddp__epoch_attach(ddp__engine *e, int id, double now)
     memset(p, 0, sizeof *p);
     p->coded = coded;
     p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
-    p->last_got = p->last_sent = now;
+    p->last_got = now;
     p->free_slot = id * e->slots;
     for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
@@ -28700,12 +28740,10 @@ typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, D
 /* Samples of up to room steps; afterwards further steps are ignored. */
 typedef struct ddp__timer {
     int    layers, room, steps;
-    float *sample; /* [room][kinds][layers] seconds */
+    float *sample; /* [room][kinds][layers] seconds; borrowed, zero at first */
     double whole;  /* forward and backward that no hook told apart, mean over the kept steps */
 } ddp__timer;
 
-DDP_LIB int  ddp__timer_open(ddp__timer *t, int layers, int room); /* 0 when memory is short */
-DDP_LIB void ddp__timer_close(ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
 DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
 DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */
@@ -28715,21 +28753,6 @@ DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int 
 
 /* ==== profile/timer.c ==== [profile] */
 /* The layer timer: samples and their medians. And the names of spans. */
-
-int ddp__timer_open(ddp__timer *t, int layers, int room)
-{
-    memset(t, 0, sizeof *t);
-    t->layers = layers;
-    t->room = room;
-    t->sample = (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
-    return t->sample != NULL;
-}
-
-void ddp__timer_close(ddp__timer *t)
-{
-    if (t->sample) DDP_FREE(t->sample);
-    memset(t, 0, sizeof *t);
-}
 
 static float *ddp__timer_cell(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
@@ -29238,17 +29261,8 @@ DDP_LIB double ddp__occupies(const ddp_profile *p, int l);
 /* What each message costs where its bytes, alpha and gap all keep the link busy: beyond comm_s. */
 DDP_LIB double ddp__startup(const ddp_profile *p);
 
-/* ---- the arrays of one search, freed together ---- */
+/* ---- the arrays of one search ---- */
 
-typedef struct ddp__scratch {
-    void *last;   /* all-zero: none */
-    int   failed; /* memory was short: some array is NULL */
-} ddp__scratch;
-
-DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
-DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
-DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void    ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
 /* DDP_OK; or all is freed, and "no memory to plan N WHAT". */
 DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
 /* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
@@ -29309,8 +29323,6 @@ typedef struct ddp__costs {
 
 /* c->room is to be freed where that succeeds. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-/* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
-DDP_LIB double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax);
 /* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
 DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
 /* Lower bound on the sum of excesses of any assignment to `period` steps. */
@@ -29609,9 +29621,6 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                        ddp__fence_cut *cut, ddp_error *err);
 
-#endif /* DDP_NO_PLANNERS */
-
-#ifndef DDP_NO_PLANNERS
 /* ---- osp.c ---- */
 
 /* ddp_osp_rank with memory that stays, for every step of a run; open: NULL without memory. close: NULL is fine. */
@@ -29620,7 +29629,8 @@ DDP_LIB ddp__osp  *ddp__osp_open(int layers, ddp_osp_rule rule);
 DDP_LIB void       ddp__osp_close(ddp__osp *s);
 DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
                                   ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
-#endif
+
+#endif /* DDP_NO_PLANNERS */
 
 /* ==== plan/internal.c ==== [plan] */
 /* Names of options, arrays of a search, orders and a link's clock: what the planners share. */
@@ -29688,37 +29698,6 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
 double ddp__occupies(const ddp_profile *p, int l) { return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0; }
 
 double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }
-
-typedef union ddp__block {
-    void       *next;
-    long double align;
-} ddp__block;
-
-void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
-{
-    size_t most = (SIZE_MAX - sizeof(ddp__block)) / size;
-    ddp__block *b = count > most ? NULL : (ddp__block *)ddp__calloc(1, sizeof *b + count * size);
-    if (!b) {
-        s->failed = 1;
-        return NULL;
-    }
-    b->next = s->last;
-    s->last = b;
-    return b + 1;
-}
-
-int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
-
-double *ddp__doubles(ddp__scratch *s, size_t count) { return (double *)ddp__scratch_take(s, count, sizeof(double)); }
-
-void ddp__scratch_free(ddp__scratch *s)
-{
-    while (s->last) {
-        ddp__block *b = (ddp__block *)s->last;
-        s->last = b->next;
-        DDP_FREE(b);
-    }
-}
 
 ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err)
 {
@@ -29881,10 +29860,11 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     return status;
 }
 
-double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
+/* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
+static double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
     double late;
-    if (a >= b || c->C[b] <= c->C[a]) return 0;
+    if (c->C[b] <= c->C[a]) return 0;
     late = c->cost == DDP_COST_SUM ? c->w[a] + (c->C[b] - c->C[a]) : kmax + c->C[b];
     late += c->alpha - c->T;
     return late > 0 ? late : 0;
@@ -30265,14 +30245,6 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-static void ddp__scatter_keep(ddp__scatter_state *s, int *best, double *least)
-{
-    if (s->total < *least) {
-        *least = s->total;
-        memcpy(best, s->step, (size_t)s->c->layers * sizeof(int));
-    }
-}
-
 /* Iterated local search around the best; an equal result replaces it, to cross plateaus. */
 static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least, double bound)
 {
@@ -30325,7 +30297,9 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
         for (int i = 0; i < c->layers; i++) order[i] = c->layers - 1 - rank[i].i;
         if (n > 0 && !ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1)) break;
         ddp__scatter_descend(&s);
-        ddp__scatter_keep(&s, step, &least);
+        if (!(s.total < least)) continue;
+        least = s.total;
+        memcpy(step, s.step, L * sizeof(int));
     }
     ddp__scatter_disturb(&s, step, &least, bound);
     ddp__scratch_free(&room);
@@ -31081,10 +31055,10 @@ typedef struct ddp__tour {
     void *user;
 } ddp__tour;
 
-/* Cost of the edge between two positions; beyond the ends there is none. */
+/* Cost of the edge from one position to another; before the first and behind the last there is none. */
 static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 {
-    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
+    if (a < 0 || b >= t->n) return 0;
     return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
 }
 
@@ -32701,14 +32675,10 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     return DDP_OK;
 }
 
-/* How many equal parts of at most `limit` a bucket of c seconds needs; 1e9 where none can be. */
+/* How many equal parts of at most `limit`, which is longer than a startup, a bucket of c seconds needs. */
 static double ddp__deft_cut(double c, double alpha, double limit)
 {
-    double k;
-    if (c <= limit) return 1;
-    if (limit <= alpha) return 1e9;
-    k = ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
-    return k < 1 ? 1 : k;
+    return c <= limit ? 1 : ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
 }
 
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
@@ -33982,19 +33952,13 @@ typedef struct ddp__place_pool {
     int    *child, *at; /* [N] */
 } ddp__place_pool;
 
-/* A label array as an arrangement. */
-static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
-{
-    int j, v, n = 0;
-    for (j = 0; j < p->S; j++)
-        for (v = 0; v < p->N; v++)
-            if (label[v] == j) at[n++] = v;
-}
-
 static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *label, double enough)
 {
     double cost;
-    ddp__place_gather(p, label, pool->at);
+    int n = 0;
+    for (int j = 0; j < p->S; j++)
+        for (int v = 0; v < p->N; v++)
+            if (label[v] == j) pool->at[n++] = v;
     cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
     if (cost < INFINITY) p->candidates += pool->whole;
@@ -34496,14 +34460,6 @@ static int ddp__anneal_accepts(ddp__anneal *s, double worse)
     return worse < s->heat * s->table[ddp_rng_u64(&s->p->rng) >> 52];
 }
 
-static void ddp__anneal_table(ddp__anneal *s)
-{
-    for (int k = 0; k < DDP__ANNEAL_TABLE; k++) {
-        double u = (k + 0.5) / DDP__ANNEAL_TABLE;
-        s->table[k] = 16 / sqrt(sqrt(sqrt(sqrt(u)))) - 16;
-    }
-}
-
 static float ddp__anneal_pair(const ddp__anneal *s, int x, int y) { return s->pp[(size_t)x * (size_t)s->N + (size_t)y]; }
 
 /* Everything that follows from s->at. */
@@ -34731,17 +34687,17 @@ static int ddp__anneal_slowest(ddp__anneal *s)
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
+/* There are two stages at least: what one stage can be is enumerated. */
 static int ddp__anneal_move(ddp__anneal *s)
 {
     int kind = (int)(ddp_rng_u64(&s->p->rng) >> 58), a, b, j, k; /* 0..63 */
 
-    if (kind < 36 && s->S > 1 && s->D > 1) {
+    if (kind < 36 && s->D > 1) {
         a = kind < 18 ? ddp__anneal_slowest(s) : ddp__anneal_below(s, s->N);
         b = ddp__anneal_below(s, s->N - s->D);
         if (b >= s->stage[a] * s->D) b += s->D;
         return ddp__anneal_exchange(s, a, b);
     }
-    if (s->S < 2) return 0;
     j = ddp__anneal_below(s, s->S);
     k = ddp__anneal_below(s, s->S - 1);
     if (k >= j) k++;
@@ -34830,7 +34786,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
         s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
     }
     for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
-    ddp__anneal_table(s);
+    for (int i = 0; i < DDP__ANNEAL_TABLE; i++)
+        s->table[i] = 16 / sqrt(sqrt(sqrt(sqrt((i + 0.5) / DDP__ANNEAL_TABLE)))) - 16;
     return 1;
 }
 
@@ -38795,7 +38752,8 @@ struct ddp_ctx {
     size_t       muon_count;
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
-    ddp_sites   *levels;         /* averages go in two; NULL: in one */
+    const ddp_sites *levels;     /* averages go in two; NULL: in one */
+    ddp_sites    sites;          /* which they are */
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
@@ -38847,6 +38805,7 @@ struct ddp_ctx {
     int          sames;
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
+    ddp__scratch lists;          /* all of fixed length */
 };
 
 /* First line of every hook: the sticky error; events of strategies do not call hooks. */
@@ -38934,7 +38893,8 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with. state.c, on a server: saves as the workers' word says, which comes first. */
+/* What serve ended with: its own complaint, or that of the engine. state.c, on a server: saves as the workers' word
+ * says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
 /* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
 DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
@@ -38980,7 +38940,6 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
  * with a newcomer; nothing is in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__levels_close(ddp_ctx *d);
 /* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
@@ -39019,7 +38978,6 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
 /* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with what was cut off before.
@@ -39096,9 +39054,7 @@ DDP_LIB void       ddp__drift_start(ddp_ctx *d);
 
 /* ---- what is told ---- */
 
-/* dump.c: path with %r replaced; NULL when memory is short; the caller's. Writes cfg.dump_path, and
- * into the context's error where that is. */
-DDP_LIB char *ddp__rank_path(const char *path, int rank);
+/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
 DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void  ddp__dump_failure(ddp_ctx *d);
 
@@ -39199,7 +39155,6 @@ typedef enum ddp__moment_kind {
 } ddp__moment_kind;
 
 DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__clock_free(ddp_ctx *d);
 /* Without a device the time is now. */
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
 /* Makes the accounts of what the device has done by now. */
@@ -39288,7 +39243,8 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, "]}\n");
 }
 
-char *ddp__rank_path(const char *path, int rank)
+/* The path with %r replaced; NULL when memory is short; the caller's. */
+static char *ddp__rank_path(const char *path, int rank)
 {
     ddp__text t;
 
@@ -39978,26 +39934,18 @@ typedef struct ddp__clock {
 
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
-    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+    ddp__clock *c = (ddp__clock *)ddp__scratch_take(&d->lists, 1, sizeof *c);
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
     d->clock = c;
     /* a host may be so many steps ahead of its device */
     c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->moment = (ddp__moment *)ddp__scratch_take(&d->lists, (size_t)c->room, sizeof *c->moment);
     c->step = d->step;
     c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
     DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-void ddp__clock_free(ddp_ctx *d)
-{
-    if (!d->clock) return;
-    if (d->clock->moment) DDP_FREE(d->clock->moment);
-    DDP_FREE(d->clock);
-    d->clock = NULL;
 }
 
 /* What came at a time, on a device or here. */
@@ -40167,16 +40115,6 @@ static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
     return r->data + at % r->bytes;
 }
 
-/* Under the lock: the oldest that are done give their part of the ring back. */
-static void ddp__stager_reap(ddp__stager *s)
-{
-    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
-        const ddp__stager_entry *x = &s->entry[s->first++ % s->room];
-        if (x->end) s->pinned.tail = x->end;
-    }
-    pthread_cond_broadcast(&s->changed);
-}
-
 /* ---- to the engine ---- */
 
 static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
@@ -40289,7 +40227,11 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
     }
     if (x->m.divergence) *x->m.divergence = x->divergence;
     x->state = DDP__STAGER_FREE;
-    ddp__stager_reap(s);
+    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
+        const ddp__stager_entry *oldest = &s->entry[s->first++ % s->room];
+        if (oldest->end) s->pinned.tail = oldest->end;
+    }
+    pthread_cond_broadcast(&s->changed);
 }
 
 static void *ddp__stager_in(void *user)
@@ -40331,20 +40273,20 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
     s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
-    s->entry = (ddp__stager_entry *)ddp__calloc(n, sizeof *s->entry);
-    s->waiting = (long *)ddp__calloc(2 * n, sizeof *s->waiting);
+    s->entry = (ddp__stager_entry *)ddp__scratch_take(&s->d->lists, n, sizeof *s->entry);
+    s->waiting = (long *)ddp__scratch_take(&s->d->lists, 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
         s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
-    return s->entry && s->waiting && s->slots && (s->codes.data || !s->codes.bytes);
+    return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
-    ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
+    ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
     int locked;
 
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
@@ -40355,7 +40297,6 @@ ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, dd
     locked = !pthread_mutex_init(&s->lock, NULL);
     if (!locked || ddp__cond_init(&s->changed)) {
         if (locked) pthread_mutex_destroy(&s->lock);
-        DDP_FREE(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
     }
     *out = s;
@@ -40391,11 +40332,8 @@ void ddp__stager_free(ddp__stager *s)
         if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
     if (s->codes.data) s->b->release(s->device, s->codes.data, s->codes.bytes);
     if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
-    if (s->entry) DDP_FREE(s->entry);
-    if (s->waiting) DDP_FREE(s->waiting);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
-    DDP_FREE(s);
 }
 
 /* ---- the context's thread ---- */
@@ -42819,29 +42757,25 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
-    ddp_sites *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
-    v = (ddp_sites *)ddp__calloc(1, sizeof *v);
-    d->levels = v;
-    if (!list || !v) {
-        if (list) DDP_FREE(list);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    }
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    memset(&d->sites, 0, sizeof d->sites);
+    d->levels = &d->sites;
     for (int r = 0; r < d->world; r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) v->members = d->world;
+    if (alike) d->sites.members = d->world;
     for (int link = 0; link < ddp_links(d) && !alike; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, v, list);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) d->levels = NULL;
     return DDP_OK;
 }
 
@@ -42855,20 +42789,13 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     site[d->rank] = d->cfg.site;
     s = ddp__gather_words(d, 0, site, sizeof *site, err);
-    ddp__levels_close(d);
+    d->levels = NULL;
     if (s == DDP_OK) s = ddp__levels_open(d, site, err);
     DDP_FREE(site);
     return s;
 }
 
 const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
-
-void ddp__levels_close(ddp_ctx *d)
-{
-    if (!d->levels) return;
-    DDP_FREE(d->levels);
-    d->levels = NULL;
-}
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
@@ -42966,14 +42893,14 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
     ddp_backend_peers p;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
     x->site = ddp_sites_of(d);
-    x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
+    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
     if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
@@ -43012,8 +42939,6 @@ static void ddp__nccl_close(ddp_ctx *d)
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (int i = 0; x->crossing && i < x->slots; i++)
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
-    if (x->crossing) DDP_FREE(x->crossing);
-    DDP_FREE(x);
     d->nccl = NULL;
 }
 
@@ -43147,7 +43072,6 @@ void ddp__device_stop(ddp_ctx *d)
 void ddp__device_close(ddp_ctx *d)
 {
     ddp__stager_free(d->stager);
-    ddp__clock_free(d);
     ddp__nccl_close(d);
     if (d->host.backend) d->host.backend->close(d->host.device);
     d->host.backend = NULL;
@@ -43448,13 +43372,6 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__coded_close(ddp_ctx *d)
-{
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
-    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
-}
-
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
     const ddp__unit *u = &d->unit[layer];
@@ -43636,7 +43553,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
     d->posted_room = 4 * d->layers + 64;
-    d->posted = (ddp__posted *)ddp__calloc((size_t)d->posted_room, sizeof *d->posted);
+    d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
     return d->posted ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of strategy "
                                           "%s", d->posted_room, d->ops.name);
 }
@@ -43645,14 +43562,12 @@ void ddp__posted_close(ddp_ctx *d)
 {
     for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
-    if (d->posted) DDP_FREE(d->posted);
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         if (k->equal & DDP_KEPT_HERE) ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
         else ddp__host_release(&d->host, k->data, k->count * sizeof(float));
     }
     if (d->kept) DDP_FREE(d->kept);
-    if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
 }
 
@@ -45873,9 +45788,9 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
     int parts;
 
-    u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
-    u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
-    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
+    u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
+    u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
+    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
@@ -45892,8 +45807,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__calloc((size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks,
-                                        sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) +
+                                              (size_t)u->blocks, sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
@@ -45958,7 +45873,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
+    const int per_step = 8 * d->layers * d->cfg.micro_batches + 64, timed = d->cfg.profile_steps + 1;
 
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
@@ -45969,14 +45884,16 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
     d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
     d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
-    d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    d->pace = (double *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
+    d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
+    d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
+    d->pace = ddp__doubles(&d->lists, 2 * (size_t)d->world);
     d->pace_ticket = -1;
-    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
-        !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    d->timer.layers = d->layers;
+    d->timer.room = timed;
+    d->timer.sample = (float *)ddp__scratch_take(&d->lists, (size_t)d->layers * (size_t)timed * DDP__T_KINDS,
+                                                 sizeof *d->timer.sample);
+    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
 }
 
@@ -46328,7 +46245,6 @@ struct ddp__desk {
 
 int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
 
-/* What serve ended with: its own complaint, or that of the engine. */
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
     if (ddp__engine_error(d->engine, err)) return err->code;
@@ -46364,7 +46280,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     int why;
 
     if (!d->ops.serve) return DDP_OK;
-    k = (struct ddp__desk *)ddp__calloc(1, sizeof *k);
+    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
     if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
@@ -46387,7 +46303,6 @@ void ddp__desk_close(ddp_ctx *d)
     if (k->running) pthread_join(k->thread, NULL);
     pthread_cond_destroy(&k->changed);
     pthread_mutex_destroy(&k->lock);
-    DDP_FREE(k);
     d->desk = NULL;
 }
 
@@ -46908,15 +46823,6 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
     return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
-static void ddp__mean_gradients(ddp_ctx *d, int layer)
-{
-    ddp__unit *u = &d->unit[layer];
-    const float part = 1.0f / (float)d->cfg.micro_batches;
-
-    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
-}
-
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
@@ -46931,7 +46837,8 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
                          "in every step or in none", d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
-    ddp__mean_gradients(d, layer);
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
     if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
     return ddp__posted_look(d);
@@ -47075,19 +46982,13 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
     return DDP_OK;
 }
 
-static ddp_status ddp__sync_layers(ddp_ctx *d)
-{
-    for (int l = d->layers - 1; l >= 0; l--)
-        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
-                 ddp__average_exact(d, l, &d->host.error));
-    return DDP_OK;
-}
-
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
     DDP__TRY(ddp__strategy_drain(d, &d->host.error));
     if (!d->ops.sync_all) {
-        if (d->engine) DDP__TRY(ddp__sync_layers(d));
+        for (int l = d->layers - 1; d->engine && l >= 0; l--)
+            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
+                     ddp__average_exact(d, l, &d->host.error));
         return ddp__device_wait(d, &d->host.error);
     }
     DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
@@ -47146,7 +47047,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
-    if (d->ops.self_bytes) d->self = ddp__calloc(1, d->ops.self_bytes);
+    if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
     if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
@@ -47195,10 +47096,6 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
     if (u->block) DDP_FREE(u->block);
-    if (u->gradient) DDP_FREE(u->gradient); /* and the lists behind it */
-    if (u->matrix) DDP_FREE(u->matrix);
-    if (u->shape) DDP_FREE(u->shape);
-    if (u->moved) DDP_FREE(u->moved);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
@@ -47233,21 +47130,18 @@ void ddp_close(ddp_ctx *d)
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
     for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
-    ddp__coded_close(d);
+    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
     ddp__device_close(d);
     ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
-    ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
-    if (d->span) DDP_FREE(d->span);
-    if (d->op_scratch) DDP_FREE(d->op_scratch);
-    if (d->merge) DDP_FREE(d->merge);
-    if (d->pace) DDP_FREE(d->pace);
-    ddp__timer_close(&d->timer);
     ddp__links_free(&d->links[0]);
     ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
     ddp__pool_close(d->host.pool);
     ddp__config_free(&d->cfg);
+    ddp__scratch_free(&d->lists);
     DDP_FREE(d);
 }
 
@@ -47292,7 +47186,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    u->matrix = (ddp_matrix *)ddp__calloc((size_t)layer->matrix_count + 1, sizeof *u->matrix);
+    u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
     if (!u->name || !u->block || !u->matrix) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
@@ -47658,7 +47552,6 @@ static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin,
     }
 }
 
-/* Gradient pieces of layers first down to last, as one list. */
 int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     int n, room = 0;
@@ -50364,8 +50257,6 @@ typedef struct ddp__outer {
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* The anchor is theta as it stands. */
-DDP_LIB int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y);
 /* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
 /* Posts the change in x, or in place. */
@@ -50506,7 +50397,8 @@ static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
     return ddp__pieces_write(d, y->piece, y->pieces, y->anchor);
 }
 
-int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
+/* The anchor is theta as it stands. */
+static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
     return y->anchor ? ddp__pieces_read(d, y->piece, y->pieces, y->anchor) : 0;
 }
@@ -51837,11 +51729,9 @@ typedef struct ddp__played {
     const ddp_pipeline_costs *c;
     ddp__played_stage *stage;
     ddp__played_way   *way; /* [2 x boundaries] forward, backward */
-    ddp_task          *task; /* what the stages and ways have of these */
-    ddp__played_send  *send;
-    double            *at;
     ddp_pipeline_times *out;
-    double busy;
+    double       busy;
+    ddp__scratch room;
 } ddp__played;
 
 static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) { return &x->c->boundary[way / 2]; }
@@ -51866,13 +51756,6 @@ static double ddp__compute_ready(const ddp__played *x, int s)
         if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
     }
     return ready;
-}
-
-static double ddp__send_ready(const ddp__played *x, int s)
-{
-    const ddp__played_stage *k = &x->stage[s];
-
-    return k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
 }
 
 /* The way of which a message begins or ends first to come to stage s. */
@@ -51964,10 +51847,11 @@ static int ddp__play_next(ddp__played *x)
     int stage = -1, slot = 0, way = 0;
 
     for (int s = 0; s < x->c->shape.stages; s++) {
-        const double *free_at = x->stage[s].free_at;
+        const ddp__played_stage *k = &x->stage[s];
+        const double computed = k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
         int from = 0;
-        const double begin[3] = {fmax(ddp__compute_ready(x, s), free_at[DDP__SLOT_COMPUTE]),
-                                 fmax(ddp__send_ready(x, s), free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
+        const double begin[3] = {fmax(ddp__compute_ready(x, s), k->free_at[DDP__SLOT_COMPUTE]),
+                                 fmax(computed, k->free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
         for (int i = 0; i < 3; i++) {
             if (!(begin[i] < least)) continue;
             least = begin[i];
@@ -52016,35 +51900,26 @@ static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
     const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
+    ddp_task *task = (ddp_task *)ddp__scratch_take(&x->room, 3 * S * M, sizeof *task);
+    ddp__played_send *send = (ddp__played_send *)ddp__scratch_take(&x->room, S * ways * M, sizeof *send);
+    double *at = ddp__doubles(&x->room, 2 * ways * M);
 
-    x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
-    x->way = (ddp__played_way *)ddp__calloc(ways, sizeof *x->way);
-    x->task = (ddp_task *)ddp__calloc(3 * S * M, sizeof *x->task);
-    x->send = (ddp__played_send *)ddp__calloc(S * ways * M, sizeof *x->send);
-    x->at = (double *)ddp__calloc(2 * ways * M, sizeof *x->at);
+    x->stage = (ddp__played_stage *)ddp__scratch_take(&x->room, S, sizeof *x->stage);
+    x->way = (ddp__played_way *)ddp__scratch_take(&x->room, ways, sizeof *x->way);
     x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
     x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
-    if (!x->stage || !x->way || !x->task || !x->send || !x->at || !x->out->held || !x->out->slot) return 0;
+    if (x->room.failed || !x->out->held || !x->out->slot) return 0;
     for (size_t s = 0; s < S; s++) {
-        x->stage[s].task = x->task + 3 * s * M;
-        x->stage[s].send = x->send + s * ways * M;
+        x->stage[s].task = task + 3 * s * M;
+        x->stage[s].send = send + s * ways * M;
         x->stage[s].tasks = ddp_pipeline_tasks(&c->shape, (int)s, x->stage[s].task);
         x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
     for (size_t w = 0; w < ways; w++) {
-        x->way[w].first_byte = x->at + 2 * w * M;
+        x->way[w].first_byte = at + 2 * w * M;
         x->way[w].arrives = x->way[w].first_byte + M;
     }
     return 1;
-}
-
-static void ddp__play_close(ddp__played *x)
-{
-    DDP_FREE(x->stage);
-    DDP_FREE(x->way);
-    DDP_FREE(x->task);
-    DDP_FREE(x->send);
-    DDP_FREE(x->at);
 }
 
 ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
@@ -52061,7 +51936,7 @@ ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *ou
     if (ddp__play_open(&x)) while (ddp__play_next(&x)) continue;
     else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->shape.stages,
                             c->shape.micro_batches);
-    ddp__play_close(&x);
+    ddp__scratch_free(&x.room);
     if (status != DDP_OK) ddp_pipeline_times_free(out);
     else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->shape.stages));
     return status;
@@ -52175,6 +52050,7 @@ struct ddp_pipe {
     double       loss_sum;
     int          losses;
     ddp__cut     cut;        /* what checkpoints know of it */
+    ddp__scratch room;       /* of all lists but the states' arrays */
 };
 
 static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
@@ -52195,7 +52071,6 @@ static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0)
 /* edge.c. open: 0 out of memory. post: a message of p->piece to or from a rank. hold: until a ticket is done. here: it is
  * in this machine's memory, whoever computes. */
 DDP_LIB int        ddp__edges_open(ddp_pipe *p);
-DDP_LIB void       ddp__edges_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long *ticket);
 DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here);
 /* Activations of micro-batch m, or gradients: sent or asked for; waited for. */
@@ -52209,7 +52084,6 @@ DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
  * p->piece. open: after the states. code: from the state into the message of micro-batch m (sends), or back. */
 DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
-DDP_LIB void       ddp__wires_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends);
 /* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of which memory
  * speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross: n values, which lie behind
@@ -52233,7 +52107,6 @@ DDP_LIB ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_
 /* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the owner's stage,
  * whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave: the weights are sent. */
 DDP_LIB int        ddp__tied_open(ddp_pipe *p);
-DDP_LIB void       ddp__tied_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__guests_begin(ddp_pipe *p);
 DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
@@ -52241,7 +52114,6 @@ DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
 /* lanes.c. open: 0 out of memory. A mark, and what was done or posted since. */
 DDP_LIB int  ddp__lanes_open(ddp_pipe *p);
-DDP_LIB void ddp__lanes_close(ddp_pipe *p);
 DDP_LIB void ddp__lanes_begin(ddp_pipe *p);
 DDP_LIB void ddp__lanes_end(ddp_pipe *p);
 DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
@@ -52272,13 +52144,12 @@ DDP_LIB size_t     ddp__whole_layer(const ddp_graph *g, int layer);
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
 
 /* shares.c. open: 0 out of memory. */
-DDP_LIB int  ddp__shares_open(ddp_pipe *p);
-DDP_LIB void ddp__shares_close(ddp_pipe *p);
+DDP_LIB int ddp__shares_open(ddp_pipe *p);
 
 /* ==== pipe/edge.c ==== [pipe] */
 /* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients back. */
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 /* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
@@ -52290,12 +52161,12 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
     while (at < p->hops[side] && e[at].stage != stage) at++;
     e += at;
     if (at == p->hops[side]) {
-        p->hops[side]++; /* also where memory is short: it is freed */
+        p->hops[side]++;
         e->stage = stage;
-        e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
+        e->node = ddp__ints(&p->room, (size_t)p->g->nodes);
         for (int i = 0; i < 2; i++) {
-            e->flow[i].ticket = (long *)ddp__calloc((size_t)p->micro_batches, sizeof *e->flow[i].ticket);
-            if (!e->node || !e->flow[i].ticket) return 0;
+            e->flow[i].ticket = (long *)ddp__scratch_take(&p->room, (size_t)p->micro_batches, sizeof(long));
+            if (p->room.failed) return 0;
             for (int m = 0; m < p->micro_batches; m++) e->flow[i].ticket[m] = -1;
         }
     }
@@ -52308,29 +52179,13 @@ int ddp__edges_open(ddp_pipe *p)
     size_t pieces = 0;
 
     for (int i = 0; i < p->g->nodes; i++) pieces += 1 + (size_t)p->g->node[i]->parts;
-    for (int side = 0; side < 2; side++) p->hop[side] = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof(ddp__hop));
-    p->piece = (ddp_piece *)ddp__calloc(pieces, sizeof *p->piece);
-    if (!p->hop[0] || !p->hop[1] || !p->piece) return 0;
+    for (int side = 0; side < 2; side++)
+        p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
+    p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
+    if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i)) return 0;
     return 1;
-}
-
-void ddp__edges_close(ddp_pipe *p)
-{
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < p->hops[side]; i++) {
-            ddp__hop *e = &p->hop[side][i];
-            for (ddp__flow *l = e->flow; l < e->flow + 2; l++) {
-                DDP_FREE(l->ticket);
-                DDP_FREE(l->wire);
-                DDP_FREE(l->last);
-            }
-            DDP_FREE(e->node);
-        }
-        DDP_FREE(p->hop[side]);
-    }
-    DDP_FREE(p->piece);
 }
 
 /* ---- messages ---- */
@@ -52487,15 +52342,15 @@ ddp_status ddp__hosts_leave(ddp_pipe *p)
     return DDP_OK;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 int ddp__tied_open(ddp_pipe *p)
 {
     const size_t nodes = (size_t)p->g->nodes;
 
-    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
-    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
-    if (!p->guest || !p->host) return 0;
+    p->guest = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->guest);
+    p->host = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->host);
+    if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
@@ -52503,21 +52358,11 @@ int ddp__tied_open(ddp_pipe *p)
         if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
         if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
     }
-    for (int i = 0; p->d->host.backend && i < p->hosts; i++) {
-        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_floats(p, &p->host[i]), sizeof(float));
-        if (!p->host[i].arrived) return 0;
-    }
+    for (int i = 0; p->d->host.backend && i < p->hosts; i++)
+        p->host[i].arrived = (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
-    return 1;
-}
-
-void ddp__tied_close(ddp_pipe *p)
-{
-    if (p->g) p->g->fetch_uses = NULL;
-    for (int i = 0; i < p->hosts; i++) DDP_FREE(p->host[i].arrived);
-    DDP_FREE(p->guest);
-    DDP_FREE(p->host);
+    return !p->room.failed;
 }
 
 /* ==== pipe/lanes.c ==== [pipe] */
@@ -52533,15 +52378,9 @@ int ddp__lanes_open(ddp_pipe *p)
 
     if (p->d->host.backend || p->d->cfg.trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
-    x->slot = (ddp_pipeline_slot *)ddp__calloc((size_t)x->room, sizeof *x->slot);
-    x->post = (ddp_pipeline_slot *)ddp__calloc(4 * M, sizeof *x->post);
-    return x->slot && x->post;
-}
-
-void ddp__lanes_close(ddp_pipe *p)
-{
-    DDP_FREE(p->lanes.slot);
-    DDP_FREE(p->lanes.post);
+    x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
+    x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
+    return !p->room.failed;
 }
 
 void ddp__lanes_begin(ddp_pipe *p)
@@ -52749,26 +52588,23 @@ static ddp_status ddp__told_play(ddp_pipe *p, const ddp__all_told *a, ddp_pipe_s
 int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
 {
     const size_t S = p ? (size_t)p->stages : 0;
+    ddp__scratch room = {NULL, 0};
     ddp__all_told a;
     ddp_status s;
 
     if (!p || !out) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     memset(out, 0, sizeof *out);
-    a.stage = (ddp__told *)ddp__calloc(S, sizeof *a.stage);
-    a.way = (ddp__told_way *)ddp__calloc(S * S, sizeof *a.way);
-    a.at = (int *)ddp__calloc(S, sizeof *a.at);
-    a.cost = (ddp_stage_cost *)ddp__calloc(S, sizeof *a.cost);
-    a.boundary = (ddp_boundary *)ddp__calloc(S * S, sizeof *a.boundary);
-    s = a.stage && a.way && a.at && a.cost && a.boundary ? ddp__told_play(p, &a, out, &p->d->host.error) :
+    a.stage = (ddp__told *)ddp__scratch_take(&room, S, sizeof *a.stage);
+    a.way = (ddp__told_way *)ddp__scratch_take(&room, S * S, sizeof *a.way);
+    a.at = ddp__ints(&room, S);
+    a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
+    a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
+    s = !room.failed ? ddp__told_play(p, &a, out, &p->d->host.error) :
         ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
     if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = (double)NAN;
     out->steps = p->lanes.steps;
-    DDP_FREE(a.stage);
-    DDP_FREE(a.way);
-    DDP_FREE(a.at);
-    DDP_FREE(a.cost);
-    DDP_FREE(a.boundary);
+    ddp__scratch_free(&room);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
@@ -53016,7 +52852,7 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
     return n;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 /* Bytes of an array of n values in a message. */
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
@@ -53061,7 +52897,7 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     }
     l->room = aq ? values * sizeof(float) : l->bytes;
     if (aq && !ddp__samples_keep(p, l, values)) return 0;
-    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->room);
+    l->wire = (unsigned char *)ddp__scratch_take(&p->room, (size_t)p->states, l->room);
     return l->wire != NULL;
 }
 
@@ -53096,27 +52932,17 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     fits = s || ddp__hops_open(p, ratio);
     DDP_FREE(ratio);
     if (s) return s;
-    w->scratch = ddp__calloc(w->scratch_bytes, 1);
-    w->index = (uint64_t *)ddp__calloc(p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
-    w->value = (float *)ddp__calloc(w->keeps, sizeof *w->value);
-    if (w->values && p->d->host.backend) w->here = (float *)ddp__calloc(w->values, sizeof *w->here);
-    if (p->cut.residuals) p->cut.residual = (float *)ddp__calloc(p->cut.residuals, sizeof *p->cut.residual);
-    fits = fits && w->scratch && w->index && w->value && (w->here || !w->values || !p->d->host.backend);
+    w->scratch = ddp__scratch_take(&p->room, w->scratch_bytes, 1);
+    w->index = (uint64_t *)ddp__scratch_take(&p->room, p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
+    w->value = (float *)ddp__scratch_take(&p->room, w->keeps, sizeof *w->value);
+    if (w->values && p->d->host.backend) w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
+    if (p->cut.residuals) p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
+    fits = fits && !p->room.failed;
     if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
     p->g->owned.bytes += p->samples.bytes;
-    if (fits && (p->cut.residual || !p->cut.residuals)) return DDP_OK;
+    if (fits) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
                      "micro-batches", p->stage, p->states);
-}
-
-void ddp__wires_close(ddp_pipe *p)
-{
-    DDP_FREE(p->select.scratch);
-    DDP_FREE(p->select.index);
-    DDP_FREE(p->select.value);
-    DDP_FREE(p->select.here);
-    DDP_FREE(p->samples.id);
-    DDP_FREE(p->samples.seen);
 }
 
 /* ---- arrays and messages ---- */
@@ -53218,7 +53044,6 @@ void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
     }
 }
 
-/* What was coded is added to last, the same on both ends. */
 ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *last, ddp_error *err)
 {
     for (size_t len; n; last += len, n -= len) {
@@ -53329,7 +53154,7 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     return DDP_OK;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 /* 0: more than there is. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
@@ -53344,7 +53169,7 @@ int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)
 {
     l->values = values / (size_t)p->samples.batch;
     if (!ddp__samples_take(p, 4.0 * (double)p->samples.count * (double)l->values)) return 0;
-    l->last = (float *)ddp__calloc((size_t)p->samples.count * l->values, sizeof *l->last);
+    l->last = (float *)ddp__scratch_take(&p->room, (size_t)p->samples.count * l->values, sizeof *l->last);
     return l->last != NULL;
 }
 
@@ -53368,8 +53193,8 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
     }
     names = (size_t)p->micro_batches * (size_t)s->batch;
     if (ddp__samples_take(p, (double)s->count)) {
-        s->id = (long *)ddp__calloc(names, sizeof *s->id);
-        s->seen = (char *)ddp__calloc((size_t)s->count + names, 1);
+        s->id = (long *)ddp__scratch_take(&p->room, names, sizeof *s->id);
+        s->seen = (char *)ddp__scratch_take(&p->room, (size_t)s->count + names, 1);
     }
     if (!s->id || !s->seen) return ddp__samples_memory(p, err);
     s->fresh = s->seen + s->count;
@@ -53445,13 +53270,13 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 {
     const size_t links = (size_t)p->stages * (size_t)p->stages;
     const ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
-    double *floats = (double *)ddp__calloc(2 * links, sizeof *floats), *time = floats ? floats + links : NULL;
-    size_t *count = (size_t *)ddp__calloc(links, sizeof *count);
-    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(links, sizeof *each);
+    ddp__scratch room = {NULL, 0};
+    double *floats = ddp__doubles(&room, links), *time = ddp__doubles(&room, links);
+    size_t *count = (size_t *)ddp__scratch_take(&room, links, sizeof *count);
+    ddp_link_compression *each = (ddp_link_compression *)ddp__scratch_take(&room, links, sizeof *each);
     ddp_status s = DDP_OK;
 
-    if (!floats || !count || !each)
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
         s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err) : ddp__rates_measured(p, time, err);
@@ -53461,9 +53286,7 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     }
     if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;
-    DDP_FREE(floats);
-    DDP_FREE(count);
-    DDP_FREE(each);
+    ddp__scratch_free(&room);
     return s;
 }
 
@@ -53661,7 +53484,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     const int world = p->d->world;
     int *at; /* how often a rank stands, behind the list */
 
-    p->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *p->rank_of);
+    p->rank_of = ddp__ints(&p->room, 2 * (size_t)world);
     if (!p->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
     at = p->rank_of + world;
     for (int i = 0; i < world; i++) {
@@ -53704,16 +53527,15 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
 {
     const size_t M = (size_t)p->micro_batches;
 
-    p->input = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *p->input);
+    p->input = ddp__ints(&p->room, (size_t)p->g->nodes);
     for (int i = 0; p->input && i < p->g->nodes; i++)
         if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
-    p->feed = (char **)ddp__calloc((size_t)p->inputs * M + 1, sizeof *p->feed);
-    if (!p->input || !p->feed) return 0;
-    for (size_t i = 0; i < (size_t)p->inputs * M; i++) {
-        p->feed[i] = (char *)ddp__calloc((size_t)ddp_shape_count(&p->g->node[p->input[i / M]]->spec.out), 4);
-        if (!p->feed[i]) return 0;
+    p->feed = (char **)ddp__scratch_take(&p->room, (size_t)p->inputs * M + 1, sizeof *p->feed);
+    for (size_t i = 0; !p->room.failed && i < (size_t)p->inputs * M; i++) {
+        const ddp_node *n = p->g->node[p->input[i / M]];
+        p->feed[i] = (char *)ddp__scratch_take(&p->room, (size_t)ddp_shape_count(&n->spec.out), 4);
     }
-    return 1;
+    return !p->room.failed;
 }
 
 /* Of what the micro-batches hold, then what every pass needs. */
@@ -53738,9 +53560,9 @@ static int ddp__states_open(ddp_pipe *p)
     const double total = p->d->host.backend || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
 
     if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
-    p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
-    p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
-    if (!p->task || !p->state) return 0;
+    p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
+    p->state = (ddp_state **)ddp__scratch_take(&p->room, (size_t)most, sizeof(ddp_state *));
+    if (p->room.failed) return 0;
     p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
     for (; p->states < most; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);
@@ -53846,20 +53668,11 @@ void ddp_pipe_close(ddp_pipe *p)
 {
     if (!p) return;
     memset(&p->d->norm, 0, sizeof p->d->norm);
-    for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
-    for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
-        if (p->feed[i]) DDP_FREE(p->feed[i]);
-    ddp__edges_close(p);
-    ddp__wires_close(p);
-    ddp__tied_close(p);
+    if (p->d->cut == &p->cut) p->d->cut = NULL;
+    p->g->fetch_uses = NULL;
+    for (int i = 0; i < p->states; i++) ddp_state_free(p->state[i]);
     ddp__host_release(&p->d->host, p->arena, ddp__pipe_arena(p));
-    ddp__lanes_close(p);
-    ddp__shares_close(p);
-    if (p->state) DDP_FREE((void *)p->state);
-    if (p->feed) DDP_FREE((void *)p->feed);
-    if (p->input) DDP_FREE(p->input);
-    if (p->task) DDP_FREE(p->task);
-    if (p->rank_of) DDP_FREE(p->rank_of);
+    ddp__scratch_free(&p->room);
     DDP_FREE(p);
 }
 
@@ -54410,10 +54223,10 @@ int ddp__shares_open(ddp_pipe *p)
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
     c->layers = p->g->layers;
-    c->name = (const char **)ddp__calloc((size_t)c->layers + 1, sizeof *c->name);
-    c->whole = (int *)ddp__calloc((size_t)c->layers + 1, sizeof *c->whole);
-    c->span = (ddp__cut_span *)ddp__calloc(arrays, sizeof *c->span);
-    if (!c->name || !c->whole || !c->span) return 0;
+    c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
+    c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
+    c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);
+    if (p->room.failed) return 0;
     for (int l = 0; l < c->layers; l++) {
         c->name[l] = p->g->layer[l].name;
         if (p->g->layer[l].first < 0) continue;
@@ -54422,15 +54235,6 @@ int ddp__shares_open(ddp_pipe *p)
     }
     p->d->cut = c;
     return 1;
-}
-
-void ddp__shares_close(ddp_pipe *p)
-{
-    if (p->d->cut == &p->cut) p->d->cut = NULL;
-    if (p->cut.name) DDP_FREE((void *)p->cut.name);
-    if (p->cut.whole) DDP_FREE(p->cut.whole);
-    if (p->cut.span) DDP_FREE(p->cut.span);
-    if (p->cut.residual) DDP_FREE(p->cut.residual);
 }
 
 /* ==== pipe/survive.c ==== [pipe] */
@@ -55262,7 +55066,6 @@ static void ddp__mail_open(ddp__port *p, ddp__op *op, ddp__mail *m)
     ddp__mail_free(m);
 }
 
-/* Receives take what is there, in order. */
 void ddp__mail_match(ddp__port *p)
 {
     for (int i = 0; i < p->wants; i++) {
@@ -55820,7 +55623,6 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
             p->e->epoch.changes++;
             p->e->epoch.live = w->live;
             p->e->epoch.workers = workers;
-            p->e->epoch.recovery_s = 3 * p->e->links.farthest;
             ddp__members_set(p->e, w->live);
         }
     if (workers < w->min_world) {

@@ -172,6 +172,37 @@ void *ddp__calloc(size_t count, size_t size)
     return p;
 }
 
+typedef union ddp__block {
+    void       *next;
+    long double align;
+} ddp__block;
+
+void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
+{
+    size_t most = (SIZE_MAX - sizeof(ddp__block)) / size;
+    ddp__block *b = count > most ? NULL : (ddp__block *)ddp__calloc(1, sizeof *b + count * size);
+    if (!b) {
+        s->failed = 1;
+        return NULL;
+    }
+    b->next = s->last;
+    s->last = b;
+    return b + 1;
+}
+
+int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
+
+double *ddp__doubles(ddp__scratch *s, size_t count) { return (double *)ddp__scratch_take(s, count, sizeof(double)); }
+
+void ddp__scratch_free(ddp__scratch *s)
+{
+    while (s->last) {
+        ddp__block *b = (ddp__block *)s->last;
+        s->last = b->next;
+        DDP_FREE(b);
+    }
+}
+
 char *ddp__strdup(const char *s)
 {
     size_t n = strlen(s) + 1;

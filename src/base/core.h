@@ -42,6 +42,18 @@ DDP_LIB double ddp__memory_total(void);
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
 DDP_LIB int   ddp__rising(const void *a, const void *b); /* qsort's order of doubles, and of what begins with one */
+
+/* Arrays that are freed together. */
+typedef struct ddp__scratch {
+    void *last;   /* all-zero: none */
+    int   failed; /* memory was short: some array is NULL */
+} ddp__scratch;
+
+DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
+DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
+DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
+DDP_LIB void    ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
+
 /* For "%s%s": a layer without a name of its own is called "layer 5" already. */
 #define DDP__LAYER(name) strncmp(name, "layer ", 6) ? "layer " : "", name
 
@@ -180,7 +192,7 @@ DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (s
  * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
-/* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a
+/* pthread_create of a thread that computes: operators keep their blocks on the stack (430 KiB of a
  * matrix product), and musl gives a thread 128 KiB, macOS 512. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 

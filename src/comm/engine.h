@@ -222,7 +222,6 @@ typedef struct ddp__epoch_info {
     uint64_t live;       /* bit r: worker r is in it; all ones of world without a membership */
     int      workers;    /* how many */
     long     changes;    /* epochs that this engine has begun */
-    double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
 } ddp__epoch_info;
 DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any thread. */
 

@@ -224,7 +224,6 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
         }
         if (took == 0) break;
         moved = 1;
-        p->last_sent = now;
         p->out_sent += (size_t)took;
         ddp__atomic_add(&e->bytes_sent, (int64_t)took);
         if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);

@@ -137,7 +137,7 @@ typedef struct ddp__peer {
     int            held_collective, held_p2p[DDP__LANES];
     int            want_heartbeat, want_abort, want_goodbye, want_farewell;
     int            send_dead;  /* the wire takes no more; the reading side says why */
-    double         last_sent, last_beat;
+    double         last_beat;
     ddp__owed      owed[DDP__SLOTS_MAX];
     int            owed_count;
     double         owed_by;    /* when they go back at the latest; 0 = not known yet */

@@ -275,7 +275,7 @@ void *ddp__engine_main(void *engine)
     now = e->next_check = ddp_now();
     if (e->paced)
         ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
-    for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
+    for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;
     for (;;) {
         int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK) {

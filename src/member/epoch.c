@@ -297,7 +297,7 @@ static void ddp__epoch_attach(ddp__engine *e, int id, double now)
     memset(p, 0, sizeof *p);
     p->coded = coded;
     p->in_slot = p->out_slot = p->pending.first = p->pending.last = -1;
-    p->last_got = p->last_sent = now;
+    p->last_got = now;
     p->free_slot = id * e->slots;
     for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);

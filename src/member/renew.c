@@ -219,7 +219,6 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     e->epoch.ballot = view->ballot;
     e->epoch.live = view->live;
     e->epoch.workers = ddp__bit_count(view->live);
-    e->epoch.recovery_s = took;
     e->epoch.changes++;
     ddp__admitted(e, now);
     pthread_cond_broadcast(&e->changed);

@@ -1,7 +1,7 @@
 /* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients back. */
 #include "pipe/executor.h"
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 /* A node crosses to or from a stage: one of its edge, which is made where it is the first. 0: out of memory. */
 static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
@@ -13,12 +13,12 @@ static int ddp__hop_add(ddp_pipe *p, int side, int stage, int node)
     while (at < p->hops[side] && e[at].stage != stage) at++;
     e += at;
     if (at == p->hops[side]) {
-        p->hops[side]++; /* also where memory is short: it is freed */
+        p->hops[side]++;
         e->stage = stage;
-        e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
+        e->node = ddp__ints(&p->room, (size_t)p->g->nodes);
         for (int i = 0; i < 2; i++) {
-            e->flow[i].ticket = (long *)ddp__calloc((size_t)p->micro_batches, sizeof *e->flow[i].ticket);
-            if (!e->node || !e->flow[i].ticket) return 0;
+            e->flow[i].ticket = (long *)ddp__scratch_take(&p->room, (size_t)p->micro_batches, sizeof(long));
+            if (p->room.failed) return 0;
             for (int m = 0; m < p->micro_batches; m++) e->flow[i].ticket[m] = -1;
         }
     }
@@ -31,29 +31,13 @@ int ddp__edges_open(ddp_pipe *p)
     size_t pieces = 0;
 
     for (int i = 0; i < p->g->nodes; i++) pieces += 1 + (size_t)p->g->node[i]->parts;
-    for (int side = 0; side < 2; side++) p->hop[side] = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof(ddp__hop));
-    p->piece = (ddp_piece *)ddp__calloc(pieces, sizeof *p->piece);
-    if (!p->hop[0] || !p->hop[1] || !p->piece) return 0;
+    for (int side = 0; side < 2; side++)
+        p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
+    p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
+    if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i)) return 0;
     return 1;
-}
-
-void ddp__edges_close(ddp_pipe *p)
-{
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < p->hops[side]; i++) {
-            ddp__hop *e = &p->hop[side][i];
-            for (ddp__flow *l = e->flow; l < e->flow + 2; l++) {
-                DDP_FREE(l->ticket);
-                DDP_FREE(l->wire);
-                DDP_FREE(l->last);
-            }
-            DDP_FREE(e->node);
-        }
-        DDP_FREE(p->hop[side]);
-    }
-    DDP_FREE(p->piece);
 }
 
 /* ---- messages ---- */

@@ -61,13 +61,13 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
 {
     const size_t links = (size_t)p->stages * (size_t)p->stages;
     const ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
-    double *floats = (double *)ddp__calloc(2 * links, sizeof *floats), *time = floats ? floats + links : NULL;
-    size_t *count = (size_t *)ddp__calloc(links, sizeof *count);
-    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(links, sizeof *each);
+    ddp__scratch room = {NULL, 0};
+    double *floats = ddp__doubles(&room, links), *time = ddp__doubles(&room, links);
+    size_t *count = (size_t *)ddp__scratch_take(&room, links, sizeof *count);
+    ddp_link_compression *each = (ddp_link_compression *)ddp__scratch_take(&room, links, sizeof *each);
     ddp_status s = DDP_OK;
 
-    if (!floats || !count || !each)
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    if (room.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
     if (s == DDP_OK) ddp__crossings(p->g, p->stages, floats);
     if (s == DDP_OK) /* rates, of which times follow */
         s = p->d->links[0].slowest > 0 ? ddp__rates_emulated(p, time, err) : ddp__rates_measured(p, time, err);
@@ -77,8 +77,6 @@ ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
     }
     if (s == DDP_OK) s = ddp_adatopk(time, count, (int)links, &o, each, err);
     for (size_t at = 0; s == DDP_OK && at < links; at++) ratio[at] = each[at].ratio;
-    DDP_FREE(floats);
-    DDP_FREE(count);
-    DDP_FREE(each);
+    ddp__scratch_free(&room);
     return s;
 }

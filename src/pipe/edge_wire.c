@@ -84,7 +84,7 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
     return n;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 /* Bytes of an array of n values in a message. */
 static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
@@ -129,7 +129,7 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends)
     }
     l->room = aq ? values * sizeof(float) : l->bytes;
     if (aq && !ddp__samples_keep(p, l, values)) return 0;
-    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->room);
+    l->wire = (unsigned char *)ddp__scratch_take(&p->room, (size_t)p->states, l->room);
     return l->wire != NULL;
 }
 
@@ -164,27 +164,17 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     fits = s || ddp__hops_open(p, ratio);
     DDP_FREE(ratio);
     if (s) return s;
-    w->scratch = ddp__calloc(w->scratch_bytes, 1);
-    w->index = (uint64_t *)ddp__calloc(p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
-    w->value = (float *)ddp__calloc(w->keeps, sizeof *w->value);
-    if (w->values && p->d->host.backend) w->here = (float *)ddp__calloc(w->values, sizeof *w->here);
-    if (p->cut.residuals) p->cut.residual = (float *)ddp__calloc(p->cut.residuals, sizeof *p->cut.residual);
-    fits = fits && w->scratch && w->index && w->value && (w->here || !w->values || !p->d->host.backend);
+    w->scratch = ddp__scratch_take(&p->room, w->scratch_bytes, 1);
+    w->index = (uint64_t *)ddp__scratch_take(&p->room, p->edge.coding == DDP_EDGE_AQ ? 0 : w->keeps, sizeof *w->index);
+    w->value = (float *)ddp__scratch_take(&p->room, w->keeps, sizeof *w->value);
+    if (w->values && p->d->host.backend) w->here = (float *)ddp__scratch_take(&p->room, w->values, sizeof *w->here);
+    if (p->cut.residuals) p->cut.residual = (float *)ddp__scratch_take(&p->room, p->cut.residuals, sizeof(float));
+    fits = fits && !p->room.failed;
     if (p->samples.bytes > 0 && !fits) return ddp__samples_memory(p, err);
     p->g->owned.bytes += p->samples.bytes;
-    if (fits && (p->cut.residual || !p->cut.residuals)) return DDP_OK;
+    if (fits) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
                      "micro-batches", p->stage, p->states);
-}
-
-void ddp__wires_close(ddp_pipe *p)
-{
-    DDP_FREE(p->select.scratch);
-    DDP_FREE(p->select.index);
-    DDP_FREE(p->select.value);
-    DDP_FREE(p->select.here);
-    DDP_FREE(p->samples.id);
-    DDP_FREE(p->samples.seen);
 }
 
 /* ---- arrays and messages ---- */

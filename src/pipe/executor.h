@@ -101,6 +101,7 @@ struct ddp_pipe {
     double       loss_sum;
     int          losses;
     ddp__cut     cut;        /* what checkpoints know of it */
+    ddp__scratch room;       /* of all lists but the states' arrays */
 };
 
 static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
@@ -121,7 +122,6 @@ static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0)
 /* edge.c. open: 0 out of memory. post: a message of p->piece to or from a rank. hold: until a ticket is done. here: it is
  * in this machine's memory, whoever computes. */
 DDP_LIB int        ddp__edges_open(ddp_pipe *p);
-DDP_LIB void       ddp__edges_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_message *m, int peer, int here, long *ticket);
 DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket, int here);
 /* Activations of micro-batch m, or gradients: sent or asked for; waited for. */
@@ -135,7 +135,6 @@ DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
  * p->piece. open: after the states. code: from the state into the message of micro-batch m (sends), or back. */
 DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
 DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
-DDP_LIB void       ddp__wires_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends);
 /* samples.c. open: before the edges' messages. keep: of a flow of so many values; 0: there is no memory, of which memory
  * speaks. begin: a step, whose samples are named. size: of the message of micro-batch m. cross: n values, which lie behind
@@ -159,7 +158,6 @@ DDP_LIB ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_
 /* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the owner's stage,
  * whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave: the weights are sent. */
 DDP_LIB int        ddp__tied_open(ddp_pipe *p);
-DDP_LIB void       ddp__tied_close(ddp_pipe *p);
 DDP_LIB ddp_status ddp__guests_begin(ddp_pipe *p);
 DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
@@ -167,7 +165,6 @@ DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
 /* lanes.c. open: 0 out of memory. A mark, and what was done or posted since. */
 DDP_LIB int  ddp__lanes_open(ddp_pipe *p);
-DDP_LIB void ddp__lanes_close(ddp_pipe *p);
 DDP_LIB void ddp__lanes_begin(ddp_pipe *p);
 DDP_LIB void ddp__lanes_end(ddp_pipe *p);
 DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
@@ -198,7 +195,6 @@ DDP_LIB size_t     ddp__whole_layer(const ddp_graph *g, int layer);
 DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
 
 /* shares.c. open: 0 out of memory. */
-DDP_LIB int  ddp__shares_open(ddp_pipe *p);
-DDP_LIB void ddp__shares_close(ddp_pipe *p);
+DDP_LIB int ddp__shares_open(ddp_pipe *p);
 
 #endif /* DDP_PIPE_EXECUTOR_H */

@@ -11,15 +11,9 @@ int ddp__lanes_open(ddp_pipe *p)
 
     if (p->d->host.backend || p->d->cfg.trace_spans <= 0) return 1;
     x->room = (int)(3 * M + 2 * M * ends);
-    x->slot = (ddp_pipeline_slot *)ddp__calloc((size_t)x->room, sizeof *x->slot);
-    x->post = (ddp_pipeline_slot *)ddp__calloc(4 * M, sizeof *x->post);
-    return x->slot && x->post;
-}
-
-void ddp__lanes_close(ddp_pipe *p)
-{
-    DDP_FREE(p->lanes.slot);
-    DDP_FREE(p->lanes.post);
+    x->slot = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, (size_t)x->room, sizeof *x->slot);
+    x->post = (ddp_pipeline_slot *)ddp__scratch_take(&p->room, 4 * M, sizeof *x->post);
+    return !p->room.failed;
 }
 
 void ddp__lanes_begin(ddp_pipe *p)
@@ -227,25 +221,22 @@ static ddp_status ddp__told_play(ddp_pipe *p, const ddp__all_told *a, ddp_pipe_s
 int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
 {
     const size_t S = p ? (size_t)p->stages : 0;
+    ddp__scratch room = {NULL, 0};
     ddp__all_told a;
     ddp_status s;
 
     if (!p || !out) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     memset(out, 0, sizeof *out);
-    a.stage = (ddp__told *)ddp__calloc(S, sizeof *a.stage);
-    a.way = (ddp__told_way *)ddp__calloc(S * S, sizeof *a.way);
-    a.at = (int *)ddp__calloc(S, sizeof *a.at);
-    a.cost = (ddp_stage_cost *)ddp__calloc(S, sizeof *a.cost);
-    a.boundary = (ddp_boundary *)ddp__calloc(S * S, sizeof *a.boundary);
-    s = a.stage && a.way && a.at && a.cost && a.boundary ? ddp__told_play(p, &a, out, &p->d->host.error) :
+    a.stage = (ddp__told *)ddp__scratch_take(&room, S, sizeof *a.stage);
+    a.way = (ddp__told_way *)ddp__scratch_take(&room, S * S, sizeof *a.way);
+    a.at = ddp__ints(&room, S);
+    a.cost = (ddp_stage_cost *)ddp__scratch_take(&room, S, sizeof *a.cost);
+    a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
+    s = !room.failed ? ddp__told_play(p, &a, out, &p->d->host.error) :
         ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
     if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = (double)NAN;
     out->steps = p->lanes.steps;
-    DDP_FREE(a.stage);
-    DDP_FREE(a.way);
-    DDP_FREE(a.at);
-    DDP_FREE(a.cost);
-    DDP_FREE(a.boundary);
+    ddp__scratch_free(&room);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }

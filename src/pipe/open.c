@@ -70,7 +70,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
     const int world = p->d->world;
     int *at; /* how often a rank stands, behind the list */
 
-    p->rank_of = (int *)ddp__calloc(2 * (size_t)world, sizeof *p->rank_of);
+    p->rank_of = ddp__ints(&p->room, 2 * (size_t)world);
     if (!p->rank_of) return ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
     at = p->rank_of + world;
     for (int i = 0; i < world; i++) {
@@ -113,16 +113,15 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
 {
     const size_t M = (size_t)p->micro_batches;
 
-    p->input = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *p->input);
+    p->input = ddp__ints(&p->room, (size_t)p->g->nodes);
     for (int i = 0; p->input && i < p->g->nodes; i++)
         if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
-    p->feed = (char **)ddp__calloc((size_t)p->inputs * M + 1, sizeof *p->feed);
-    if (!p->input || !p->feed) return 0;
-    for (size_t i = 0; i < (size_t)p->inputs * M; i++) {
-        p->feed[i] = (char *)ddp__calloc((size_t)ddp_shape_count(&p->g->node[p->input[i / M]]->spec.out), 4);
-        if (!p->feed[i]) return 0;
+    p->feed = (char **)ddp__scratch_take(&p->room, (size_t)p->inputs * M + 1, sizeof *p->feed);
+    for (size_t i = 0; !p->room.failed && i < (size_t)p->inputs * M; i++) {
+        const ddp_node *n = p->g->node[p->input[i / M]];
+        p->feed[i] = (char *)ddp__scratch_take(&p->room, (size_t)ddp_shape_count(&n->spec.out), 4);
     }
-    return 1;
+    return !p->room.failed;
 }
 
 /* Of what the micro-batches hold, then what every pass needs. */
@@ -147,9 +146,9 @@ static int ddp__states_open(ddp_pipe *p)
     const double total = p->d->host.backend || p->d->host.allocator.alloc ? 0 : ddp__memory_total();
 
     if (total > 0 && p->g->owned.bytes + (double)ddp__pipe_bytes(p, most) > total) return 0;
-    p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
-    p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
-    if (!p->task || !p->state) return 0;
+    p->task = (ddp_task *)ddp__scratch_take(&p->room, 3 * (size_t)p->micro_batches, sizeof *p->task);
+    p->state = (ddp_state **)ddp__scratch_take(&p->room, (size_t)most, sizeof(ddp_state *));
+    if (p->room.failed) return 0;
     p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
     for (; p->states < most; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);
@@ -255,19 +254,10 @@ void ddp_pipe_close(ddp_pipe *p)
 {
     if (!p) return;
     memset(&p->d->norm, 0, sizeof p->d->norm);
-    for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
-    for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
-        if (p->feed[i]) DDP_FREE(p->feed[i]);
-    ddp__edges_close(p);
-    ddp__wires_close(p);
-    ddp__tied_close(p);
+    if (p->d->cut == &p->cut) p->d->cut = NULL;
+    p->g->fetch_uses = NULL;
+    for (int i = 0; i < p->states; i++) ddp_state_free(p->state[i]);
     ddp__host_release(&p->d->host, p->arena, ddp__pipe_arena(p));
-    ddp__lanes_close(p);
-    ddp__shares_close(p);
-    if (p->state) DDP_FREE((void *)p->state);
-    if (p->feed) DDP_FREE((void *)p->feed);
-    if (p->input) DDP_FREE(p->input);
-    if (p->task) DDP_FREE(p->task);
-    if (p->rank_of) DDP_FREE(p->rank_of);
+    ddp__scratch_free(&p->room);
     DDP_FREE(p);
 }

@@ -28,11 +28,9 @@ typedef struct ddp__played {
     const ddp_pipeline_costs *c;
     ddp__played_stage *stage;
     ddp__played_way   *way; /* [2 x boundaries] forward, backward */
-    ddp_task          *task; /* what the stages and ways have of these */
-    ddp__played_send  *send;
-    double            *at;
     ddp_pipeline_times *out;
-    double busy;
+    double       busy;
+    ddp__scratch room;
 } ddp__played;
 
 static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) { return &x->c->boundary[way / 2]; }
@@ -57,13 +55,6 @@ static double ddp__compute_ready(const ddp__played *x, int s)
         if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
     }
     return ready;
-}
-
-static double ddp__send_ready(const ddp__played *x, int s)
-{
-    const ddp__played_stage *k = &x->stage[s];
-
-    return k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
 }
 
 /* The way of which a message begins or ends first to come to stage s. */
@@ -155,10 +146,11 @@ static int ddp__play_next(ddp__played *x)
     int stage = -1, slot = 0, way = 0;
 
     for (int s = 0; s < x->c->shape.stages; s++) {
-        const double *free_at = x->stage[s].free_at;
+        const ddp__played_stage *k = &x->stage[s];
+        const double computed = k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
         int from = 0;
-        const double begin[3] = {fmax(ddp__compute_ready(x, s), free_at[DDP__SLOT_COMPUTE]),
-                                 fmax(ddp__send_ready(x, s), free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
+        const double begin[3] = {fmax(ddp__compute_ready(x, s), k->free_at[DDP__SLOT_COMPUTE]),
+                                 fmax(computed, k->free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
         for (int i = 0; i < 3; i++) {
             if (!(begin[i] < least)) continue;
             least = begin[i];
@@ -207,35 +199,26 @@ static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
     const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
+    ddp_task *task = (ddp_task *)ddp__scratch_take(&x->room, 3 * S * M, sizeof *task);
+    ddp__played_send *send = (ddp__played_send *)ddp__scratch_take(&x->room, S * ways * M, sizeof *send);
+    double *at = ddp__doubles(&x->room, 2 * ways * M);
 
-    x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
-    x->way = (ddp__played_way *)ddp__calloc(ways, sizeof *x->way);
-    x->task = (ddp_task *)ddp__calloc(3 * S * M, sizeof *x->task);
-    x->send = (ddp__played_send *)ddp__calloc(S * ways * M, sizeof *x->send);
-    x->at = (double *)ddp__calloc(2 * ways * M, sizeof *x->at);
+    x->stage = (ddp__played_stage *)ddp__scratch_take(&x->room, S, sizeof *x->stage);
+    x->way = (ddp__played_way *)ddp__scratch_take(&x->room, ways, sizeof *x->way);
     x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
     x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
-    if (!x->stage || !x->way || !x->task || !x->send || !x->at || !x->out->held || !x->out->slot) return 0;
+    if (x->room.failed || !x->out->held || !x->out->slot) return 0;
     for (size_t s = 0; s < S; s++) {
-        x->stage[s].task = x->task + 3 * s * M;
-        x->stage[s].send = x->send + s * ways * M;
+        x->stage[s].task = task + 3 * s * M;
+        x->stage[s].send = send + s * ways * M;
         x->stage[s].tasks = ddp_pipeline_tasks(&c->shape, (int)s, x->stage[s].task);
         x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
     for (size_t w = 0; w < ways; w++) {
-        x->way[w].first_byte = x->at + 2 * w * M;
+        x->way[w].first_byte = at + 2 * w * M;
         x->way[w].arrives = x->way[w].first_byte + M;
     }
     return 1;
-}
-
-static void ddp__play_close(ddp__played *x)
-{
-    DDP_FREE(x->stage);
-    DDP_FREE(x->way);
-    DDP_FREE(x->task);
-    DDP_FREE(x->send);
-    DDP_FREE(x->at);
 }
 
 ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
@@ -252,7 +235,7 @@ ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *ou
     if (ddp__play_open(&x)) while (ddp__play_next(&x)) continue;
     else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->shape.stages,
                             c->shape.micro_batches);
-    ddp__play_close(&x);
+    ddp__scratch_free(&x.room);
     if (status != DDP_OK) ddp_pipeline_times_free(out);
     else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->shape.stages));
     return status;

@@ -1,7 +1,6 @@
 /* Edge wire aq: both ends of an edge keep what each sample was when it crossed last; what it changed by crosses, in a few
  * bits (AQ-SGD: Wang et al. 2022, Fine-tuning language models over slow networks using activation compression with
  * guarantees, arXiv:2206.01299). */
-#include "base/core.h"
 #include "compress/codec.h"
 #include "pipe/executor.h"
 
@@ -39,7 +38,6 @@ void ddp__changes_code(const float *x, size_t n, int bits, unsigned char *out)
     }
 }
 
-/* What was coded is added to last, the same on both ends. */
 ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *last, ddp_error *err)
 {
     for (size_t len; n; last += len, n -= len) {
@@ -150,7 +148,7 @@ ddp_status ddp__samples_begin(ddp_pipe *p)
     return DDP_OK;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 /* 0: more than there is. */
 static int ddp__samples_take(ddp_pipe *p, double bytes)
@@ -165,7 +163,7 @@ int ddp__samples_keep(ddp_pipe *p, ddp__flow *l, size_t values)
 {
     l->values = values / (size_t)p->samples.batch;
     if (!ddp__samples_take(p, 4.0 * (double)p->samples.count * (double)l->values)) return 0;
-    l->last = (float *)ddp__calloc((size_t)p->samples.count * l->values, sizeof *l->last);
+    l->last = (float *)ddp__scratch_take(&p->room, (size_t)p->samples.count * l->values, sizeof *l->last);
     return l->last != NULL;
 }
 
@@ -189,8 +187,8 @@ ddp_status ddp__samples_open(ddp_pipe *p, ddp_error *err)
     }
     names = (size_t)p->micro_batches * (size_t)s->batch;
     if (ddp__samples_take(p, (double)s->count)) {
-        s->id = (long *)ddp__calloc(names, sizeof *s->id);
-        s->seen = (char *)ddp__calloc((size_t)s->count + names, 1);
+        s->id = (long *)ddp__scratch_take(&p->room, names, sizeof *s->id);
+        s->seen = (char *)ddp__scratch_take(&p->room, (size_t)s->count + names, 1);
     }
     if (!s->id || !s->seen) return ddp__samples_memory(p, err);
     s->fresh = s->seen + s->count;

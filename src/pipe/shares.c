@@ -38,10 +38,10 @@ int ddp__shares_open(ddp_pipe *p)
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
     c->layers = p->g->layers;
-    c->name = (const char **)ddp__calloc((size_t)c->layers + 1, sizeof *c->name);
-    c->whole = (int *)ddp__calloc((size_t)c->layers + 1, sizeof *c->whole);
-    c->span = (ddp__cut_span *)ddp__calloc(arrays, sizeof *c->span);
-    if (!c->name || !c->whole || !c->span) return 0;
+    c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
+    c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
+    c->span = (ddp__cut_span *)ddp__scratch_take(&p->room, arrays, sizeof *c->span);
+    if (p->room.failed) return 0;
     for (int l = 0; l < c->layers; l++) {
         c->name[l] = p->g->layer[l].name;
         if (p->g->layer[l].first < 0) continue;
@@ -50,13 +50,4 @@ int ddp__shares_open(ddp_pipe *p)
     }
     p->d->cut = c;
     return 1;
-}
-
-void ddp__shares_close(ddp_pipe *p)
-{
-    if (p->d->cut == &p->cut) p->d->cut = NULL;
-    if (p->cut.name) DDP_FREE((void *)p->cut.name);
-    if (p->cut.whole) DDP_FREE(p->cut.whole);
-    if (p->cut.span) DDP_FREE(p->cut.span);
-    if (p->cut.residual) DDP_FREE(p->cut.residual);
 }

@@ -70,15 +70,15 @@ ddp_status ddp__hosts_leave(ddp_pipe *p)
     return DDP_OK;
 }
 
-/* ---- opening and closing ---- */
+/* ---- opening ---- */
 
 int ddp__tied_open(ddp_pipe *p)
 {
     const size_t nodes = (size_t)p->g->nodes;
 
-    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
-    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
-    if (!p->guest || !p->host) return 0;
+    p->guest = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->guest);
+    p->host = (ddp__guest *)ddp__scratch_take(&p->room, nodes, sizeof *p->host);
+    if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, {-1, -1}, NULL};
@@ -86,19 +86,9 @@ int ddp__tied_open(ddp_pipe *p)
         if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
         if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
     }
-    for (int i = 0; p->d->host.backend && i < p->hosts; i++) {
-        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_floats(p, &p->host[i]), sizeof(float));
-        if (!p->host[i].arrived) return 0;
-    }
+    for (int i = 0; p->d->host.backend && i < p->hosts; i++)
+        p->host[i].arrived = (float *)ddp__scratch_take(&p->room, ddp__guest_floats(p, &p->host[i]), sizeof(float));
     p->g->fetch_uses = ddp__hosts_end;
     p->g->fetch_user = p;
-    return 1;
-}
-
-void ddp__tied_close(ddp_pipe *p)
-{
-    if (p->g) p->g->fetch_uses = NULL;
-    for (int i = 0; i < p->hosts; i++) DDP_FREE(p->host[i].arrived);
-    DDP_FREE(p->guest);
-    DDP_FREE(p->host);
+    return !p->room.failed;
 }

@@ -26,14 +26,10 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     return DDP_OK;
 }
 
-/* How many equal parts of at most `limit` a bucket of c seconds needs; 1e9 where none can be. */
+/* How many equal parts of at most `limit`, which is longer than a startup, a bucket of c seconds needs. */
 static double ddp__deft_cut(double c, double alpha, double limit)
 {
-    double k;
-    if (c <= limit) return 1;
-    if (limit <= alpha) return 1e9;
-    k = ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
-    return k < 1 ? 1 : k;
+    return c <= limit ? 1 : ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
 }
 
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */

@@ -49,17 +49,8 @@ DDP_LIB double ddp__occupies(const ddp_profile *p, int l);
 /* What each message costs where its bytes, alpha and gap all keep the link busy: beyond comm_s. */
 DDP_LIB double ddp__startup(const ddp_profile *p);
 
-/* ---- the arrays of one search, freed together ---- */
+/* ---- the arrays of one search ---- */
 
-typedef struct ddp__scratch {
-    void *last;   /* all-zero: none */
-    int   failed; /* memory was short: some array is NULL */
-} ddp__scratch;
-
-DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /* zeroed */
-DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
-DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
-DDP_LIB void    ddp__scratch_free(ddp__scratch *s); /* `failed` stays */
 /* DDP_OK; or all is freed, and "no memory to plan N WHAT". */
 DDP_LIB ddp_status ddp__scratch_check(ddp__scratch *s, int n, const char *what, ddp_error *err);
 /* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
@@ -120,8 +111,6 @@ typedef struct ddp__costs {
 
 /* c->room is to be freed where that succeeds. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-/* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
-DDP_LIB double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax);
 /* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
 DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more);
 /* Lower bound on the sum of excesses of any assignment to `period` steps. */
@@ -420,9 +409,6 @@ DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                        ddp__fence_cut *cut, ddp_error *err);
 
-#endif /* DDP_NO_PLANNERS */
-
-#ifndef DDP_NO_PLANNERS
 /* ---- osp.c ---- */
 
 /* ddp_osp_rank with memory that stays, for every step of a run; open: NULL without memory. close: NULL is fine. */
@@ -431,6 +417,7 @@ DDP_LIB ddp__osp  *ddp__osp_open(int layers, ddp_osp_rule rule);
 DDP_LIB void       ddp__osp_close(ddp__osp *s);
 DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
                                   ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
-#endif
+
+#endif /* DDP_NO_PLANNERS */
 
 #endif /* DDP_PLAN_INTERNAL_H */

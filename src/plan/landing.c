@@ -1,6 +1,5 @@
 /* When transfers that may span several steps arrive: the window cost of plan/partial.h, with landing times. */
 #include "plan/internal.h"
-#include "plan/partial.h"
 
 /* Steps of a plan, which follow each other without end. */
 typedef struct ddp__steps {

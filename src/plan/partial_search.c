@@ -50,10 +50,11 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     return status;
 }
 
-double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
+/* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
+static double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
     double late;
-    if (a >= b || c->C[b] <= c->C[a]) return 0;
+    if (c->C[b] <= c->C[a]) return 0;
     late = c->cost == DDP_COST_SUM ? c->w[a] + (c->C[b] - c->C[a]) : kmax + c->C[b];
     late += c->alpha - c->T;
     return late > 0 ? late : 0;
@@ -434,14 +435,6 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-static void ddp__scatter_keep(ddp__scatter_state *s, int *best, double *least)
-{
-    if (s->total < *least) {
-        *least = s->total;
-        memcpy(best, s->step, (size_t)s->c->layers * sizeof(int));
-    }
-}
-
 /* Iterated local search around the best; an equal result replaces it, to cross plateaus. */
 static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least, double bound)
 {
@@ -494,7 +487,9 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
         for (int i = 0; i < c->layers; i++) order[i] = c->layers - 1 - rank[i].i;
         if (n > 0 && !ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1)) break;
         ddp__scatter_descend(&s);
-        ddp__scatter_keep(&s, step, &least);
+        if (!(s.total < least)) continue;
+        least = s.total;
+        memcpy(step, s.step, L * sizeof(int));
     }
     ddp__scatter_disturb(&s, step, &least, bound);
     ddp__scratch_free(&room);

@@ -147,14 +147,6 @@ static int ddp__anneal_accepts(ddp__anneal *s, double worse)
     return worse < s->heat * s->table[ddp_rng_u64(&s->p->rng) >> 52];
 }
 
-static void ddp__anneal_table(ddp__anneal *s)
-{
-    for (int k = 0; k < DDP__ANNEAL_TABLE; k++) {
-        double u = (k + 0.5) / DDP__ANNEAL_TABLE;
-        s->table[k] = 16 / sqrt(sqrt(sqrt(sqrt(u)))) - 16;
-    }
-}
-
 static float ddp__anneal_pair(const ddp__anneal *s, int x, int y) { return s->pp[(size_t)x * (size_t)s->N + (size_t)y]; }
 
 /* Everything that follows from s->at. */
@@ -382,17 +374,17 @@ static int ddp__anneal_slowest(ddp__anneal *s)
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
+/* There are two stages at least: what one stage can be is enumerated. */
 static int ddp__anneal_move(ddp__anneal *s)
 {
     int kind = (int)(ddp_rng_u64(&s->p->rng) >> 58), a, b, j, k; /* 0..63 */
 
-    if (kind < 36 && s->S > 1 && s->D > 1) {
+    if (kind < 36 && s->D > 1) {
         a = kind < 18 ? ddp__anneal_slowest(s) : ddp__anneal_below(s, s->N);
         b = ddp__anneal_below(s, s->N - s->D);
         if (b >= s->stage[a] * s->D) b += s->D;
         return ddp__anneal_exchange(s, a, b);
     }
-    if (s->S < 2) return 0;
     j = ddp__anneal_below(s, s->S);
     k = ddp__anneal_below(s, s->S - 1);
     if (k >= j) k++;
@@ -481,7 +473,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
         s->pp[k] = (float)ldexp(p->pp[k], -s->unit);
     }
     for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
-    ddp__anneal_table(s);
+    for (int i = 0; i < DDP__ANNEAL_TABLE; i++)
+        s->table[i] = 16 / sqrt(sqrt(sqrt(sqrt((i + 0.5) / DDP__ANNEAL_TABLE)))) - 16;
     return 1;
 }
 

@@ -21,19 +21,13 @@ typedef struct ddp__place_pool {
     int    *child, *at; /* [N] */
 } ddp__place_pool;
 
-/* A label array as an arrangement. */
-static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
-{
-    int j, v, n = 0;
-    for (j = 0; j < p->S; j++)
-        for (v = 0; v < p->N; v++)
-            if (label[v] == j) at[n++] = v;
-}
-
 static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *label, double enough)
 {
     double cost;
-    ddp__place_gather(p, label, pool->at);
+    int n = 0;
+    for (int j = 0; j < p->S; j++)
+        for (int v = 0; v < p->N; v++)
+            if (label[v] == j) pool->at[n++] = v;
     cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
     if (cost < INFINITY) p->candidates += pool->whole;

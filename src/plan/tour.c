@@ -84,10 +84,10 @@ typedef struct ddp__tour {
     void *user;
 } ddp__tour;
 
-/* Cost of the edge between two positions; beyond the ends there is none. */
+/* Cost of the edge from one position to another; before the first and behind the last there is none. */
 static double ddp__tour_edge(const ddp__tour *t, int a, int b)
 {
-    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
+    if (a < 0 || b >= t->n) return 0;
     return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
 }
 

@@ -3,21 +3,6 @@
 #include "profile/timer.h"
 #include "profile/trace.h"
 
-int ddp__timer_open(ddp__timer *t, int layers, int room)
-{
-    memset(t, 0, sizeof *t);
-    t->layers = layers;
-    t->room = room;
-    t->sample = (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
-    return t->sample != NULL;
-}
-
-void ddp__timer_close(ddp__timer *t)
-{
-    if (t->sample) DDP_FREE(t->sample);
-    memset(t, 0, sizeof *t);
-}
-
 static float *ddp__timer_cell(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     return t->sample + ((size_t)step * DDP__T_KINDS + (size_t)kind) * (size_t)t->layers + layer;

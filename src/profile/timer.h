@@ -9,12 +9,10 @@ typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, D
 /* Samples of up to room steps; afterwards further steps are ignored. */
 typedef struct ddp__timer {
     int    layers, room, steps;
-    float *sample; /* [room][kinds][layers] seconds */
+    float *sample; /* [room][kinds][layers] seconds; borrowed, zero at first */
     double whole;  /* forward and backward that no hook told apart, mean over the kept steps */
 } ddp__timer;
 
-DDP_LIB int  ddp__timer_open(ddp__timer *t, int layers, int room); /* 0 when memory is short */
-DDP_LIB void ddp__timer_close(ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
 DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
 DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */

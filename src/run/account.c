@@ -319,26 +319,18 @@ typedef struct ddp__clock {
 
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
-    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+    ddp__clock *c = (ddp__clock *)ddp__scratch_take(&d->lists, 1, sizeof *c);
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
     d->clock = c;
     /* a host may be so many steps ahead of its device */
     c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
-    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->moment = (ddp__moment *)ddp__scratch_take(&d->lists, (size_t)c->room, sizeof *c->moment);
     c->step = d->step;
     c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
     DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
-}
-
-void ddp__clock_free(ddp_ctx *d)
-{
-    if (!d->clock) return;
-    if (d->clock->moment) DDP_FREE(d->clock->moment);
-    DDP_FREE(d->clock);
-    d->clock = NULL;
 }
 
 /* What came at a time, on a device or here. */

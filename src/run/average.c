@@ -113,13 +113,6 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__coded_close(ddp_ctx *d)
-{
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
-    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
-}
-
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
     const ddp__unit *u = &d->unit[layer];

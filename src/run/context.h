@@ -157,7 +157,8 @@ struct ddp_ctx {
     size_t       muon_count;
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
-    ddp_sites   *levels;         /* averages go in two; NULL: in one */
+    const ddp_sites *levels;     /* averages go in two; NULL: in one */
+    ddp_sites    sites;          /* which they are */
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
@@ -209,6 +210,7 @@ struct ddp_ctx {
     int          sames;
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
+    ddp__scratch lists;          /* all of fixed length */
 };
 
 /* First line of every hook: the sticky error; events of strategies do not call hooks. */
@@ -296,7 +298,8 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with. state.c, on a server: saves as the workers' word says, which comes first. */
+/* What serve ended with: its own complaint, or that of the engine. state.c, on a server: saves as the workers' word
+ * says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
 /* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
 DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
@@ -342,7 +345,6 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
  * with a newcomer; nothing is in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__levels_close(ddp_ctx *d);
 /* Submits a mean over all ranks in two levels, one operation. Divergence is not measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
@@ -381,7 +383,6 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
 /* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with what was cut off before.
@@ -458,9 +459,7 @@ DDP_LIB void       ddp__drift_start(ddp_ctx *d);
 
 /* ---- what is told ---- */
 
-/* dump.c: path with %r replaced; NULL when memory is short; the caller's. Writes cfg.dump_path, and
- * into the context's error where that is. */
-DDP_LIB char *ddp__rank_path(const char *path, int rank);
+/* dump.c: writes cfg.dump_path, and into the context's error where that is. */
 DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void  ddp__dump_failure(ddp_ctx *d);
 

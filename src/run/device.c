@@ -65,14 +65,14 @@ static ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
 static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
-    struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
+    struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
     ddp_backend_peers p;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
     x->site = ddp_sites_of(d);
-    x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
+    x->crossing = (ddp__crossing *)ddp__scratch_take(&d->lists, (size_t)slots, sizeof *x->crossing);
     if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
@@ -111,8 +111,6 @@ static void ddp__nccl_close(ddp_ctx *d)
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (int i = 0; x->crossing && i < x->slots; i++)
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
-    if (x->crossing) DDP_FREE(x->crossing);
-    DDP_FREE(x);
     d->nccl = NULL;
 }
 
@@ -246,7 +244,6 @@ void ddp__device_stop(ddp_ctx *d)
 void ddp__device_close(ddp_ctx *d)
 {
     ddp__stager_free(d->stager);
-    ddp__clock_free(d);
     ddp__nccl_close(d);
     if (d->host.backend) d->host.backend->close(d->host.device);
     d->host.backend = NULL;

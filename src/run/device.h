@@ -87,7 +87,6 @@ typedef enum ddp__moment_kind {
 } ddp__moment_kind;
 
 DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
-DDP_LIB void       ddp__clock_free(ddp_ctx *d);
 /* Without a device the time is now. */
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
 /* Makes the accounts of what the device has done by now. */

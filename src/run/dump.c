@@ -83,7 +83,8 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__text_addf(t, "]}\n");
 }
 
-char *ddp__rank_path(const char *path, int rank)
+/* The path with %r replaced; NULL when memory is short; the caller's. */
+static char *ddp__rank_path(const char *path, int rank)
 {
     ddp__text t;
 

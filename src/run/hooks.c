@@ -43,15 +43,6 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
     return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
-static void ddp__mean_gradients(ddp_ctx *d, int layer)
-{
-    ddp__unit *u = &d->unit[layer];
-    const float part = 1.0f / (float)d->cfg.micro_batches;
-
-    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
-        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
-}
-
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
@@ -66,7 +57,8 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
                          "in every step or in none", d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
-    ddp__mean_gradients(d, layer);
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+        ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
     if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
     return ddp__posted_look(d);
@@ -210,19 +202,13 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
     return DDP_OK;
 }
 
-static ddp_status ddp__sync_layers(ddp_ctx *d)
-{
-    for (int l = d->layers - 1; l >= 0; l--)
-        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
-                 ddp__average_exact(d, l, &d->host.error));
-    return DDP_OK;
-}
-
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
     DDP__TRY(ddp__strategy_drain(d, &d->host.error));
     if (!d->ops.sync_all) {
-        if (d->engine) DDP__TRY(ddp__sync_layers(d));
+        for (int l = d->layers - 1; d->engine && l >= 0; l--)
+            DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
+                     ddp__average_exact(d, l, &d->host.error));
         return ddp__device_wait(d, &d->host.error);
     }
     DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));

@@ -1,5 +1,4 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
-#include "comm/frame.h"
 #include "run/device.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)

@@ -13,7 +13,6 @@ struct ddp__desk {
 
 int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
 
-/* What serve ended with: its own complaint, or that of the engine. */
 ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
     if (ddp__engine_error(d->engine, err)) return err->code;
@@ -49,7 +48,7 @@ ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
     int why;
 
     if (!d->ops.serve) return DDP_OK;
-    k = (struct ddp__desk *)ddp__calloc(1, sizeof *k);
+    k = (struct ddp__desk *)ddp__scratch_take(&d->lists, 1, sizeof *k);
     if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);
@@ -72,7 +71,6 @@ void ddp__desk_close(ddp_ctx *d)
     if (k->running) pthread_join(k->thread, NULL);
     pthread_cond_destroy(&k->changed);
     pthread_mutex_destroy(&k->lock);
-    DDP_FREE(k);
     d->desk = NULL;
 }
 

@@ -15,7 +15,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
-    if (d->ops.self_bytes) d->self = ddp__calloc(1, d->ops.self_bytes);
+    if (d->ops.self_bytes) d->self = ddp__scratch_take(&d->lists, 1, d->ops.self_bytes);
     if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
@@ -64,10 +64,6 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 {
     if (u->name) DDP_FREE(u->name);
     if (u->block) DDP_FREE(u->block);
-    if (u->gradient) DDP_FREE(u->gradient); /* and the lists behind it */
-    if (u->matrix) DDP_FREE(u->matrix);
-    if (u->shape) DDP_FREE(u->shape);
-    if (u->moved) DDP_FREE(u->moved);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
@@ -102,21 +98,18 @@ void ddp_close(ddp_ctx *d)
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
     for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
-    ddp__coded_close(d);
+    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
     ddp__device_close(d);
     ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
-    ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
-    if (d->span) DDP_FREE(d->span);
-    if (d->op_scratch) DDP_FREE(d->op_scratch);
-    if (d->merge) DDP_FREE(d->merge);
-    if (d->pace) DDP_FREE(d->pace);
-    ddp__timer_close(&d->timer);
     ddp__links_free(&d->links[0]);
     ddp__links_free(&d->links[1]);
     ddp_profile_free(&d->profile);
     ddp__pool_close(d->host.pool);
     ddp__config_free(&d->cfg);
+    ddp__scratch_free(&d->lists);
     DDP_FREE(d);
 }
 
@@ -161,7 +154,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    u->matrix = (ddp_matrix *)ddp__calloc((size_t)layer->matrix_count + 1, sizeof *u->matrix);
+    u->matrix = (ddp_matrix *)ddp__scratch_take(&d->lists, (size_t)layer->matrix_count, sizeof *u->matrix);
     if (!u->name || !u->block || !u->matrix) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;

@@ -111,29 +111,25 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
-    ddp_sites *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *list);
-    v = (ddp_sites *)ddp__calloc(1, sizeof *v);
-    d->levels = v;
-    if (!list || !v) {
-        if (list) DDP_FREE(list);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
-    }
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    memset(&d->sites, 0, sizeof d->sites);
+    d->levels = &d->sites;
     for (int r = 0; r < d->world; r++)
         for (int q = 0; q < r && site[r]; q++) {
             alike &= site[r] == site[q] || !site[q];
             unlike &= site[r] != site[q];
         }
-    if (alike) v->members = d->world;
+    if (alike) d->sites.members = d->world;
     for (int link = 0; link < ddp_links(d) && !alike; link++) ddp__engine_sites(ddp__engine_of(d, link), site);
-    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, v, list);
+    if (!alike && !(d->cfg.min_world > 0)) bad = ddp__sites_make(d, site, 1, &d->sites, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) d->levels = NULL;
     return DDP_OK;
 }
 
@@ -147,20 +143,13 @@ ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
     if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     site[d->rank] = d->cfg.site;
     s = ddp__gather_words(d, 0, site, sizeof *site, err);
-    ddp__levels_close(d);
+    d->levels = NULL;
     if (s == DDP_OK) s = ddp__levels_open(d, site, err);
     DDP_FREE(site);
     return s;
 }
 
 const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels; }
-
-void ddp__levels_close(ddp_ctx *d)
-{
-    if (!d->levels) return;
-    DDP_FREE(d->levels);
-    d->levels = NULL;
-}
 
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {

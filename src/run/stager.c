@@ -94,16 +94,6 @@ static char *ddp__stager_take(ddp__stager_ring *r, size_t bytes, size_t *end)
     return r->data + at % r->bytes;
 }
 
-/* Under the lock: the oldest that are done give their part of the ring back. */
-static void ddp__stager_reap(ddp__stager *s)
-{
-    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
-        const ddp__stager_entry *x = &s->entry[s->first++ % s->room];
-        if (x->end) s->pinned.tail = x->end;
-    }
-    pthread_cond_broadcast(&s->changed);
-}
-
 /* ---- to the engine ---- */
 
 static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
@@ -216,7 +206,11 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
     }
     if (x->m.divergence) *x->m.divergence = x->divergence;
     x->state = DDP__STAGER_FREE;
-    ddp__stager_reap(s);
+    while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
+        const ddp__stager_entry *oldest = &s->entry[s->first++ % s->room];
+        if (oldest->end) s->pinned.tail = oldest->end;
+    }
+    pthread_cond_broadcast(&s->changed);
 }
 
 static void *ddp__stager_in(void *user)
@@ -258,20 +252,20 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->pinned.bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->pinned.bytes < bytes) s->pinned.bytes = bytes;
     s->pinned.bytes = (s->pinned.bytes / 256 + 1 + n) * 256; /* parts are rounded up */
-    s->entry = (ddp__stager_entry *)ddp__calloc(n, sizeof *s->entry);
-    s->waiting = (long *)ddp__calloc(2 * n, sizeof *s->waiting);
+    s->entry = (ddp__stager_entry *)ddp__scratch_take(&s->d->lists, n, sizeof *s->entry);
+    s->waiting = (long *)ddp__scratch_take(&s->d->lists, 2 * n, sizeof *s->waiting);
     s->pinned.data = (char *)s->b->pin(s->device, s->pinned.bytes);
     s->slots = s->pinned.data && s->b->slots(s->device, s->room);
     if (s->d->coded_there) {
         s->codes.bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
         s->codes.data = (char *)s->b->alloc(s->device, s->codes.bytes);
     }
-    return s->entry && s->waiting && s->slots && (s->codes.data || !s->codes.bytes);
+    return !s->d->lists.failed && s->slots && (s->codes.data || !s->codes.bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
-    ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
+    ddp__stager *s = (ddp__stager *)ddp__scratch_take(&d->lists, 1, sizeof *s);
     int locked;
 
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
@@ -282,7 +276,6 @@ ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, dd
     locked = !pthread_mutex_init(&s->lock, NULL);
     if (!locked || ddp__cond_init(&s->changed)) {
         if (locked) pthread_mutex_destroy(&s->lock);
-        DDP_FREE(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
     }
     *out = s;
@@ -318,11 +311,8 @@ void ddp__stager_free(ddp__stager *s)
         if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
     if (s->codes.data) s->b->release(s->device, s->codes.data, s->codes.bytes);
     if (s->pinned.data) s->b->unpin(s->device, s->pinned.data, s->pinned.bytes);
-    if (s->entry) DDP_FREE(s->entry);
-    if (s->waiting) DDP_FREE(s->waiting);
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
-    DDP_FREE(s);
 }
 
 /* ---- the context's thread ---- */

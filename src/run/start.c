@@ -122,9 +122,9 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
     int parts;
 
-    u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
-    u->gradient = (ddp_piece *)ddp__calloc(4 * room, sizeof *u->gradient);
-    if (!u->gradient || !u->shape) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
+    u->shape = (ddp_matrix *)ddp__scratch_take(&d->lists, room, sizeof *u->shape);
+    u->gradient = (ddp_piece *)ddp__scratch_take(&d->lists, 4 * room, sizeof *u->gradient);
+    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
     u->trains = u->gradient + room;
     u->average = u->trains + room;
     u->other = u->average + room;
@@ -141,8 +141,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__calloc((size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks,
-                                        sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) +
+                                              (size_t)u->blocks, sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
@@ -207,7 +207,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
+    const int per_step = 8 * d->layers * d->cfg.micro_batches + 64, timed = d->cfg.profile_steps + 1;
 
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
@@ -218,14 +218,16 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
     d->op_room = d->cfg.trace_spans > 0 ? 2048 : (d->cfg.site > 0 ? 12 : 4) * d->layers + 64;
     d->merge_room = per_step + d->op_room;
-    d->span = (ddp_span *)ddp__calloc((size_t)d->spans, sizeof *d->span);
-    d->op_scratch = (ddp__op_span *)ddp__calloc((size_t)d->op_room, sizeof *d->op_scratch);
-    d->merge = (ddp_span *)ddp__calloc((size_t)d->merge_room, sizeof *d->merge);
-    d->pace = (double *)ddp__calloc(2 * (size_t)d->world, sizeof *d->pace);
+    d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
+    d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
+    d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
+    d->pace = ddp__doubles(&d->lists, 2 * (size_t)d->world);
     d->pace_ticket = -1;
-    if (!d->span || !d->op_scratch || !d->merge || !d->pace ||
-        !ddp__timer_open(&d->timer, d->layers, d->cfg.profile_steps + 1))
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
+    d->timer.layers = d->layers;
+    d->timer.room = timed;
+    d->timer.sample = (float *)ddp__scratch_take(&d->lists, (size_t)d->layers * (size_t)timed * DDP__T_KINDS,
+                                                 sizeof *d->timer.sample);
+    if (d->lists.failed) return ddp__fail(err, DDP_MEMORY, "out of memory for the spans of %d layers", d->layers);
     return DDP_OK;
 }
 

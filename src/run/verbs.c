@@ -1,5 +1,4 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
-#include "comm/frame.h"
 #include "run/device.h"
 
 static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
@@ -26,7 +25,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
     d->posted_room = 4 * d->layers + 64;
-    d->posted = (ddp__posted *)ddp__calloc((size_t)d->posted_room, sizeof *d->posted);
+    d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
     return d->posted ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of strategy "
                                           "%s", d->posted_room, d->ops.name);
 }
@@ -35,14 +34,12 @@ void ddp__posted_close(ddp_ctx *d)
 {
     for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
-    if (d->posted) DDP_FREE(d->posted);
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         if (k->equal & DDP_KEPT_HERE) ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
         else ddp__host_release(&d->host, k->data, k->count * sizeof(float));
     }
     if (d->kept) DDP_FREE(d->kept);
-    if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
 }
 

@@ -72,7 +72,6 @@ static void ddp__mail_open(ddp__port *p, ddp__op *op, ddp__mail *m)
     ddp__mail_free(m);
 }
 
-/* Receives take what is there, in order. */
 void ddp__mail_match(ddp__port *p)
 {
     for (int i = 0; i < p->wants; i++) {

@@ -50,7 +50,6 @@ static void ddp__world_shrinks(ddp__world *w, void *what, int rank, int workers)
             p->e->epoch.changes++;
             p->e->epoch.live = w->live;
             p->e->epoch.workers = workers;
-            p->e->epoch.recovery_s = 3 * p->e->links.farthest;
             ddp__members_set(p->e, w->live);
         }
     if (workers < w->min_world) {

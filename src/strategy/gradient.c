@@ -19,7 +19,6 @@ static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin,
     }
 }
 
-/* Gradient pieces of layers first down to last, as one list. */
 int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     int n, room = 0;

@@ -122,7 +122,8 @@ static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
     return ddp__pieces_write(d, y->piece, y->pieces, y->anchor);
 }
 
-int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
+/* The anchor is theta as it stands. */
+static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
     return y->anchor ? ddp__pieces_read(d, y->piece, y->pieces, y->anchor) : 0;
 }

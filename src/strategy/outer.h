@@ -61,8 +61,6 @@ typedef struct ddp__outer {
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* The anchor is theta as it stands. */
-DDP_LIB int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y);
 /* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
 /* Posts the change in x, or in place. */
