@@ -7,15 +7,16 @@
 
 /* ---- the product ---- */
 
-/* A panel of b (KC x NC) is packed once into L2, as strips of nr columns that stay in L1 while
+/* A panel of b is packed once into L2, as strips of nr columns that stay in L1 while
  * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
  * where its columns lie together, and where a last tile has fewer rows, they are copied. All is
  * on the stack: no allocation in a training step, no state shared between threads. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
-    DDP__MATMUL_NC = 192,
-    DDP__MATMUL_PANELS = 8,
+    DDP__MATMUL_NC = 384,
+    DDP__MATMUL_PACK = DDP__MATMUL_NC * DDP__MATMUL_DEPTH, /* floats of a packed panel, of fewer columns where it is deeper */
+    DDP__MATMUL_PANELS = 4,
     DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
 };
 
@@ -39,7 +40,7 @@ static long ddp__matmul_depth(long k)
 {
     const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
 
-    return ddp__parts(k, parts);
+    return ddp__parts(k > 0 ? k : 1, parts);
 }
 
 /* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
@@ -113,7 +114,7 @@ static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, l
 static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
     float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
-    float b_pack[DDP__MATMUL_NC * DDP__MATMUL_KC] DDP__ALIGNED;
+    float b_pack[DDP__MATMUL_PACK] DDP__ALIGNED;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
     const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
@@ -162,7 +163,7 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
     if (g->m <= 0 || g->n <= 0) return 0;
     job->g = g;
     job->kernels = kn;
-    parts = ddp__parts(g->n, DDP__MATMUL_NC);
+    parts = ddp__parts(g->n, ddp__min_long(DDP__MATMUL_NC, DDP__MATMUL_PACK / ddp__matmul_depth(g->k) / kn->nr * kn->nr));
     job->cols = ddp__parts(ddp__parts(g->n, parts), kn->nr) * kn->nr;
     parts = ddp__parts(g->n, job->cols);
     job->row_blocks = ddp__parts(wanted, parts);

@@ -105,7 +105,7 @@ typedef struct ddp__matmul {
 } ddp__matmul;
 
 /* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose own threads are
- * switched off, else to ddp__matmul_kernels, our own, which take about 390 KiB of stack. */
+ * switched off, else to ddp__matmul_kernels, our own, which take about 430 KiB of stack. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
 
