@@ -1594,32 +1594,44 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 
 /* ==== cuda/mma.cuh ==== [cuda] */
 /* The tensor-core instructions that flash attention is made of, one function each; and tiles and
- * products made of them. The stand-in computes what the instructions are documented to compute,
- * lane by lane, so that the same kernels run there. */
+ * products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
+ * instructions are documented to compute, lane by lane, so that the same kernels run there. */
 
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
 #else
 
-/* c (16 x 8 floats) += a (16 x 16) b (16 x 8), bfloat16. With g = lane / 4 and t = lane % 4, a lane
- * holds c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]; two elements to a register,
- * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. */
-__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+/* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds
+ * c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. Of bfloat16 (K = 16), two to a register,
+ * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K = 8)
+ * a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+template <typename T>
+__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void ddp__mma<ddp__bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]),
                  "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+template <>
+__device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t half = 0x1000; /* of the last place that the instruction reads: it cuts, this rounds */
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0] + half),
+                 "r"(a[1] + half), "r"(a[2] + half), "r"(a[3] + half), "r"(b0 + half), "r"(b1 + half));
+}
 
-/* Four 8 x 8 matrices of shared memory: lane l names row l % 8 of matrix l / 8 (16 bytes), and gets
- * elements (l / 4, 2 (l % 4)) and the next of each. */
-__device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const ddp__bf16 *row)
+/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets 4 bytes
+ * of row l / 4 of each, the (l % 4)-th. */
+template <typename T> __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const T *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
                  "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
-/* The same of the turned matrices: elements (2 (l % 4), l / 4) and the one below. */
+/* The same of turned matrices of bfloat16: elements (2 (l % 4), l / 4) and the one below. */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
@@ -1627,7 +1639,7 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
 }
 
 /* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
-__device__ static __forceinline__ void ddp__copy16(ddp__bf16 *shared, const ddp__bf16 *from, int present)
+template <typename T> __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
@@ -1646,7 +1658,7 @@ __device__ static __forceinline__ float ddp__exp2(float x)
     return y;
 }
 
-/* Two bfloat16 in a register, the first in the low half; and into shared memory. */
+/* Two bfloat16 in a register, the first in the low half; and two elements into shared memory. */
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
     uint32_t r;
@@ -1654,32 +1666,38 @@ __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float sec
     return r;
 }
 
-__device__ static __forceinline__ void ddp__put_pair(ddp__bf16 *to, uint32_t pair)
+__device__ static __forceinline__ void ddp__put_pair(ddp__bf16 *to, float first, float second)
 {
-    *reinterpret_cast<uint32_t *>(to) = pair;
+    *reinterpret_cast<uint32_t *>(to) = ddp__pack_pair(first, second);
+}
+
+__device__ static __forceinline__ void ddp__put_pair(float *to, float first, float second)
+{
+    *reinterpret_cast<float2 *>(to) = make_float2(first, second);
 }
 
 #endif
 
-/* A tile of rows of D bfloat16 in shared memory. The 16-byte pieces of a row change places with its
+/* A tile of rows of D elements in shared memory. The 16-byte pieces of a row change places with its
  * number, so that the same piece of eight rows lies in eight different banks. */
-template <int D> __device__ static __forceinline__ ddp__bf16 *ddp__tile_at(const ddp__bf16 *tile, int row, int piece)
+template <int D, typename T> __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
 {
-    return const_cast<ddp__bf16 *>(tile) + row * D + ((piece ^ (row & 7)) * 8);
+    return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
 /* Begins to copy ROWS rows from row first on of an array whose rows are ld apart, of which rows
  * below count and d columns are there; zeros elsewhere. A second tile, unless it is NULL, gets what
  * lies beyond elements further. By all THREADS threads of the block. */
-template <int D, int ROWS, int THREADS>
-__device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16 *second, const ddp__bf16 *from,
-                                                      long beyond, long ld, int first, int count, int d)
+template <int D, int ROWS, int THREADS, typename T>
+__device__ static __forceinline__ void ddp__tile_load(T *tile, T *second, const T *from, long beyond, long ld, int first,
+                                                      int count, int d)
 {
-    const int row = (int)threadIdx.x / (D / 8), piece = (int)threadIdx.x % (D / 8);
-    const ddp__bf16 *at = from + (first + row) * ld + piece * 8;
+    const int width = ddp__vec<T>::width, pieces = D / width;
+    const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
+    const T *at = from + (first + row) * ld + piece * width;
 
-    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
-        const int present = first + row + i < count && piece * 8 < d;
+    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
+        const int present = first + row + i < count && piece * width < d;
 
         ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
         if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from, present);
@@ -1694,9 +1712,10 @@ template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(f
 }
 
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
-template <int D, int MR, int HOLD> struct ddp__tile_rows {
-    const ddp__bf16 *rows;
-    uint32_t         kept[HOLD ? D / 16 : 1][MR][4];
+template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
+    static const int steps = D / (2 * ddp__vec<T>::width);
+    const T *rows;
+    uint32_t kept[HOLD ? steps : 1][MR][4];
 
     __device__ __forceinline__ void load(uint32_t (&a)[MR][4], int step) const
     {
@@ -1707,7 +1726,7 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
     }
     __device__ __forceinline__ void keep(void)
     {
-        DDP__UNROLL for (int step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
+        DDP__UNROLL for (int step = 0; HOLD && step < steps; step++) load(kept[HOLD ? step : 0], step);
     }
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
@@ -1718,22 +1737,22 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
 };
 
 /* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. */
-template <int D, int MR, int N, int HOLD>
-__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4], const ddp__tile_rows<D, MR, HOLD> &a,
-                                                        const ddp__bf16 *b)
+template <typename T, int D, int MR, int N, int HOLD>
+__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
+                                                        const ddp__tile_rows<T, D, MR, HOLD> &a, const T *b)
 {
     const int lane = (int)threadIdx.x % 32;
 
     ddp__tile_zero(c);
-    DDP__UNROLL for (int step = 0; step < D / 16; step++) {
+    DDP__UNROLL for (int step = 0; step < a.steps; step++) {
         uint32_t left[MR][4];
         a.get(left, step);
         DDP__UNROLL for (int n = 0; n < N / 16; n++) {
             uint32_t f[4];
             ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
             DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma(c[r][2 * n], left[r], f[0], f[1]);
-                ddp__mma(c[r][2 * n + 1], left[r], f[2], f[3]);
+                ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
+                ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
             }
         }
     }
@@ -1759,42 +1778,62 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
             uint32_t f[4];
             ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
             DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma(c[r][2 * n], a[r], f[0], f[1]);
-                ddp__mma(c[r][2 * n + 1], a[r], f[2], f[3]);
+                ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
+                ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
             }
         }
     }
 }
 
-/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
- * that this warp alone uses, through which they become 16 bytes per lane. */
-template <int D, int MR>
-__device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, int first, int count, int d, int add,
-                                                       const float (&c)[MR][D / 8][4], float by, ddp__bf16 *tile)
+/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t + 1. */
+template <int D, int MR, int N>
+__device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
+                                                     const float *b)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
+    DDP__UNROLL for (int step = 0; step < N / 8; step++)
+        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
+            const uint32_t b0 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t, 2 * n + g / 4)[g % 4]);
+            const uint32_t b1 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t + 1, 2 * n + g / 4)[g % 4]);
+            DDP__UNROLL for (int r = 0; r < MR; r++) {
+                const float *q = p[r][step];
+                const uint32_t a[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
+                                       __float_as_uint(q[3])};
+                ddp__mma<float>(c[r][n], a, b0, b1);
+            }
+        }
+}
+
+/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
+ * that this warp alone uses, through which they become 16 bytes per lane. */
+template <int D, int MR, typename T>
+__device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first, int count, int d, int add,
+                                                       const float (&c)[MR][D / 8][4], float by, T *tile)
+{
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, width = ddp__vec<T>::width;
+
     __syncwarp();
     DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
-            ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g, n) + 2 * t,
-                          ddp__pack_pair(c[r][n][0] * by, c[r][n][1] * by));
-            ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8, n) + 2 * t,
-                          ddp__pack_pair(c[r][n][2] * by, c[r][n][3] * by));
-        }
+        DDP__UNROLL for (int n = 0; n < D / 8; n++)
+            DDP__UNROLL for (int h = 0; h < 2; h++) {
+                const int col = 8 * n + 2 * t;
+                ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8 * h, col / width) + col % width,
+                              c[r][n][2 * h] * by, c[r][n][2 * h + 1] * by);
+            }
     __syncwarp();
-    for (int i = lane; i < 16 * MR * D / 8; i += 32) {
-        const int row = i / (D / 8), piece = i % (D / 8);
-        float v[8];
+    for (int i = lane; i < 16 * MR * D / width; i += 32) {
+        const int row = i / (D / width), piece = i % (D / width);
+        float v[width];
 
-        if (first + row >= count || piece * 8 >= d) continue;
-        ddp__piece_load(v, ddp__tile_at<D>(tile, row, piece), 0, 8, 1);
-        ddp__piece_store(to + (first + row) * ld, v, piece * 8, d, 1, add);
+        if (first + row >= count || piece * width >= d) continue;
+        ddp__piece_load(v, ddp__tile_at<D>(tile, row, piece), 0, width, 1);
+        ddp__piece_store(to + (first + row) * ld, v, piece * width, d, 1, add);
     }
 }
 
 /* ==== cuda/flash.cuh ==== [cuda] */
-/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
+/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
  * atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores are then
  * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
  * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
@@ -1839,19 +1878,19 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
-ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
+template <typename T, int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
+ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
     const long values = z.kv_heads * z.d; /* from a key to its value */
-    DDP__SHARED(ddp__bf16, q);
-    ddp__bf16 *kv = q + rows * D; /* two rooms of keys and values */
-    ddp__tile_rows<D, MR, HOLD> left;
+    DDP__SHARED(T, q);
+    T *kv = q + rows * D; /* two rooms of keys and values */
+    ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
     int first, r, h, n, now = 0;
 
@@ -1861,22 +1900,22 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
         sum[r][0] = sum[r][1] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
     for (first = 0; first < end; first += N, now ^= 1) {
-        const ddp__bf16 *k = kv + now * 2 * N * D;
+        const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
-            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
+            T *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
-        ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
+        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<D, MR, N>(acc, s, k + N * D);
     }
@@ -1903,9 +1942,9 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
-ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
-                const float *mean, ddp__heads z, int add)
+template <typename T, int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
+ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
@@ -1913,11 +1952,11 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const float scale = z.scale * DDP__LOG2E;
-    const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
     const long values = z.kv_heads * z.d; /* from a key to its value */
-    DDP__SHARED(ddp__bf16, q);
-    ddp__bf16 *o = q + rows * D, *kv = o + rows * D;
-    ddp__tile_rows<D, MR, HOLD> left, right;
+    DDP__SHARED(T, q);
+    T *o = q + rows * D, *kv = o + rows * D;
+    ddp__tile_rows<T, D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
 
@@ -1930,25 +1969,25 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
         o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
     for (first = 0; first < end; first += N, now ^= 1) {
-        const ddp__bf16 *k = kv + now * 2 * N * D;
+        const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
         if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
-            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
+            T *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue;
-        ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
-        ddp__tile_scores<D, MR, N, HOLD>(dp, right, k + N * D);
+        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
+        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, k + N * D);
         if (first + N - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -1966,14 +2005,14 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
 }
 
 /* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
-template <int D, int N>
-__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum, float *centre,
-                                                          const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
+template <int D, int N, typename T>
+__device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum, float *centre, const T *in,
+                                                          const T *dout, const float *stat,
                                                           const float *mean, const ddp__heads *z, long head, int from)
 {
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0,
-                                             z->width, from, (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0, z->width, from,
+                                                (int)z->t, z->d);
     ddp__copy_commit();
     if (threadIdx.x < N) {
         const int row = from + (int)threadIdx.x;
@@ -1984,9 +2023,9 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
-ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
-                 const float *mean, ddp__heads z, int add)
+template <typename T, int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
+ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
@@ -1996,10 +2035,10 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
-    DDP__SHARED(ddp__bf16, k);
-    ddp__bf16 *v = k + rows * D, *qo = v + rows * D;
+    DDP__SHARED(T, k);
+    T *v = k + rows * D, *qo = v + rows * D;
     float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
-    ddp__tile_rows<D, MR, HOLD> left, right;
+    ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int i, r, n, e, now = 0;
 
@@ -2010,7 +2049,7 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(k, v, in + at, values, z.row, start, count, z.d);
     ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group, skipped * N);
     for (i = 0; i < all; i++, now ^= 1) {
-        const ddp__bf16 *q = qo + now * 2 * N * D;
+        const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
@@ -2021,8 +2060,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
         if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
-        ddp__tile_scores<D, MR, N, HOLD>(s, left, q);
-        ddp__tile_scores<D, MR, N, HOLD>(dp, right, q + N * D);
+        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, q);
+        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -2045,48 +2084,55 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide. */
-static inline int ddp__flash_fits(const ddp__heads *z, const void *in, const void *out,
+/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide, numbers that round. */
+static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
 {
-    return z->d % 8 == 0 && z->d <= 128 && ddp__aligned(in, out, dout, grad);
+    return (dev->half || dev->tf32) && z->d % (dev->half ? 8 : 4) == 0 && z->d <= 128 &&
+           ddp__aligned(in, out, dout, grad);
 }
 
-template <int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS;
-    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
-                (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);
+    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
+                (const T *)c->in[0], *z);
 }
 
-template <int D, int MR, int N, int HOLD>
+/* N queries to a tile for dk and dv, NK keys for dq. */
+template <typename T, int D, int MR, int N, int NK>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long rows = 16 * MR * DDP__FLASH_WARPS, shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
+    const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
     const float *mean = (const float *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
-                DDP__FLASH_THREADS, shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
-                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z,
+    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
+                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float), dev->stream,
+                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, mean, *z,
                 c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, shared, dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
-                (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
+                (const T *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
 }
 
+/* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
 static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64) ddp__cuda_flash_forward_of<64, 2, 64, 0>(dev, c, z);
-    else ddp__cuda_flash_forward_of<128, 1, 64, 1>(dev, c, z);
+    if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1>(dev, c, z);
+    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0>(dev, c, z);
 }
 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64) ddp__cuda_flash_backward_of<64, 1, 64, 0>(dev, c, z);
-    else ddp__cuda_flash_backward_of<128, 1, 32, 0>(dev, c, z);
+    if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32>(dev, c, z);
+    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16>(dev, c, z);
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */
@@ -2335,7 +2381,7 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
     else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
     else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
@@ -2350,7 +2396,7 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
     DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS, (float *)dev->scratch,
               (const T *)c->out, (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
                               (long)dev->props.sharedMemPerBlockOptin) /* not all GPUs have it */

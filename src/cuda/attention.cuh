@@ -247,7 +247,7 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
     else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
     else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
     else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
@@ -262,7 +262,7 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
     DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS, (float *)dev->scratch,
               (const T *)c->out, (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
+    if (ddp__flash_fits(dev, &z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
                               (long)dev->props.sharedMemPerBlockOptin) /* not all GPUs have it */

@@ -1,4 +1,4 @@
-/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
+/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
  * atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores are then
  * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
  * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
@@ -47,19 +47,19 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
-ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
+template <typename T, int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
+ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
     const long values = z.kv_heads * z.d; /* from a key to its value */
-    DDP__SHARED(ddp__bf16, q);
-    ddp__bf16 *kv = q + rows * D; /* two rooms of keys and values */
-    ddp__tile_rows<D, MR, HOLD> left;
+    DDP__SHARED(T, q);
+    T *kv = q + rows * D; /* two rooms of keys and values */
+    ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
     int first, r, h, n, now = 0;
 
@@ -69,22 +69,22 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
         sum[r][0] = sum[r][1] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
     for (first = 0; first < end; first += N, now ^= 1) {
-        const ddp__bf16 *k = kv + now * 2 * N * D;
+        const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
-            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
+            T *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
-        ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
+        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<D, MR, N>(acc, s, k + N * D);
     }
@@ -111,9 +111,9 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
-ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
-                const float *mean, ddp__heads z, int add)
+template <typename T, int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
+ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
@@ -121,11 +121,11 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const float scale = z.scale * DDP__LOG2E;
-    const ddp__bf16 *keys = in + ddp__heads_k(&z, head / z.group);
+    const T *keys = in + ddp__heads_k(&z, head / z.group);
     const long values = z.kv_heads * z.d; /* from a key to its value */
-    DDP__SHARED(ddp__bf16, q);
-    ddp__bf16 *o = q + rows * D, *kv = o + rows * D;
-    ddp__tile_rows<D, MR, HOLD> left, right;
+    DDP__SHARED(T, q);
+    T *o = q + rows * D, *kv = o + rows * D;
+    ddp__tile_rows<T, D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
 
@@ -138,25 +138,25 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
         o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
     for (first = 0; first < end; first += N, now ^= 1) {
-        const ddp__bf16 *k = kv + now * 2 * N * D;
+        const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
         if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
-            ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
+            T *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue;
-        ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
-        ddp__tile_scores<D, MR, N, HOLD>(dp, right, k + N * D);
+        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
+        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, k + N * D);
         if (first + N - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -174,14 +174,14 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
 }
 
 /* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
-template <int D, int N>
-__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum, float *centre,
-                                                          const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
+template <int D, int N, typename T>
+__device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum, float *centre, const T *in,
+                                                          const T *dout, const float *stat,
                                                           const float *mean, const ddp__heads *z, long head, int from)
 {
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0,
-                                             z->width, from, (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0, z->width, from,
+                                                (int)z->t, z->d);
     ddp__copy_commit();
     if (threadIdx.x < N) {
         const int row = from + (int)threadIdx.x;
@@ -192,9 +192,9 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
-ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
-                 const float *mean, ddp__heads z, int add)
+template <typename T, int D, int MR, int N, int HOLD>
+static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
+ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
@@ -204,10 +204,10 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
-    DDP__SHARED(ddp__bf16, k);
-    ddp__bf16 *v = k + rows * D, *qo = v + rows * D;
+    DDP__SHARED(T, k);
+    T *v = k + rows * D, *qo = v + rows * D;
     float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
-    ddp__tile_rows<D, MR, HOLD> left, right;
+    ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int i, r, n, e, now = 0;
 
@@ -218,7 +218,7 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(k, v, in + at, values, z.row, start, count, z.d);
     ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group, skipped * N);
     for (i = 0; i < all; i++, now ^= 1) {
-        const ddp__bf16 *q = qo + now * 2 * N * D;
+        const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
@@ -229,8 +229,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
         if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
-        ddp__tile_scores<D, MR, N, HOLD>(s, left, q);
-        ddp__tile_scores<D, MR, N, HOLD>(dp, right, q + N * D);
+        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, q);
+        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -253,48 +253,55 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
 }
 
-/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide. */
-static inline int ddp__flash_fits(const ddp__heads *z, const void *in, const void *out,
+/* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide, numbers that round. */
+static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, const void *in, const void *out,
                                   const void *dout, const void *grad)
 {
-    return z->d % 8 == 0 && z->d <= 128 && ddp__aligned(in, out, dout, grad);
+    return (dev->half || dev->tf32) && z->d % (dev->half ? 8 : 4) == 0 && z->d <= 128 &&
+           ddp__aligned(in, out, dout, grad);
 }
 
-template <int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS;
-    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
-                (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);
+    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
+                (const T *)c->in[0], *z);
 }
 
-template <int D, int MR, int N, int HOLD>
+/* N queries to a tile for dk and dv, NK keys for dq. */
+template <typename T, int D, int MR, int N, int NK>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long rows = 16 * MR * DDP__FLASH_WARPS, shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
+    const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
     const float *mean = (const float *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
-                DDP__FLASH_THREADS, shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
-                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z,
+    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
+                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float), dev->stream,
+                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, mean, *z,
                 c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, shared, dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
-                (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
+                (const T *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
 }
 
+/* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
 static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64) ddp__cuda_flash_forward_of<64, 2, 64, 0>(dev, c, z);
-    else ddp__cuda_flash_forward_of<128, 1, 64, 1>(dev, c, z);
+    if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1>(dev, c, z);
+    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0>(dev, c, z);
 }
 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64) ddp__cuda_flash_backward_of<64, 1, 64, 0>(dev, c, z);
-    else ddp__cuda_flash_backward_of<128, 1, 32, 0>(dev, c, z);
+    if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32>(dev, c, z);
+    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16>(dev, c, z);
 }
 
 #endif /* DDP_CUDA_FLASH_CUH */

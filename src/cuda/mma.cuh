@@ -1,6 +1,6 @@
 /* The tensor-core instructions that flash attention is made of, one function each; and tiles and
- * products made of them. The stand-in computes what the instructions are documented to compute,
- * lane by lane, so that the same kernels run there. */
+ * products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
+ * instructions are documented to compute, lane by lane, so that the same kernels run there. */
 #ifndef DDP_CUDA_MMA_CUH
 #define DDP_CUDA_MMA_CUH
 
@@ -10,25 +10,37 @@
 #include <mma_on_cpu.h>
 #else
 
-/* c (16 x 8 floats) += a (16 x 16) b (16 x 8), bfloat16. With g = lane / 4 and t = lane % 4, a lane
- * holds c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]; two elements to a register,
- * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. */
-__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+/* c (16 x 8 floats) += a (16 x K) b (K x 8). With g = lane / 4 and t = lane % 4, a lane holds
+ * c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]. Of bfloat16 (K = 16), two to a register,
+ * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. Of floats (K = 8)
+ * a[g][t], a[g + 8][t], a[g][t + 4], a[g + 8][t + 4]; b[t][g], b[t + 4][g]. */
+template <typename T>
+__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ __forceinline__ void ddp__mma<ddp__bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]),
                  "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+template <>
+__device__ __forceinline__ void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+{
+    const uint32_t half = 0x1000; /* of the last place that the instruction reads: it cuts, this rounds */
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0] + half),
+                 "r"(a[1] + half), "r"(a[2] + half), "r"(a[3] + half), "r"(b0 + half), "r"(b1 + half));
+}
 
-/* Four 8 x 8 matrices of shared memory: lane l names row l % 8 of matrix l / 8 (16 bytes), and gets
- * elements (l / 4, 2 (l % 4)) and the next of each. */
-__device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const ddp__bf16 *row)
+/* Four matrices of eight rows of 16 bytes in shared memory: lane l names row l % 8 of matrix l / 8, and gets 4 bytes
+ * of row l / 4 of each, the (l % 4)-th. */
+template <typename T> __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const T *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
                  "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
-/* The same of the turned matrices: elements (2 (l % 4), l / 4) and the one below. */
+/* The same of turned matrices of bfloat16: elements (2 (l % 4), l / 4) and the one below. */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
@@ -36,7 +48,7 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
 }
 
 /* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
-__device__ static __forceinline__ void ddp__copy16(ddp__bf16 *shared, const ddp__bf16 *from, int present)
+template <typename T> __device__ static __forceinline__ void ddp__copy16(T *shared, const T *from, int present)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
@@ -55,7 +67,7 @@ __device__ static __forceinline__ float ddp__exp2(float x)
     return y;
 }
 
-/* Two bfloat16 in a register, the first in the low half; and into shared memory. */
+/* Two bfloat16 in a register, the first in the low half; and two elements into shared memory. */
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
     uint32_t r;
@@ -63,32 +75,38 @@ __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float sec
     return r;
 }
 
-__device__ static __forceinline__ void ddp__put_pair(ddp__bf16 *to, uint32_t pair)
+__device__ static __forceinline__ void ddp__put_pair(ddp__bf16 *to, float first, float second)
 {
-    *reinterpret_cast<uint32_t *>(to) = pair;
+    *reinterpret_cast<uint32_t *>(to) = ddp__pack_pair(first, second);
+}
+
+__device__ static __forceinline__ void ddp__put_pair(float *to, float first, float second)
+{
+    *reinterpret_cast<float2 *>(to) = make_float2(first, second);
 }
 
 #endif
 
-/* A tile of rows of D bfloat16 in shared memory. The 16-byte pieces of a row change places with its
+/* A tile of rows of D elements in shared memory. The 16-byte pieces of a row change places with its
  * number, so that the same piece of eight rows lies in eight different banks. */
-template <int D> __device__ static __forceinline__ ddp__bf16 *ddp__tile_at(const ddp__bf16 *tile, int row, int piece)
+template <int D, typename T> __device__ static __forceinline__ T *ddp__tile_at(const T *tile, int row, int piece)
 {
-    return const_cast<ddp__bf16 *>(tile) + row * D + ((piece ^ (row & 7)) * 8);
+    return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
 /* Begins to copy ROWS rows from row first on of an array whose rows are ld apart, of which rows
  * below count and d columns are there; zeros elsewhere. A second tile, unless it is NULL, gets what
  * lies beyond elements further. By all THREADS threads of the block. */
-template <int D, int ROWS, int THREADS>
-__device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16 *second, const ddp__bf16 *from,
-                                                      long beyond, long ld, int first, int count, int d)
+template <int D, int ROWS, int THREADS, typename T>
+__device__ static __forceinline__ void ddp__tile_load(T *tile, T *second, const T *from, long beyond, long ld, int first,
+                                                      int count, int d)
 {
-    const int row = (int)threadIdx.x / (D / 8), piece = (int)threadIdx.x % (D / 8);
-    const ddp__bf16 *at = from + (first + row) * ld + piece * 8;
+    const int width = ddp__vec<T>::width, pieces = D / width;
+    const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
+    const T *at = from + (first + row) * ld + piece * width;
 
-    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
-        const int present = first + row + i < count && piece * 8 < d;
+    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
+        const int present = first + row + i < count && piece * width < d;
 
         ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
         if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from, present);
@@ -103,9 +121,10 @@ template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(f
 }
 
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
-template <int D, int MR, int HOLD> struct ddp__tile_rows {
-    const ddp__bf16 *rows;
-    uint32_t         kept[HOLD ? D / 16 : 1][MR][4];
+template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
+    static const int steps = D / (2 * ddp__vec<T>::width);
+    const T *rows;
+    uint32_t kept[HOLD ? steps : 1][MR][4];
 
     __device__ __forceinline__ void load(uint32_t (&a)[MR][4], int step) const
     {
@@ -116,7 +135,7 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
     }
     __device__ __forceinline__ void keep(void)
     {
-        DDP__UNROLL for (int step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
+        DDP__UNROLL for (int step = 0; HOLD && step < steps; step++) load(kept[HOLD ? step : 0], step);
     }
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
@@ -127,22 +146,22 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
 };
 
 /* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. */
-template <int D, int MR, int N, int HOLD>
-__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4], const ddp__tile_rows<D, MR, HOLD> &a,
-                                                        const ddp__bf16 *b)
+template <typename T, int D, int MR, int N, int HOLD>
+__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
+                                                        const ddp__tile_rows<T, D, MR, HOLD> &a, const T *b)
 {
     const int lane = (int)threadIdx.x % 32;
 
     ddp__tile_zero(c);
-    DDP__UNROLL for (int step = 0; step < D / 16; step++) {
+    DDP__UNROLL for (int step = 0; step < a.steps; step++) {
         uint32_t left[MR][4];
         a.get(left, step);
         DDP__UNROLL for (int n = 0; n < N / 16; n++) {
             uint32_t f[4];
             ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
             DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma(c[r][2 * n], left[r], f[0], f[1]);
-                ddp__mma(c[r][2 * n + 1], left[r], f[2], f[3]);
+                ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
+                ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
             }
         }
     }
@@ -168,37 +187,57 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
             uint32_t f[4];
             ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
             DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma(c[r][2 * n], a[r], f[0], f[1]);
-                ddp__mma(c[r][2 * n + 1], a[r], f[2], f[3]);
+                ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
+                ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
             }
         }
     }
 }
 
-/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
- * that this warp alone uses, through which they become 16 bytes per lane. */
-template <int D, int MR>
-__device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, int first, int count, int d, int add,
-                                                       const float (&c)[MR][D / 8][4], float by, ddp__bf16 *tile)
+/* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t + 1. */
+template <int D, int MR, int N>
+__device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
+                                                     const float *b)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
+    DDP__UNROLL for (int step = 0; step < N / 8; step++)
+        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
+            const uint32_t b0 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t, 2 * n + g / 4)[g % 4]);
+            const uint32_t b1 = __float_as_uint(ddp__tile_at<D>(b, step * 8 + 2 * t + 1, 2 * n + g / 4)[g % 4]);
+            DDP__UNROLL for (int r = 0; r < MR; r++) {
+                const float *q = p[r][step];
+                const uint32_t a[4] = {__float_as_uint(q[0]), __float_as_uint(q[2]), __float_as_uint(q[1]),
+                                       __float_as_uint(q[3])};
+                ddp__mma<float>(c[r][n], a, b0, b1);
+            }
+        }
+}
+
+/* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
+ * that this warp alone uses, through which they become 16 bytes per lane. */
+template <int D, int MR, typename T>
+__device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first, int count, int d, int add,
+                                                       const float (&c)[MR][D / 8][4], float by, T *tile)
+{
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4, width = ddp__vec<T>::width;
+
     __syncwarp();
     DDP__UNROLL for (int r = 0; r < MR; r++)
-        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
-            ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g, n) + 2 * t,
-                          ddp__pack_pair(c[r][n][0] * by, c[r][n][1] * by));
-            ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8, n) + 2 * t,
-                          ddp__pack_pair(c[r][n][2] * by, c[r][n][3] * by));
-        }
+        DDP__UNROLL for (int n = 0; n < D / 8; n++)
+            DDP__UNROLL for (int h = 0; h < 2; h++) {
+                const int col = 8 * n + 2 * t;
+                ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8 * h, col / width) + col % width,
+                              c[r][n][2 * h] * by, c[r][n][2 * h + 1] * by);
+            }
     __syncwarp();
-    for (int i = lane; i < 16 * MR * D / 8; i += 32) {
-        const int row = i / (D / 8), piece = i % (D / 8);
-        float v[8];
+    for (int i = lane; i < 16 * MR * D / width; i += 32) {
+        const int row = i / (D / width), piece = i % (D / width);
+        float v[width];
 
-        if (first + row >= count || piece * 8 >= d) continue;
-        ddp__piece_load(v, ddp__tile_at<D>(tile, row, piece), 0, 8, 1);
-        ddp__piece_store(to + (first + row) * ld, v, piece * 8, d, 1, add);
+        if (first + row >= count || piece * width >= d) continue;
+        ddp__piece_load(v, ddp__tile_at<D>(tile, row, piece), 0, width, 1);
+        ddp__piece_store(to + (first + row) * ld, v, piece * width, d, 1, add);
     }
 }
 

@@ -29,6 +29,7 @@ typedef struct cuda_case {
     int         low, high;  /* range of integer inputs */
     double      within;     /* of float32, relative to the largest value; 0 = 1e-5 */
     double      within_half;/* of bfloat16; 0 = 2^-7 */
+    double      within_tf32;/* of float32 whose products are of TF32; 0: as within */
     int         shift;      /* elements by which every array starts off a multiple of 16 bytes */
 } cuda_case;
 
@@ -301,7 +302,8 @@ static inline void cuda_call(cuda_check *c, int gpu, int add, ddp_op_call *call)
 static inline void cuda_compare(cuda_check *c, const cuda_array *a, const char *name, int number)
 {
     const double want = a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125
-                                : c->k->within > 0 ? c->k->within : 1e-5;
+                        : c->dev->tf32 && c->k->within_tf32 > 0 ? c->k->within_tf32
+                        : c->k->within > 0 ? c->k->within : 1e-5;
     /* sums of float32 whose terms were rounded to bfloat16 */
     const double bound =
         c->dev->half && !a->half ? c->k->within_half > 0 ? c->k->within_half : 0.0078125 : want;

@@ -1,4 +1,4 @@
-/* [calm] Attention on the device against the CPU: the plain kernels, and in bfloat16 the tensor-core
+/* [calm] Attention on the device against the CPU: the plain kernels, and in bfloat16 and TF32 the tensor-core
  * kernels, for heads alone and shared, tiles that are full and not, and lengths beside a tile's. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -22,6 +22,7 @@ static cuda_case attention(long batch, long time, long heads, long kv_heads, lon
     k.arg[0] = (double)heads;
     k.arg[1] = (double)kv_heads;
     k.within_half = 0.015; /* weights are rounded to bfloat16 too */
+    k.within_tf32 = 0.002;
     return k;
 }
 
@@ -68,6 +69,8 @@ static void less_shared_memory_takes_smaller_tiles(void **state)
     cuda_on_cpu::set_shared(99 << 10);
     one(DDP_CUDA_F32, 65, 1, 1, 64);
     one(DDP_CUDA_BF16, 70, 1, 1, 128);
+    one(DDP_CUDA_TF32, 65, 1, 1, 64);
+    one(DDP_CUDA_TF32, 65, 1, 1, 128);
     one(DDP_CUDA_F32, 17, 1, 1, 256);
     cuda_on_cpu::set_shared(cuda_on_cpu::MOST_SHARED);
 }
@@ -79,6 +82,9 @@ static void tensor_cores_of_64_columns_are_the_cpus(void **state)
     one(DDP_CUDA_BF16, 128, 1, 1, 64);
     one(DDP_CUDA_BF16, 130, 2, 1, 64);
     one(DDP_CUDA_BF16, 63, 1, 1, 40);
+    one(DDP_CUDA_TF32, 128, 1, 1, 64);
+    one(DDP_CUDA_TF32, 130, 2, 1, 64);
+    one(DDP_CUDA_TF32, 31, 1, 1, 36);
 }
 
 static void tensor_cores_of_128_columns_are_the_cpus(void **state)
@@ -86,51 +92,71 @@ static void tensor_cores_of_128_columns_are_the_cpus(void **state)
     (void)state;
     one(DDP_CUDA_BF16, 97, 2, 1, 128);
     one(DDP_CUDA_BF16, 64, 1, 1, 72);
+    one(DDP_CUDA_TF32, 81, 2, 1, 128);
+    one(DDP_CUDA_TF32, 64, 1, 1, 68);
+}
+
+/* No whole pieces: the plain kernels, whose weights TF32 does not round. */
+static void tf32_without_whole_pieces_is_float32(void **state)
+{
+    cuda_case k = attention(1, 33, 1, 1, 7);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_TF32, attention_alone);
+
+    (void)state;
+    k.within_tf32 = 1e-5;
+    cuda_check_run(dev, &k, 1);
+    ddp__cuda_close(dev);
 }
 
 /* Everything that attention writes, once through tensor cores and once without. */
+template <typename T> static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long d)
+{
+    cuda_case k = attention(1, 70, 1, 1, d);
+    ddp__cuda *dev = cuda_device(numbers, attention_alone);
+    ddp_op_call gpu;
+    cuda_check c;
+    ddp__heads z;
+    float *kept;
+
+    k.within_half = 0.008; /* two roundings of the weights */
+    k.within_tf32 = 0.001;
+    cuda_open(&c, dev, &k);
+    cuda_each(&c, cuda_send_one);
+    cuda_call(&c, 1, 0, &gpu);
+    z = ddp__heads_of(&c.spec);
+    assert_int_equal(ddp__flash_fits(dev, &z, gpu.in[0], gpu.out, gpu.grad_out, gpu.grad_in[0]), 1);
+    ddp__cuda_attend<T, 2, 8>(dev, &gpu, &z);
+    cuda_ok(dev);
+    kept = c.out.cpu;
+    c.out.cpu = cuda_get(&c, &c.out, "out");
+    free(kept);
+    kept = c.saved.cpu;
+    c.saved.cpu = cuda_get(&c, &c.saved, "saved");
+    free(kept);
+    ddp__cuda_flash_forward(dev, &gpu, &z);
+    cuda_ok(dev);
+    cuda_compare(&c, &c.out, "out", 0);
+    cuda_compare(&c, &c.saved, "saved", 0);
+    c.gpu->backward(&gpu); /* leaves the means in scratch too */
+    cuda_ok(dev);
+    kept = c.grad_in[0].cpu;
+    c.grad_in[0].cpu = cuda_get(&c, &c.grad_in[0], "gradient");
+    free(kept);
+    ddp__cuda_attend_grad<T, 2, 8>(dev, &gpu, &z);
+    cuda_ok(dev);
+    cuda_compare(&c, &c.grad_in[0], "gradient", 0);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
 static void tensor_cores_are_the_plain_kernels(void **state)
 {
     static const long d[] = {64, 128};
-    int i;
 
     (void)state;
-    for (i = 0; i < 2; i++) {
-        cuda_case k = attention(1, 70, 1, 1, d[i]);
-        ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, attention_alone);
-        ddp_op_call gpu;
-        cuda_check c;
-        ddp__heads z;
-        float *kept;
-
-        k.within_half = 0.008; /* two roundings of the weights */
-        cuda_open(&c, dev, &k);
-        cuda_each(&c, cuda_send_one);
-        cuda_call(&c, 1, 0, &gpu);
-        z = ddp__heads_of(&c.spec);
-        assert_int_equal(ddp__flash_fits(&z, gpu.in[0], gpu.out, gpu.grad_out, gpu.grad_in[0]), 1);
-        ddp__cuda_attend<ddp__bf16, 2, 8>(dev, &gpu, &z);
-        cuda_ok(dev);
-        kept = c.out.cpu;
-        c.out.cpu = cuda_get(&c, &c.out, "out");
-        free(kept);
-        kept = c.saved.cpu;
-        c.saved.cpu = cuda_get(&c, &c.saved, "saved");
-        free(kept);
-        ddp__cuda_flash_forward(dev, &gpu, &z);
-        cuda_ok(dev);
-        cuda_compare(&c, &c.out, "out", 0);
-        cuda_compare(&c, &c.saved, "saved", 0);
-        c.gpu->backward(&gpu); /* leaves the means in scratch too */
-        cuda_ok(dev);
-        kept = c.grad_in[0].cpu;
-        c.grad_in[0].cpu = cuda_get(&c, &c.grad_in[0], "gradient");
-        free(kept);
-        ddp__cuda_attend_grad<ddp__bf16, 2, 8>(dev, &gpu, &z);
-        cuda_ok(dev);
-        cuda_compare(&c, &c.grad_in[0], "gradient", 0);
-        cuda_shut(&c);
-        ddp__cuda_close(dev);
+    for (int i = 0; i < 2; i++) {
+        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, d[i]);
+        tensor_cores_are_plain<float>(DDP_CUDA_TF32, d[i]);
     }
 }
 
@@ -144,6 +170,7 @@ int main(void)
 #endif
         cmocka_unit_test(tensor_cores_of_64_columns_are_the_cpus),
         cmocka_unit_test(tensor_cores_of_128_columns_are_the_cpus),
+        cmocka_unit_test(tf32_without_whole_pieces_is_float32),
         cmocka_unit_test(tensor_cores_are_the_plain_kernels),
     };
 

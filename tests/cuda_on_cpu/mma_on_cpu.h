@@ -16,9 +16,9 @@ struct mma_call {
 };
 
 struct matrix_call {
-    uint32_t            *r;
-    const __nv_bfloat16 *row;
-    int                  turned;
+    uint32_t   *r;
+    const char *row; /* 16 bytes */
+    int         turned;
 };
 
 template <typename T> inline T *call_of(const fibre &f)
@@ -62,6 +62,33 @@ inline void rule_mma(fibre *lane, unsigned)
     }
 }
 
+/* The last 13 bits of a float are not read. */
+inline float tf32_of(uint32_t bits)
+{
+    float x;
+
+    bits &= ~0x1fffu;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+inline void rule_mma_tf32(fibre *lane, unsigned)
+{
+    float a[16][8], b[8][8];
+
+    for (int l = 0; l < 32; l++) {
+        const mma_call *m = call_of<mma_call>(lane[l]);
+        const int g = l / 4, t = l % 4;
+        for (int i = 0; i < 4; i++) a[g + i % 2 * 8][t + i / 2 * 4] = tf32_of(m->a[i]);
+        for (int i = 0; i < 2; i++) b[t + i * 4][g] = tf32_of(m->b[i]);
+    }
+    for (int l = 0; l < 32; l++) {
+        float *c = call_of<mma_call>(lane[l])->c;
+        for (int i = 0; i < 4; i++)
+            for (int k = 0; k < 8; k++) c[i] += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+    }
+}
+
 inline void rule_matrices(fibre *lane, unsigned)
 {
     unsigned banks = 0;
@@ -73,13 +100,13 @@ inline void rule_matrices(fibre *lane, unsigned)
         if (l % 8 == 7 && banks != 0xff)
             fault("%s: rows of a matrix that ldmatrix reads share a bank", running().kernel);
         for (int i = 0; i < 4; i++) {
-            unsigned bits[2];
+            uint16_t bits[2];
             for (int e = 0; e < 2; e++) {
                 const int row = m->turned ? l % 4 * 2 + e : l / 4;
                 const int col = m->turned ? l / 4 : l % 4 * 2 + e;
-                bits[e] = call_of<matrix_call>(lane[8 * i + row])->row[col].bits;
+                memcpy(&bits[e], call_of<matrix_call>(lane[8 * i + row])->row + 2 * col, 2);
             }
-            m->r[i] = bits[0] | bits[1] << 16;
+            m->r[i] = bits[0] | (uint32_t)bits[1] << 16;
         }
     }
 }
@@ -91,9 +118,9 @@ template <typename T> inline void meet_with(T *call, const char *what, warp_rule
 }
 
 struct copy16 {
-    __nv_bfloat16       *to;
-    const __nv_bfloat16 *from;
-    int                  present;
+    void       *to;
+    const void *from;
+    int         present;
 };
 
 /* Copies of each thread of the block that runs: of the open group, and of those committed. */
@@ -109,28 +136,38 @@ inline copies &my_copies()
 
 } // namespace cuda_on_cpu
 
-inline void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+template <typename T> inline void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <> inline void ddp__mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     cuda_on_cpu::mma_call m = {c, a, {b0, b1}};
 
     cuda_on_cpu::meet_with(&m, "mma", cuda_on_cpu::rule_mma, __LINE__);
 }
 
-inline void ddp__matrices(uint32_t (&r)[4], const __nv_bfloat16 *row)
+/* Rounds what it is given, ties away from zero, as the function of mma.cuh does. */
+template <> inline void ddp__mma<float>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    cuda_on_cpu::matrix_call m = {r, row, 0};
+    const uint32_t half = 0x1000, rounded[4] = {a[0] + half, a[1] + half, a[2] + half, a[3] + half};
+    cuda_on_cpu::mma_call m = {c, rounded, {b0 + half, b1 + half}};
+
+    cuda_on_cpu::meet_with(&m, "mma", cuda_on_cpu::rule_mma_tf32, __LINE__);
+}
+
+template <typename T> inline void ddp__matrices(uint32_t (&r)[4], const T *row)
+{
+    cuda_on_cpu::matrix_call m = {r, (const char *)row, 0};
 
     cuda_on_cpu::meet_with(&m, "ldmatrix", cuda_on_cpu::rule_matrices, __LINE__);
 }
 
 inline void ddp__matrices_turned(uint32_t (&r)[4], const __nv_bfloat16 *row)
 {
-    cuda_on_cpu::matrix_call m = {r, row, 1};
+    cuda_on_cpu::matrix_call m = {r, (const char *)row, 1};
 
     cuda_on_cpu::meet_with(&m, "ldmatrix.trans", cuda_on_cpu::rule_matrices, __LINE__);
 }
 
-inline void ddp__copy16(__nv_bfloat16 *shared, const __nv_bfloat16 *from, int present)
+template <typename T> inline void ddp__copy16(T *shared, const T *from, int present)
 {
     cuda_on_cpu::check_aligned(shared, 16);
     cuda_on_cpu::check_aligned(from, 16);
@@ -150,8 +187,8 @@ inline void ddp__copy_wait(void)
     cuda_on_cpu::copies &c = cuda_on_cpu::my_copies();
 
     for (const cuda_on_cpu::copy16 &k : c.committed) {
-        if (k.present) memcpy((void *)k.to, (const void *)k.from, 16);
-        else memset((void *)k.to, 0, 16);
+        if (k.present) memcpy(k.to, k.from, 16);
+        else memset(k.to, 0, 16);
     }
     c.committed.clear();
 }
@@ -163,10 +200,11 @@ inline uint32_t ddp__pack_pair(float first, float second)
     return (uint32_t)__nv_bfloat16(first).bits | (uint32_t)__nv_bfloat16(second).bits << 16;
 }
 
-inline void ddp__put_pair(__nv_bfloat16 *to, uint32_t pair)
+template <typename T> inline void ddp__put_pair(T *to, float first, float second)
 {
-    cuda_on_cpu::check_aligned(to, sizeof pair);
-    memcpy((void *)to, &pair, sizeof pair);
+    cuda_on_cpu::check_aligned(to, 2 * sizeof(T));
+    to[0] = T(first);
+    to[1] = T(second);
 }
 
 #endif /* CUDA_ON_CPU_MMA_H */
