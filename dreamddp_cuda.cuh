@@ -542,6 +542,36 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     }
 }
 
+/* A piece as it lies in memory: kept in 4 registers, where the floats of bfloat16 take 8. */
+typedef ddp__vec<uint32_t> ddp__raw;
+
+/* Its floats. The compiler must not know that they are those of the last time: it would keep them. */
+template <typename T> __device__ static __forceinline__ void ddp__raw_floats(float *v, ddp__raw &r)
+{
+    DDP__UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+r"(r.v[i]));
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
+        v[i] = __uint_as_float(sizeof(T) == 4 ? r.v[i] : i % 2 ? r.v[i / 2] & 0xffff0000u : r.v[i / 2] << 16);
+}
+
+/* Of floats that T holds exactly. */
+template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(const float *v)
+{
+    ddp__raw r = ddp__raw();
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
+        r.v[i * sizeof(T) / 4] |= __float_as_uint(v[i]) >> (sizeof(T) == 4 || i % 2 ? 0 : 16);
+    return r;
+}
+
+/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at once. */
+template <typename T, int N>
+__device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
+{
+    DDP__UNROLL for (int k = 0; k < N; k++) {
+        const long at = (k * 32 + threadIdx.x % 32) * ddp__vec<T>::width;
+        r[k] = at < n ? ddp__vec_load((const uint32_t *)(const void *)(p + at)) : ddp__raw();
+    }
+}
+
 /* Pieces of 16 bytes in n elements. */
 template <typename T> __host__ __device__ static __forceinline__ long ddp__pieces(long n)
 {
@@ -600,19 +630,18 @@ static inline size_t ddp__column_scratch(long rows, long n, int sums)
     return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
 }
 
-/* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
+/* sum[j] of a block's warps, in their order, to to[at + j]. */
 template <int N>
-__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to, long at, long n)
+__device__ static __forceinline__ void
+ddp__column_join(float (*shared)[32 * N], const float *sum, float *to, long at, long n)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-
-    for (int w = 0; w < (int)blockDim.x / 32; w++) {
-        if (w == warp)
-            for (int j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
-        __syncthreads();
+    for (int j = 0; j < N; j++) shared[threadIdx.x / 32][threadIdx.x % 32 * N + j] = sum[j];
+    __syncthreads();
+    for (int j = (int)threadIdx.x; j < 32 * N && at + j < n; j += (int)blockDim.x) {
+        float all = shared[0][j];
+        for (int w = 1; w < DDP__COLUMN_WARPS; w++) all += shared[w][j];
+        to[at + j] = all;
     }
-    for (int j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
-        if (at + j < n) to[at + j] = shared[j];
     __syncthreads();
 }
 
@@ -624,7 +653,7 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
     const long last = first + height < rows ? first + height : rows;
-    __shared__ float shared[32 * width];
+    __shared__ float shared[DDP__COLUMN_WARPS][32 * width];
     float sum[width], scaled[width], d[width], v[width];
 
     for (int i = 0; i < width; i++) sum[i] = scaled[i] = 0;
@@ -644,29 +673,31 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
 }
 
-/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. */
-static __global__ void ddp__k_columns_add(float *grad, const float *part, long n, long parts)
+/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. Row 1 of
+ * blocks does so for next, whose parts follow. */
+static __global__ void ddp__k_columns_add(float *grad, float *next, const float *part, long n, long parts)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long j = (long)blockIdx.x * 32 + lane;
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
 
+    if (blockIdx.y) grad = next, part += parts * n;
     if (j < n)
         for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
     __syncthreads();
-    if (warp || j >= n) return;
+    if (warp || j >= n || !grad) return;
     for (int w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
     grad[j] += sum;
 }
 
-/* The second pass; grad NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n, long parts)
+/* The second pass, of one sum or two; NULL: not wanted. */
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n, long parts)
 {
-    if (grad)
-        DDP__RUN(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS,
-                 (float *)grad, part, n, parts);
+    if (grad || next)
+        DDP__RUN(ddp__k_columns_add, dim3((unsigned)ddp__blocks(n, 32), next ? 2 : 1), 32 * DDP__COLUMN_WARPS,
+                 (float *)grad, (float *)next, part, n, parts);
 }
 
 /* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
@@ -680,9 +711,8 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
 
     DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy,
              (const T *)x, (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
-    if (KIND != DDP__COLUMN_PLAIN) ddp__cuda_columns_add(dev, scaled, part, n, parts);
-    if (KIND == DDP__COLUMN_NORM) part += parts * n;
-    if (KIND != DDP__COLUMN_RMS) ddp__cuda_columns_add(dev, plain, part, n, parts);
+    ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled, KIND == DDP__COLUMN_NORM ? plain : NULL,
+                          part, n, parts);
 }
 
 /* ==== cuda/elementwise.cuh ==== [cuda] */
@@ -935,12 +965,14 @@ typedef struct ddp__cuda_product {
     int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every
                          library has it in every type and shape */
     void       *before; /* with gelu: what gelu was taken of; NULL: not wanted */
+    void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
+                         bias or count > 1: not wanted. As rare as gelu */
 } ddp__cuda_product;
 
 /* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
 typedef struct ddp__cuda_product_key {
     ddp__cuda_product_shape shape;
-    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias */
+    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias or sums */
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
@@ -949,7 +981,8 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatrixLayout_t         a, b, c;
     cublasLtMatmulAlgo_t           algo;
     size_t                         workspace;
-    int                            none; /* of gelu: the library has no such product */
+    float                          waves; /* of blocks on the device */
+    int                            none; /* of gelu and sums: the library has no such product */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -963,16 +996,18 @@ static int ddp__cuda_alignment(const void *p)
 
 static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p)
 {
+    const int vector = ddp__cuda_alignment(p->sums ? p->sums : p->bias);
     ddp__cuda_product_key k;
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
+                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
-    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align) k.d_align = ddp__cuda_alignment(p->bias);
+    if (vector < k.d_align) k.d_align = vector;
     return k;
 }
 
@@ -981,7 +1016,7 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
                                               const void *b, int b_turned, void *c, int half)
 {
     const ddp__cuda_product_shape s = {m, n, k, 1, 0, 0, 0, a_turned, b_turned, half, half};
-    return {s, a, b, c, 0, NULL, 0, NULL};
+    return {s, a, b, c, 0, NULL, 0, NULL, NULL};
 }
 
 /* These return 1 after a failure, as DDP__BLAS does. */
@@ -1008,7 +1043,7 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
 }
 
 /* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
- * same bytes: our b is its A. */
+ * same bytes: our b is its A, and sums over the rows of op(a) are those over k of its B. */
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
@@ -1032,12 +1067,12 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
            ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
-/* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
+/* Per call: where bias, sums and the array before GELU lie. The heuristic wants to see them too. */
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
+    const void *vector = q->sums ? q->sums : q->bias;
     return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &q->bias,
-                               sizeof q->bias) ||
+           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector) ||
             (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
                                              &q->before, sizeof q->before)));
 }
@@ -1076,7 +1111,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
                                                 pref, 1, &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
     p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS && k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+    if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
                        "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
@@ -1084,6 +1119,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
     }
     p->algo = best.algo;
     p->workspace = best.workspaceSize;
+    p->waves = best.wavesCount;
     return failed;
 }
 
@@ -1110,7 +1146,7 @@ static void ddp__cuda_products_free(ddp__cuda *dev)
 static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
-    ddp__cuda_product_plan *p;
+    ddp__cuda_product_plan *p, *other;
 
     for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
         if (!memcmp(&p->key, &key, sizeof key)) return p;
@@ -1124,6 +1160,12 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         ddp__cuda_product_drop(p);
         return NULL;
     }
+    if (q->sums) { /* not where they cost the algorithm that fills the device, by cutting a long k */
+        ddp__cuda_product plain = *q;
+        plain.sums = NULL;
+        other = ddp__cuda_product_plan_of(dev, &plain);
+        p->none |= other && p->waves < 0.75f * (other->waves < 1 ? other->waves : 1);
+    }
     p->next = (ddp__cuda_product_plan *)dev->products;
     dev->products = p;
     dev->products_free = ddp__cuda_products_free;
@@ -1131,7 +1173,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 }
 
 /* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. 0 and nothing: it is one with gelu that the library does not have. */
+ * computed after it. 0 and nothing: it is one with gelu or sums that the library does not have. */
 static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;
@@ -1405,49 +1447,62 @@ template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const 
 
 enum {
     DDP__NORM_ROWS = 8,  /* warps of a block of forward */
-    DDP__NORM_PIECES = 4 /* pieces of columns that a lane of the fused backward keeps */
+    DDP__NORM_PIECES = 4 /* most pieces of a row that a lane keeps */
 };
 
+/* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
+ * 0: any row; each pass over it reads it again. The order of sums is the same. */
+#define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
+    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p += PIECES > 0, j += 32 * width)
+
+template <int PIECES, typename T>
+__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n, int wide)
+{
+    if (PIECES) ddp__raw_floats<T>(v, kept);
+    else ddp__piece_load(v, row, j, n, wide);
+}
+
 /* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
 ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
             float *stat, long rows, long n, float eps, int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
+    ddp__raw kept[PIECES ? PIECES : 1], more[PIECES ? PIECES : 1], last[PIECES ? PIECES : 1];
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
 
     if (row >= rows) return;
-    if (plus) {
-        for (long j = lane * width; j < n; j += 32 * width) {
-            ddp__piece_load(v, x, j, n, wide);
-            ddp__piece_load(a, plus + row * n, j, n, wide);
-            for (int i = 0; i < width; i++) v[i] += a[i];
-            ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
+    if (PIECES) ddp__row_load(kept, x, n), wide = 1;
+    if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
+    DDP__NORM_EACH {
+        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
+        if (plus) {
+            ddp__norm_take<PIECES>(a, more[p], plus + row * n, j, n, wide);
+            for (int i = 0; i < width; i++) v[i] = ddp__to_float(ddp__from_float<T>(v[i] + a[i]));
+            kept[p] = ddp__raw_of<T>(v);
+            if (j < n) ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
         }
-        x = sum_out + row * n;
+        for (int i = 0; i < width; i++) sum += v[i];
     }
-    if (!RMS) {
-        for (long j = lane * width; j < n; j += 32 * width) {
-            ddp__piece_load(v, x, j, n, wide);
-            for (int i = 0; i < width; i++) sum += v[i];
-        }
-        mean = ddp__warp_sum(sum) / (float)n;
-        sum = 0;
-    }
-    for (long j = lane * width; j < n; j += 32 * width) {
-        ddp__piece_load(v, x, j, n, wide);
+    if (plus) x = sum_out + row * n;
+    if (!RMS) mean = ddp__warp_sum(sum) / (float)n;
+    sum = 0;
+    DDP__NORM_EACH {
+        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
         for (int i = 0; i < width; i++)
             if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
     }
     rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
-    for (long j = lane * width; j < n; j += 32 * width) {
-        ddp__piece_load(v, x, j, n, wide);
-        ddp__piece_load(a, scale, j, n, wide);
-        if (!RMS) ddp__piece_load(b, shift, j, n, wide);
+    if (PIECES) ddp__row_load(more, scale, n);
+    if (PIECES && !RMS) ddp__row_load(last, shift, n);
+    DDP__NORM_EACH {
+        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
+        ddp__norm_take<PIECES>(a, more[p], scale, j, n, wide);
+        if (!RMS) ddp__norm_take<PIECES>(b, last[p], shift, j, n, wide);
         for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
-        ddp__piece_store(out + row * n, v, j, n, wide, 0);
+        if (j < n) ddp__piece_store(out + row * n, v, j, n, wide, 0);
     }
     if (lane) return;
     if (RMS) {
@@ -1467,30 +1522,33 @@ template <typename T> struct ddp__norm_to {
 };
 
 /* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
- * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
- * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
-template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+ * mean(d). Block b takes part b of the rows. With PIECES part receives the block's sums of dy h and
+ * of dy as ddp__k_columns leaves them. There are at most 256 blocks: two find room on a
+ * multiprocessor, but where the sums alone take 64 registers. */
+template <typename T, int RMS, int PIECES>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS, (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
 ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
                  float *part, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int width = ddp__vec<T>::width, held = PIECES ? PIECES : 1;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
-    __shared__ float shared[32 * width];
-    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
-    long j;
-    int p;
+    __shared__ float shared[DDP__COLUMN_WARPS][32 * width];
+    ddp__raw xs[held], ds[held], as[held], old[held];
+    float scaled[held][width], plain[held][width], x[width], d[width], a[width];
 
-    for (p = 0; p < PIECES; p++)
+    for (int p = 0; p < held; p++)
         for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    if (PIECES) ddp__row_load(as, scale, n), wide = 1;
     for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        DDP__UNROLL for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
-            if (j >= n) continue;
-            ddp__piece_load(x, xr, j, n, wide);
-            ddp__piece_load(d, dr, j, n, wide);
-            ddp__piece_load(a, scale, j, n, wide);
+        if (PIECES) ddp__row_load(xs, xr, n), ddp__row_load(ds, dr, n);
+        DDP__NORM_EACH {
+            ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
+            ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
+            ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
             for (int i = 0; i < width; i++) {
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
@@ -1500,12 +1558,14 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
         mean_dh = ddp__warp_sum(mean_dh) / (float)n;
-        for (j = lane * width; j < n; j += 32 * width) {
-            ddp__piece_load(x, xr, j, n, wide);
-            ddp__piece_load(d, dr, j, n, wide);
-            ddp__piece_load(a, scale, j, n, wide);
+        if (PIECES && to.old) ddp__row_load(old, to.old + row * n, n);
+        DDP__NORM_EACH {
+            if (j >= n) continue;
+            ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
+            ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
+            ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
             for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
-            if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
+            if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
             for (int i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
             DDP__UNROLL for (int i = 0; i < 2; i++)
@@ -1514,30 +1574,41 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     }
     if (PIECES) {
         part += blockIdx.x * n;
-        DDP__UNROLL for (p = 0; p < PIECES; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
+        DDP__UNROLL for (int p = 0; p < held; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
-        DDP__UNROLL for (p = 0; p < PIECES && !RMS; p++)
+        DDP__UNROLL for (int p = 0; p < held && !RMS; p++)
             ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
     }
+}
+
+/* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
+#define DDP__NORM_VERSIONS(k) {k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES>}
+template <typename T> static long ddp__norm_pieces(long n, int wide)
+{
+    const long pieces = ddp__blocks(n, 32 * ddp__vec<T>::width);
+    return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
 }
 
 /* sum: the addition whose output is the input; NULL: it has run. */
 template <typename T, int RMS>
 static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
+    static decltype(&ddp__k_norm<T, RMS, 0>) const norm[] = DDP__NORM_VERSIONS(ddp__k_norm);
     const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : DDP__NORM_EPS;
+    const int wide = ddp__wide<T>(n, c->out, in, plus, c->in[0]) && ddp__aligned(c->param[0], c->param[1]);
 
-    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in, (const T *)plus,
-              (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
-              (float)eps, ddp__wide<T>(n, c->out, in, plus, c->in[0]) && ddp__aligned(c->param[0], c->param[1]));
+    DDP__EACH(norm[ddp__norm_pieces<T>(n, wide)], 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
+              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
+              (float *)c->saved, rows, n, (float)eps, wide);
 }
 
 template <typename T, int RMS>
 static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
 {
+    static decltype(&ddp__k_norm_grad<T, RMS, 0>) const norm_grad[] = DDP__NORM_VERSIONS(ddp__k_norm_grad);
     const ddp_shape *s = &c->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
@@ -1545,6 +1616,7 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
     float *part = (float *)dev->scratch;
     ddp__norm_to<T> to;
     int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    long pieces;
 
     memset(&to, 0, sizeof to);
     to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
@@ -1554,20 +1626,14 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
         to.add[k] = sum->add_in[k];
         wide = wide && ddp__aligned(to.at[k]);
     }
-    if (params && c->grad_in[0] && n <= DDP__NORM_PIECES * 32L * ddp__vec<T>::width) {
-        DDP__RUN((ddp__k_norm_grad<T, RMS, DDP__NORM_PIECES>), (unsigned)parts,
-                 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0], (const T *)c->param[0],
-                 (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
-        ddp__cuda_columns_add(dev, c->grad_param[0], part, n, parts);
-        ddp__cuda_columns_add(dev, c->grad_param[1], part + parts * n, n, parts);
-        return;
-    }
-    if (params)
+    pieces = params && c->grad_in[0] ? ddp__norm_pieces<T>(n, wide) : 0;
+    if (params && !pieces)
         ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
-        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
+        DDP__RUN(norm_grad[pieces], (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
                  (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
+    if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
 typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
@@ -2586,23 +2652,28 @@ static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op
     ddp__cuda_map_forward<ddp__map_gelu>(second);
 }
 
-/* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
+/* dW += dy^T x in float32, db += column sums of dy, by the product of dW where it can; dx = or += dy W. */
 static void ddp__cuda_linear_backward(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     ddp__cuda_product p = ddp__cuda_linear_product(c);
     const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
+    int summed = 0;
 
-    if (c->grad_param[1] && dev->half)
-        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
-    else if (c->grad_param[1])
-        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
     if (c->grad_param[0]) {
         p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
         p.shape.half_out = 0;
         p.add = 1;
-        (void)ddp__cuda_multiply(dev, &p);
+        p.sums = c->grad_param[1] ? dev->scratch : NULL;
+        summed = p.sums && ddp__cuda_multiply(dev, &p);
+        p.sums = NULL;
+        if (!summed) (void)ddp__cuda_multiply(dev, &p);
     }
+    if (summed) ddp__cuda_columns_add(dev, c->grad_param[1], NULL, (const float *)dev->scratch, n, 1);
+    else if (c->grad_param[1] && dev->half)
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    else if (c->grad_param[1])
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
     if (c->grad_in[0]) {
         p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
         p.add = c->add_in[0];

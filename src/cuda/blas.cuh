@@ -22,12 +22,14 @@ typedef struct ddp__cuda_product {
     int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every
                          library has it in every type and shape */
     void       *before; /* with gelu: what gelu was taken of; NULL: not wanted */
+    void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
+                         bias or count > 1: not wanted. As rare as gelu */
 } ddp__cuda_product;
 
 /* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
 typedef struct ddp__cuda_product_key {
     ddp__cuda_product_shape shape;
-    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias */
+    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias or sums */
 } ddp__cuda_product_key;
 
 typedef struct ddp__cuda_product_plan {
@@ -36,7 +38,8 @@ typedef struct ddp__cuda_product_plan {
     cublasLtMatrixLayout_t         a, b, c;
     cublasLtMatmulAlgo_t           algo;
     size_t                         workspace;
-    int                            none; /* of gelu: the library has no such product */
+    float                          waves; /* of blocks on the device */
+    int                            none; /* of gelu and sums: the library has no such product */
     struct ddp__cuda_product_plan *next;
 } ddp__cuda_product_plan;
 
@@ -50,16 +53,18 @@ static int ddp__cuda_alignment(const void *p)
 
 static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p)
 {
+    const int vector = ddp__cuda_alignment(p->sums ? p->sums : p->bias);
     ddp__cuda_product_key k;
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
+                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
-    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align) k.d_align = ddp__cuda_alignment(p->bias);
+    if (vector < k.d_align) k.d_align = vector;
     return k;
 }
 
@@ -68,7 +73,7 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
                                               const void *b, int b_turned, void *c, int half)
 {
     const ddp__cuda_product_shape s = {m, n, k, 1, 0, 0, 0, a_turned, b_turned, half, half};
-    return {s, a, b, c, 0, NULL, 0, NULL};
+    return {s, a, b, c, 0, NULL, 0, NULL, NULL};
 }
 
 /* These return 1 after a failure, as DDP__BLAS does. */
@@ -95,7 +100,7 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
 }
 
 /* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
- * same bytes: our b is its A. */
+ * same bytes: our b is its A, and sums over the rows of op(a) are those over k of its B. */
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
@@ -119,12 +124,12 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
            ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
 }
 
-/* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
+/* Per call: where bias, sums and the array before GELU lie. The heuristic wants to see them too. */
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
+    const void *vector = q->sums ? q->sums : q->bias;
     return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &q->bias,
-                               sizeof q->bias) ||
+           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector) ||
             (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
                                              &q->before, sizeof q->before)));
 }
@@ -163,7 +168,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
                                                 pref, 1, &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
     p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS && k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+    if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
                        "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
@@ -171,6 +176,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
     }
     p->algo = best.algo;
     p->workspace = best.workspaceSize;
+    p->waves = best.wavesCount;
     return failed;
 }
 
@@ -197,7 +203,7 @@ static void ddp__cuda_products_free(ddp__cuda *dev)
 static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
-    ddp__cuda_product_plan *p;
+    ddp__cuda_product_plan *p, *other;
 
     for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
         if (!memcmp(&p->key, &key, sizeof key)) return p;
@@ -211,6 +217,12 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         ddp__cuda_product_drop(p);
         return NULL;
     }
+    if (q->sums) { /* not where they cost the algorithm that fills the device, by cutting a long k */
+        ddp__cuda_product plain = *q;
+        plain.sums = NULL;
+        other = ddp__cuda_product_plan_of(dev, &plain);
+        p->none |= other && p->waves < 0.75f * (other->waves < 1 ? other->waves : 1);
+    }
     p->next = (ddp__cuda_product_plan *)dev->products;
     dev->products = p;
     dev->products_free = ddp__cuda_products_free;
@@ -218,7 +230,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
 }
 
 /* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. 0 and nothing: it is one with gelu that the library does not have. */
+ * computed after it. 0 and nothing: it is one with gelu or sums that the library does not have. */
 static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
 {
     const float one = 1, add = q->add ? 1.0f : 0.0f;

@@ -96,6 +96,36 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
     }
 }
 
+/* A piece as it lies in memory: kept in 4 registers, where the floats of bfloat16 take 8. */
+typedef ddp__vec<uint32_t> ddp__raw;
+
+/* Its floats. The compiler must not know that they are those of the last time: it would keep them. */
+template <typename T> __device__ static __forceinline__ void ddp__raw_floats(float *v, ddp__raw &r)
+{
+    DDP__UNROLL for (int i = 0; i < 4; i++) asm volatile("" : "+r"(r.v[i]));
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
+        v[i] = __uint_as_float(sizeof(T) == 4 ? r.v[i] : i % 2 ? r.v[i / 2] & 0xffff0000u : r.v[i / 2] << 16);
+}
+
+/* Of floats that T holds exactly. */
+template <typename T> __device__ static __forceinline__ ddp__raw ddp__raw_of(const float *v)
+{
+    ddp__raw r = ddp__raw();
+    DDP__UNROLL for (int i = 0; i < ddp__vec<T>::width; i++)
+        r.v[i * sizeof(T) / 4] |= __float_as_uint(v[i]) >> (sizeof(T) == 4 || i % 2 ? 0 : 16);
+    return r;
+}
+
+/* A lane's part of a wide row, every 32nd piece; beyond n: 0. Used later, so that all loads are under way at once. */
+template <typename T, int N>
+__device__ static __forceinline__ void ddp__row_load(ddp__raw (&r)[N], const T *p, long n)
+{
+    DDP__UNROLL for (int k = 0; k < N; k++) {
+        const long at = (k * 32 + threadIdx.x % 32) * ddp__vec<T>::width;
+        r[k] = at < n ? ddp__vec_load((const uint32_t *)(const void *)(p + at)) : ddp__raw();
+    }
+}
+
 /* Pieces of 16 bytes in n elements. */
 template <typename T> __host__ __device__ static __forceinline__ long ddp__pieces(long n)
 {
@@ -154,19 +184,18 @@ static inline size_t ddp__column_scratch(long rows, long n, int sums)
     return (size_t)(ddp__column_parts(rows) * n * sums) * sizeof(float);
 }
 
-/* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
+/* sum[j] of a block's warps, in their order, to to[at + j]. */
 template <int N>
-__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to, long at, long n)
+__device__ static __forceinline__ void
+ddp__column_join(float (*shared)[32 * N], const float *sum, float *to, long at, long n)
 {
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-
-    for (int w = 0; w < (int)blockDim.x / 32; w++) {
-        if (w == warp)
-            for (int j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
-        __syncthreads();
+    for (int j = 0; j < N; j++) shared[threadIdx.x / 32][threadIdx.x % 32 * N + j] = sum[j];
+    __syncthreads();
+    for (int j = (int)threadIdx.x; j < 32 * N && at + j < n; j += (int)blockDim.x) {
+        float all = shared[0][j];
+        for (int w = 1; w < DDP__COLUMN_WARPS; w++) all += shared[w][j];
+        to[at + j] = all;
     }
-    for (int j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
-        if (at + j < n) to[at + j] = shared[j];
     __syncthreads();
 }
 
@@ -178,7 +207,7 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
     const long last = first + height < rows ? first + height : rows;
-    __shared__ float shared[32 * width];
+    __shared__ float shared[DDP__COLUMN_WARPS][32 * width];
     float sum[width], scaled[width], d[width], v[width];
 
     for (int i = 0; i < width; i++) sum[i] = scaled[i] = 0;
@@ -198,29 +227,31 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
 }
 
-/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. */
-static __global__ void ddp__k_columns_add(float *grad, const float *part, long n, long parts)
+/* grad[j] += the parts of column j, 32 columns per block; warps sum every eighth part each. Row 1 of
+ * blocks does so for next, whose parts follow. */
+static __global__ void ddp__k_columns_add(float *grad, float *next, const float *part, long n, long parts)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long j = (long)blockIdx.x * 32 + lane;
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
 
+    if (blockIdx.y) grad = next, part += parts * n;
     if (j < n)
         for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
     __syncthreads();
-    if (warp || j >= n) return;
+    if (warp || j >= n || !grad) return;
     for (int w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
     grad[j] += sum;
 }
 
-/* The second pass; grad NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n, long parts)
+/* The second pass, of one sum or two; NULL: not wanted. */
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, void *next, const float *part, long n, long parts)
 {
-    if (grad)
-        DDP__RUN(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS,
-                 (float *)grad, part, n, parts);
+    if (grad || next)
+        DDP__RUN(ddp__k_columns_add, dim3((unsigned)ddp__blocks(n, 32), next ? 2 : 1), 32 * DDP__COLUMN_WARPS,
+                 (float *)grad, (float *)next, part, n, parts);
 }
 
 /* Both passes over dev->scratch. plain receives the sums of dy, scaled those of dy h. */
@@ -234,9 +265,8 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
 
     DDP__RUN((ddp__k_columns<T, KIND>), blocks, 32 * DDP__COLUMN_WARPS, part, (const T *)dy,
              (const T *)x, (const float *)stat, rows, n, height, ddp__wide<T>(n, dy, x));
-    if (KIND != DDP__COLUMN_PLAIN) ddp__cuda_columns_add(dev, scaled, part, n, parts);
-    if (KIND == DDP__COLUMN_NORM) part += parts * n;
-    if (KIND != DDP__COLUMN_RMS) ddp__cuda_columns_add(dev, plain, part, n, parts);
+    ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled, KIND == DDP__COLUMN_NORM ? plain : NULL,
+                          part, n, parts);
 }
 
 #endif /* DDP_CUDA_ROWS_CUH */

@@ -42,23 +42,28 @@ static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op
     ddp__cuda_map_forward<ddp__map_gelu>(second);
 }
 
-/* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
+/* dW += dy^T x in float32, db += column sums of dy, by the product of dW where it can; dx = or += dy W. */
 static void ddp__cuda_linear_backward(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     ddp__cuda_product p = ddp__cuda_linear_product(c);
     const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
+    int summed = 0;
 
-    if (c->grad_param[1] && dev->half)
-        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
-    else if (c->grad_param[1])
-        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
     if (c->grad_param[0]) {
         p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
         p.shape.half_out = 0;
         p.add = 1;
-        (void)ddp__cuda_multiply(dev, &p);
+        p.sums = c->grad_param[1] ? dev->scratch : NULL;
+        summed = p.sums && ddp__cuda_multiply(dev, &p);
+        p.sums = NULL;
+        if (!summed) (void)ddp__cuda_multiply(dev, &p);
     }
+    if (summed) ddp__cuda_columns_add(dev, c->grad_param[1], NULL, (const float *)dev->scratch, n, 1);
+    else if (c->grad_param[1] && dev->half)
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    else if (c->grad_param[1])
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
     if (c->grad_in[0]) {
         p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
         p.add = c->add_in[0];

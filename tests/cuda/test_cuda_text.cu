@@ -28,13 +28,18 @@ static void linear_is_the_cpus(void **state)
     linear("linear", 37, 24, 40);
     linear("linear", 19, 13, 7);
     linear("linear", 300, 8, 264);
+    linear("linear", 5000, 8, 16);
     linear("linear_no_bias", 19, 16, 24);
     linear("linear_tied", 9, 11, 33);
 }
 
 static void norms_are_the_cpus(void **state)
 {
-    static const long sizes[][2] = {{1, 3}, {37, 61}, {50, 256}, {3, 1200}, {5, 4104}};
+    /* columns around those that fill 1 to 4 pieces of a lane, in float32 (128 each) and in bfloat16 (256 each) */
+    static const long sizes[][2] = {{1, 3},    {37, 61},  {50, 256}, {3, 120},  {2, 128},  {19, 136}, {3, 248},
+                                    {9, 264},  {3, 384},  {3, 392},  {17, 504}, {2, 512},  {3, 520},  {3, 760},
+                                    {40, 768}, {3, 776},  {2, 1016}, {9, 1024}, {3, 1028}, {3, 1032}, {3, 1200},
+                                    {5, 4104}, {2100, 8}, {2065, 20}};
     size_t i;
 
     (void)state;
@@ -44,6 +49,62 @@ static void norms_are_the_cpus(void **state)
         k.op = "rms_norm";
         k.arg[0] = i % 2 ? 0 : 1e-3;
         check(&k);
+    }
+}
+
+/* A norm whose rows stay in registers, and of the same numbers where none starts at a multiple of
+ * 16 bytes: those are read again for each pass. */
+static void kept_check(const char *op, ddp_cuda_numbers numbers, long columns)
+{
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    float *got[2][5];
+    long count[5] = {0, 0, 0, 0, 0};
+    int i, shift;
+
+    for (shift = 0; shift < 2; shift++) {
+        cuda_case k = cuda_case_of(op, 35, columns);
+        ddp_op_call gpu;
+        cuda_check c;
+        k.shift = shift;
+        cuda_open(&c, dev, &k);
+        cuda_each(&c, cuda_send_one);
+        cuda_call(&c, 1, 1, &gpu);
+        c.gpu->forward(&gpu);
+        c.gpu->backward(&gpu);
+        cuda_ok(dev);
+        got[shift][0] = cuda_get(&c, &c.out, "out");
+        got[shift][1] = cuda_get(&c, &c.grad_in[0], "gradient of input");
+        got[shift][2] = cuda_get(&c, &c.saved, "saved");
+        got[shift][3] = cuda_get(&c, &c.grad_param[0], "gradient of scale");
+        got[shift][4] = c.grad_param[1].base ? cuda_get(&c, &c.grad_param[1], "gradient of shift") : NULL;
+        count[0] = count[1] = c.out.n;
+        count[2] = c.saved.n;
+        count[3] = count[4] = columns;
+        cuda_shut(&c);
+    }
+    for (i = 0; i < 5; i++) {
+        if (got[0][i] && memcmp(got[0][i], got[1][i], (size_t)count[i] * sizeof **got[0]))
+            fail_msg("%s of %ld columns, numbers %d: result %d differs", op, columns, (int)numbers, i);
+        free(got[0][i]);
+        free(got[1][i]);
+    }
+    ddp__cuda_close(dev);
+}
+
+static void rows_in_registers_keep_the_bits(void **state)
+{
+    static const long columns[] = {8, 120, 128, 136, 256, 384, 512, 520, 760, 768, 776, 1024, 1032};
+    size_t i;
+
+    (void)state;
+#if !defined(DDP_CUDA_ON_CPU)
+    skip(); /* two kernels, where the compiler may join a product and a sum otherwise */
+#endif
+    for (i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+        kept_check("layer_norm", DDP_CUDA_F32, columns[i]);
+        kept_check("layer_norm", DDP_CUDA_BF16, columns[i]);
+        kept_check("rms_norm", DDP_CUDA_F32, columns[i]);
+        kept_check("rms_norm", DDP_CUDA_BF16, columns[i]);
     }
 }
 
@@ -134,6 +195,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_is_the_cpus),
         cmocka_unit_test(norms_are_the_cpus),
+        cmocka_unit_test(rows_in_registers_keep_the_bits),
         cmocka_unit_test(embedding_is_the_cpus),
         cmocka_unit_test(position_is_the_cpus),
         cmocka_unit_test(rope_is_the_cpus),

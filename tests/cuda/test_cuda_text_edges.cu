@@ -309,12 +309,149 @@ static void products_have_batches_and_epilogues(void **state)
             assert_true(fabsf(x - before[i][j]) < 1e-5f);
             assert_true(fabsf(y - c[0][i][j]) < 1e-3f); /* the library's GELU is its own */
         }
+    p = ddp__cuda_product_of(M, N, K, da, 1, db, 1, dc, 0);
+    p.add = 1;
+    p.sums = dbefore;
+    before[M - 1][N - 1] = 7; /* what lies behind the sums stays */
+    assert_int_equal(cudaMemcpy(dbefore, before, sizeof before, cudaMemcpyHostToDevice), cudaSuccess);
+    if (ddp__cuda_multiply(dev, &p)) {
+        float sums[M], now[M][N];
+        cuda_ok(dev);
+        assert_int_equal(cudaMemcpy(sums, dbefore, sizeof sums, cudaMemcpyDeviceToHost), cudaSuccess);
+        assert_int_equal(cudaMemcpy(before, dbefore, sizeof before, cudaMemcpyDeviceToHost), cudaSuccess);
+        assert_int_equal(cudaMemcpy(now, dc, sizeof now, cudaMemcpyDeviceToHost), cudaSuccess);
+        for (i = 0; i < M; i++) {
+            float row = 0;
+            for (k = 0; k < K; k++) row += a[0][k][i];
+            assert_true(fabsf(row - sums[i]) < 1e-5f);
+            for (j = 0; j < N; j++) {
+                float sum = c[0][i][j];
+                for (k = 0; k < K; k++) sum += a[0][k][i] * b[0][j][k];
+                assert_true(fabsf(sum - now[i][j]) < 1e-5f);
+            }
+        }
+        assert_true(before[M - 1][N - 1] == 7);
+    }
     (void)cudaFree(da);
     (void)cudaFree(db);
     (void)cudaFree(dbias);
     (void)cudaFree(dc);
     (void)cudaFree(dbefore);
     ddp__cuda_close(dev);
+}
+
+/* ---- gradients of a bias ---- */
+
+/* Linear against the CPU in two steps: the plan of the product is made in the first. */
+static void bias_steps(ddp_cuda_numbers numbers, long rows, long columns, long width, long kernels)
+{
+    cuda_case k = cuda_case_of("linear", rows, columns);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+    int step;
+
+    k.arg[0] = (double)width;
+    begin(&c, dev, &k, &cpu, &gpu);
+    for (step = 0; step < 2; step++) {
+#if defined(DDP_CUDA_ON_CPU)
+        const long before = cuda_on_cpu::launches();
+#endif
+        c.cpu->backward(&cpu);
+        c.gpu->backward(&gpu);
+        cuda_ok(dev);
+#if defined(DDP_CUDA_ON_CPU)
+        assert_int_equal(cuda_on_cpu::launches() - before, kernels); /* beside the library's */
+#endif
+        cuda_compare(&c, &c.grad_param[0], "gradient of weights, step", step);
+        cuda_compare(&c, &c.grad_param[1], "gradient of bias, step", step);
+        cuda_compare(&c, &c.grad_in[0], "gradient of input, step", step);
+    }
+    (void)kernels;
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+static void every_size(long kernels)
+{
+    int numbers;
+
+    for (numbers = 0; numbers < 3; numbers += 2) {
+        bias_steps((ddp_cuda_numbers)numbers, 37, 24, 40, kernels);
+        bias_steps((ddp_cuda_numbers)numbers, 1, 1, 1, kernels);
+        bias_steps((ddp_cuda_numbers)numbers, 600, 5, 19, kernels);
+    }
+}
+
+/* The product of the weights' gradient gives that of the bias, or where the library cannot do that, or not well, two
+ * kernels do. */
+static void products_give_the_gradient_of_a_bias(void **state)
+{
+    (void)state;
+    every_size(1);
+#if defined(DDP_CUDA_ON_CPU)
+    cublasLtUnknown() = CUBLASLT_EPILOGUE_BGRADB;
+    every_size(2);
+    cublasLtUnknown() = 0;
+    cublasLtIdle() = CUBLASLT_EPILOGUE_BGRADB;
+    every_size(2);
+    cublasLtIdle() = UINT32_MAX; /* no better without it */
+    every_size(1);
+    cublasLtIdle() = 0;
+#endif
+}
+
+/* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as above. */
+static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds, int without)
+{
+    cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, width);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    const ddp_op_pair *pair = ddp__cuda_pair_of(dev, "linear", "gelu");
+    ddp_op_call cpu[2], gpu[2];
+    cuda_check a, b;
+    int i;
+
+    ddp__cuda_elementwise_ops(dev);
+    k.arg[0] = (double)width;
+    k.shift = g.shift = shift;
+    begin(&a, dev, &k, &cpu[0], &gpu[0]);
+    begin(&b, dev, &g, &cpu[1], &gpu[1]);
+    for (i = 0; i < 2; i++) {
+        ddp_op_call *c = i ? gpu : cpu;
+        c[1].grad_in[0] = (void *)c[0].grad_out; /* gelu's input keeps its own numbers */
+        c[1].add_in[0] = adds;
+        if (without & 1) c[0].grad_param[0] = NULL;
+        if (without & 2) c[0].grad_param[1] = NULL;
+        if (without & 16) c[0].grad_in[0] = NULL;
+    }
+    b.cpu->backward(&cpu[1]);
+    a.cpu->backward(&cpu[0]);
+    if (pair) pair->backward(&gpu[0], &gpu[1]);
+    else b.gpu->backward(&gpu[1]), a.gpu->backward(&gpu[0]);
+    cuda_ok(dev);
+    cuda_compare(&a, &a.grad_out, "gradient of gelu's input", 0);
+    cuda_compare(&a, &a.grad_param[0], "gradient of weights", 0);
+    cuda_compare(&a, &a.grad_param[1], "gradient of bias", 0);
+    cuda_compare(&a, &a.grad_in[0], "gradient of input", 0);
+    cuda_shut(&a);
+    cuda_shut(&b);
+    ddp__cuda_close(dev);
+}
+
+static void gradients_pass_gelu_as_a_pair(void **state)
+{
+    int numbers;
+
+    (void)state;
+    for (numbers = 0; numbers < 3; numbers += 2) {
+        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 1, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 600, 9, 261, 0, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 19, 24, 264, 1, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 1);
+        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 2);
+        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 17);
+    }
 }
 
 /* ---- an addition and the norm of it ---- */
@@ -403,6 +540,12 @@ static void a_sum_and_its_norm_keep_their_bits_as_one(void **state)
             pair_check(ops[i], (ddp_cuda_numbers)numbers, 21, 24, 0);
             pair_check(ops[i], (ddp_cuda_numbers)numbers, 19, 61, 1);
             pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 1200, 0); /* more than a lane keeps */
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 9, 256, 0);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 512, 0);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 11, 768, 0);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 768, 1);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 1016, 0);
+            pair_check(ops[i], (ddp_cuda_numbers)numbers, 2, 1032, 0);
         }
     assert_null(ddp__cuda_pair_of(NULL, "add", "gelu"));
     assert_null(ddp__cuda_pair_of(NULL, "linear", "layer_norm"));
@@ -418,6 +561,8 @@ int main(void)
         cmocka_unit_test(tokens_that_are_none_give_nan_and_no_gradient),
         cmocka_unit_test(labels_that_are_none_do_as_on_the_cpu),
         cmocka_unit_test(products_have_batches_and_epilogues),
+        cmocka_unit_test(products_give_the_gradient_of_a_bias),
+        cmocka_unit_test(gradients_pass_gelu_as_a_pair),
         cmocka_unit_test(a_sum_and_its_norm_keep_their_bits_as_one),
     };
 

@@ -1,5 +1,5 @@
-/* Stand-in for cuBLASLt: D = alpha op(A) op(B) + beta C with the bias and GELU epilogues, by
- * plain loops over column-major matrices. What the real library refuses or would read wrongly
+/* Stand-in for cuBLASLt: D = alpha op(A) op(B) + beta C with the bias and GELU epilogues and the
+ * bias gradient of B, by plain loops over column-major matrices. What the real library refuses or would read wrongly
  * ends the program with a sentence: leading dimensions, shapes that do not fit, types that do not
  * go together, a missing bias, an algorithm of another product, addresses less aligned than
  * promised. */
@@ -42,7 +42,8 @@ typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_BIAS = 4,
     CUBLASLT_EPILOGUE_GELU_BIAS = 36,
-    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164
+    CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,
+    CUBLASLT_EPILOGUE_BGRADB = 512
 } cublasLtEpilogue_t;
 
 typedef enum {
@@ -134,6 +135,25 @@ inline void cublasLtPut(void *p, int64_t i, int type, float v)
     half = v != v ? static_cast<uint16_t>(0x7fff)
                   : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     memcpy(static_cast<char *>(p) + 2 * i, &half, 2);
+}
+
+inline void cublasLtAligned(const char *what, const void *p, uint64_t promised)
+{
+    if (promised && reinterpret_cast<uintptr_t>(p) % promised)
+        cublasLtRefuse(what, static_cast<long long>(promised));
+}
+
+/* For tests, 0: none. The epilogue that the heuristic knows no algorithm for, and the one whose
+ * algorithms leave most of the device idle (UINT32_MAX: all do). */
+inline uint32_t &cublasLtUnknown()
+{
+    static uint32_t epilogue = 0;
+    return epilogue;
+}
+inline uint32_t &cublasLtIdle()
+{
+    static uint32_t epilogue = 0;
+    return epilogue;
 }
 
 inline cublasStatus_t cublasLtCreate(cublasLtHandle_t *h)
@@ -296,7 +316,12 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
         cublasLtRefuse("C and D are unlike: rows", static_cast<long long>(c->rows));
     if (out->type != CUDA_R_32F && pref->reduction & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         cublasLtRefuse("parts of a sum may be added as bfloat16: reduction schemes", pref->reduction);
+    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        cublasLtAligned("the bias is not aligned as D is promised to be", d->bias, pref->alignment[3]);
     memset(result, 0, sizeof *result);
+    *found = 0;
+    if (d->epilogue == cublasLtUnknown()) return CUBLAS_STATUS_NOT_SUPPORTED;
+    result->wavesCount = d->epilogue == cublasLtIdle() || cublasLtIdle() == UINT32_MAX ? 0.25f : 1.5f;
     result->algo = cublasLtAlgoOnCpu(d, a, b, c, pref->alignment);
     result->workspaceSize = pref->workspace / 2;
     *found = 1;
@@ -308,16 +333,10 @@ inline float cublasLtGelu(float x)
     return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-inline void cublasLtAligned(const char *what, const void *p, uint64_t promised)
-{
-    if (promised && reinterpret_cast<uintptr_t>(p) % promised)
-        cublasLtRefuse(what, static_cast<long long>(promised));
-}
-
 inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *out,
                                   void *p, int64_t i, int64_t j, int64_t at, float v)
 {
-    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->epilogue != CUBLASLT_EPILOGUE_BGRADB) {
         if (!d->bias) cublasLtRefuse("an epilogue with bias and no bias", d->epilogue);
         v += cublasLtGet(d->bias, i, d->bias_type < 0 ? out->type : d->bias_type);
     }
@@ -331,6 +350,18 @@ inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayo
         d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         v = cublasLtGelu(v);
     cublasLtPut(p, at, out->type, v);
+}
+
+/* Overwrites the vector with the sums of op(B)'s columns, whatever alpha and beta are. */
+inline void cublasLtBiasGradientOnCpu(const cublasLtDescOnCpu &d, const void *B,
+                                      const cublasLtLayoutOnCpu &b, int type, int64_t n, int64_t k)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0;
+        for (int64_t p = 0; p < k; p++)
+            sum += static_cast<double>(cublasLtGet(B, d.transb ? p * b.ld + j : j * b.ld + p, b.type));
+        cublasLtPut(d.bias, j, type, static_cast<float>(sum));
+    }
 }
 
 inline void cublasLtMultiplyOnCpu(const cublasLtDescOnCpu &d, float by, const void *A,
@@ -399,6 +430,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     cublasLtAligned("D is not aligned as promised", D, alignment[3]);
     if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
         cublasLtAligned("the bias is not aligned as promised for D", d->bias, alignment[3]);
+    if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB) {
+        if (!d->bias) cublasLtRefuse("a bias gradient and no vector for it: its elements", n);
+        if (d->bias_type >= 0 && d->bias_type != out->type)
+            cublasLtRefuse("a bias gradient that is not of D's type", d->bias_type);
+        if (a->batch != 1) cublasLtRefuse("one bias gradient of several matrices", a->batch);
+    }
     if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         cublasLtAligned("the auxiliary array is not aligned", d->aux, 16);
 
@@ -408,6 +445,8 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     cuda_on_cpu::give(stream, [=] {
         if (cuda_on_cpu::the_world().broken) return;
         cublasLtMultiplyOnCpu(dd, by, A, la, B, lb, add, C, lc, D, lo, m, n, k);
+        if (dd.epilogue == CUBLASLT_EPILOGUE_BGRADB)
+            cublasLtBiasGradientOnCpu(dd, B, lb, lo.type, n, k);
     });
     return CUBLAS_STATUS_SUCCESS;
 }
