@@ -4032,14 +4032,19 @@ static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, s
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a look at the data: a find becomes the verdict. f(v) fills in the values. One thread. */
-template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
+/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1: found. */
+template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
-    if (v->what || !v->pending) return;
-    v->at = ~v->pending & 0xffffffffffffffull;
-    v->what = (int)(~v->pending >> 56);
-    f(v);
+    const unsigned long long found = v->pending;
+    if (found && blockIdx.x == 0 && threadIdx.x == 0 && !v->what) {
+        v->at = ~found & 0xffffffffffffffull;
+        v->what = (int)(~found >> 56);
+        f(v);
+    }
+    return found != 0;
 }
+
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f) { (void)ddp__verdict_end(v, f); }
 
 /* Elements of one or two arrays (NULL: 0). */
 struct ddp__verdict_values {
@@ -4103,20 +4108,22 @@ static unsigned ddp__feedback_blocks(size_t n)
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-static __global__ void ddp__k_feedback_check(const float *residual, const float *gradient, size_t n,
-                                             ddp_cuda_verdict *v)
+/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both arrays
+ * allow 16 bytes at a time. */
+template <int ADD> static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
+                                                          ddp_cuda_verdict *v)
 {
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) {
-        const float g = gradient[i];
-        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g)) ddp__verdict_note(v, DDP__SAYS_SUM, i);
-    }
-}
+    float g[4];
 
-static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n, const ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) residual[i] += gradient[i];
+    if (ADD ? ddp__verdict_end(v, ddp__verdict_values{residual, gradient}) : v->what) return;
+    for (size_t i = ddp__thread_first(), fours = (n + 3) / 4; i < fours; i += ddp__thread_step()) {
+        const size_t at = 4 * (ADD ? fours - 1 - i : i);
+        ddp__piece_load(g, gradient, (long)at, (long)n, wide && at + 4 <= n);
+        if (ADD) ddp__piece_store(residual, g, (long)at, (long)n, wide && at + 4 <= n, 1);
+        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++)
+            if (ddp__magnitude(g[e]) >= DDP__HUGE && ddp__sum_spoils(residual[at + e], g[e]))
+                ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
+    }
 }
 
 static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n, ddp_cuda_verdict *v)
@@ -4126,30 +4133,29 @@ static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, s
         if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
 }
 
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, const ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
-}
-
 struct ddp__verdict_index {
     const uint64_t *index;
 
     __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
 };
 
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, ddp_cuda_verdict *v)
+{
+    if (ddp__verdict_end(v, ddp__verdict_index{index})) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
+}
+
 ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {residual, gradient};
+    const int wide = ddp__aligned(residual, gradient);
 
     if (!residual || !gradient || !verdict)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
     if (!n) return DDP_OK;
-    DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__STRIDE(ddp__k_feedback_add, n, residual, gradient, n, verdict);
+    DDP__STRIDE(ddp__k_feedback<0>, (n + 3) / 4, residual, gradient, n, wide, verdict);
+    DDP__STRIDE(ddp__k_feedback<1>, (n + 3) / 4, residual, gradient, n, wide, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
@@ -4157,13 +4163,11 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_index places = {index};
 
     if (!residual || !index || !verdict)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
     if (!k) return DDP_OK;
     DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
     DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
     return ddp__cuda_queued(dev, err);
 }
@@ -4189,11 +4193,12 @@ static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
 }
 
 /* One warp. */
-static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean, const ddp_cuda_verdict *v)
+static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
+                                        ddp__verdict_values values, ddp_cuda_verdict *v)
 {
     const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
     double sum = 0;
-    if (v->what) return;
+    if (ddp__verdict_end(v, values)) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
     sum = ddp__warp_sum(sum);
     if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
@@ -4216,292 +4221,300 @@ ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter
         return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
                          "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
     DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);
+    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, values, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
 /* ==== cuda/topk.cuh ==== [cuda] */
-/* The k largest by magnitude, exactly: a radix search for the k-th, on the array and then on the
- * few elements that can still be among them. Blocks own contiguous chunks and count theirs, so that
- * what is collected lies in the order of the array and ties are kept from the front. */
+/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what reaches it. The
+ * second makes a list of what reaches the first digit, which the others read: 2 reads of the array. Where the list has
+ * no room, the third makes it of what reaches two digits (3 reads), or nobody does (4 reads). */
 
 enum {
     DDP__TOPK_THREADS = 512,
-    DDP__TOPK_BLOCKS = 528, /* at most; four to a multiprocessor of a large GPU */
-    DDP__TOPK_CHUNK = 4096, /* elements of a block at least */
-    DDP__TOPK_DIGIT = 2048, /* values of the first digit, which has 11 bits; the others have 10 */
-    DDP__TOPK_STEPS = 6     /* three digits on the array, two on the list, and the start */
+    DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
+    DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
+    DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
+    DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
+    DDP__TOPK_DIGIT = 2048  /* values of the first digit, which has 11 bits; the others have 10 */
 };
 
-/* How far the search is. An element is above, equal to or below the prefix in its first digits. */
+/* What a pass begins with: the k-th as far as it is known. */
 typedef struct ddp__topk_step {
-    uint32_t           prefix;
-    int                digits; /* that are known */
-    int                ready;  /* 1: the list is made next */
-    int                unused;
+    uint32_t           prefix; /* its digits that have been counted */
+    uint32_t           digit;  /* the last of them */
+    int                listed; /* 1: this pass reads the list */
+    int                make;   /* 1: this pass makes it */
     unsigned long long rank;   /* the k-th is so many-th of those equal to the prefix */
-    unsigned long long listed; /* elements of the list */
 } ddp__topk_step;
+
+/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the array. */
+typedef struct ddp__topk_chunk { unsigned long long begin, end; } ddp__topk_chunk;
 
 /* Device memory of a call. */
 typedef struct ddp__topk_room {
-    ddp__topk_step     *step;  /* [DDP__TOPK_STEPS] */
-    unsigned long long *total; /* [DDP__TOPK_STEPS][DDP__TOPK_DIGIT] how often each digit is */
-    uint32_t           *part;  /* [blocks][DDP__TOPK_DIGIT] the same of one chunk */
-    unsigned long long *above, *equal; /* [blocks] elements of a chunk */
-    uint64_t           *index; /* [most] the list: places */
-    uint32_t           *bits;  /* and the elements themselves */
+    unsigned long long *total; /* [3][DIGIT] how often each digit is */
+    ddp__topk_step     *step;  /* [4] */
+    ddp__topk_chunk    *chunk; /* [blocks] */
+    uint32_t           *part;  /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in turn */
+    uint32_t           *bits;  /* [most] the list: elements */
+    uint64_t           *index; /* and their places */
     unsigned long long  most, n, k;
     int                 blocks;
 } ddp__topk_room;
 
-static inline __device__ int ddp__topk_shift(int digit) { return digit == 0 ? 20 : digit == 1 ? 10 : 0; }
-
-/* What is searched: the array, or the list that was made of it. */
-typedef struct ddp__topk_part {
-    const uint32_t    *bits;
-    const uint64_t    *index; /* NULL: an element's own place */
-    unsigned long long begin, end;
-} ddp__topk_part;
-
-static inline __device__ ddp__topk_part ddp__topk_part_of(const ddp__topk_room &r, const float *x,
-                                                          const ddp__topk_step &s)
+/* The sum over the warp's lanes up to this one. */
+template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
 {
-    const unsigned long long n = x ? r.n : s.listed;
-    const unsigned long long chunk = ((n + (unsigned)r.blocks - 1) / (unsigned)r.blocks + 3) / 4 * 4;
-    ddp__topk_part p;
-
-    p.bits = x ? (const uint32_t *)(const void *)x : r.bits;
-    p.index = x ? NULL : r.index;
-    p.begin = chunk * blockIdx.x < n ? chunk * blockIdx.x : n;
-    p.end = p.begin + chunk < n ? p.begin + chunk : n;
-    return p;
-}
-
-/* Up to four elements from a place on; those at the end or past it are 0. */
-static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned long long at, int wide, uint32_t *four)
-{
-    if (wide && at + 4 <= p.end) {
-        const ddp__vec<uint32_t> v = ddp__vec_load(p.bits + at);
-        for (int e = 0; e < 4; e++) four[e] = v.v[e];
-        return;
+    for (int far = 1; far < 32; far *= 2) {
+        const T more = __shfl_up_sync(DDP__ALL_LANES, mine, far);
+        if ((int)threadIdx.x % 32 >= far) mine += more;
     }
-    for (int e = 0; e < 4; e++) four[e] = at + (unsigned)e < p.end ? p.bits[at + (unsigned)e] : 0;
+    return mine;
 }
 
-/* The sums over the block of two counts of its chunk. In thread 0. */
-static inline __device__ void ddp__topk_sum(unsigned *a, unsigned *b)
+/* The sum over the block's threads before this one; *all: over all. */
+template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all)
 {
-    __shared__ unsigned sum[2][DDP__TOPK_THREADS / 32];
-    const int t = (int)threadIdx.x;
+    __shared__ T sum[DDP__TOPK_WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const T up = ddp__topk_up_to(mine);
+    T before = up - mine;
 
-    *a = __reduce_add_sync(0xffffffffu, *a);
-    *b = __reduce_add_sync(0xffffffffu, *b);
-    if (t % 32 == 0) sum[0][t / 32] = *a, sum[1][t / 32] = *b;
+    if (lane == 31) sum[warp] = up;
     __syncthreads();
-    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) *a += sum[0][w], *b += sum[1][w];
+    *all = 0;
+    for (int w = 0; w < DDP__TOPK_WARPS; w++) {
+        if (w < warp) before += sum[w];
+        *all += sum[w];
+    }
+    __syncthreads(); /* sum may be written again */
+    return before;
 }
 
-/* Whether step has anything to do for the digit, of the array (x) or the list. */
-static inline __device__ int ddp__topk_wanted(const ddp__topk_room &r, const ddp__topk_step &s,
-                                              const float *x, int digit)
+/* Chooses the digit of the k-th that the pass before counted. */
+template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(const ddp__topk_room &r)
 {
-    return s.digits == digit && (x ? !s.ready : s.listed > r.k);
-}
+    enum { COUNT = PASS > 1 ? DDP__TOPK_DIGIT / 2 : DDP__TOPK_DIGIT, EACH = COUNT / DDP__TOPK_THREADS };
+    __shared__ ddp__topk_step next;
+    const ddp__topk_step s = PASS > 1 ? r.step[PASS - 1] : ddp__topk_step{0, 0, 0, 0, r.k};
+    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest */
+    const unsigned long long *total = r.total + (PASS - 1) * DDP__TOPK_DIGIT + top;
+    unsigned long long mine = 0, before, all;
 
-/* Counts the next digit of the elements equal to the prefix, and the elements above it. Two counts
- * of each bin, for lanes in turn: most magnitudes fall into few bins. */
-static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int step, int digit, ddp_cuda_verdict *v)
-{
-    __shared__ unsigned bins[2][DDP__TOPK_DIGIT];
-    const ddp__topk_step s = r.step[step];
-    const ddp__topk_part p = ddp__topk_part_of(r, x, s);
-    const int t = (int)threadIdx.x, shift = ddp__topk_shift(digit);
-    const int count = digit ? DDP__TOPK_DIGIT / 2 : (int)DDP__TOPK_DIGIT;
-    const int wide = ddp__aligned(p.bits);
-    const uint32_t mask = (uint32_t)count - 1;
-    unsigned above = 0, nothing = 0;
-
-    if (v->what || !ddp__topk_wanted(r, s, x, digit)) return;
-    for (int b = t; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[0][b] = bins[1][b] = 0;
-    __syncthreads();
-    for (unsigned long long at = p.begin + 4 * (unsigned)t; at < p.end; at += 4 * DDP__TOPK_THREADS) {
-        uint32_t four[4];
-        ddp__topk_four(p, at, wide, four);
-        for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
-            const uint32_t m = four[e] & DDP__MAGNITUDE, known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
-            if (known == s.prefix) atomicAdd(&bins[t & 1][m >> shift & mask], 1u);
-            above += known > s.prefix;
-            if (m > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, at + (unsigned)e);
+    for (int i = 0; i < EACH; i++) mine += total[-i];
+    before = ddp__topk_before(mine, &all);
+    for (int i = 0; i < EACH; i++) {
+        const unsigned long long these = total[-i];
+        if (before < s.rank && s.rank <= before + these) { /* once in the block */
+            next.digit = (uint32_t)(top - i);
+            next.prefix = s.prefix << 10 | next.digit;
+            next.rank = s.rank - before;
+            next.listed = s.listed | s.make;
+            next.make = !next.listed && r.k - next.rank + these <= r.most;
         }
+        before += these;
     }
     __syncthreads();
-    for (int b = t; b < count; b += DDP__TOPK_THREADS) {
-        const unsigned sum = bins[0][b] + bins[1][b];
-        r.part[(size_t)blockIdx.x * DDP__TOPK_DIGIT + (unsigned)b] = sum;
-        if (sum) atomicAdd(&r.total[step * DDP__TOPK_DIGIT + b], (unsigned long long)sum);
-    }
-    ddp__topk_sum(&above, &nothing);
-    if (t == 0) r.above[blockIdx.x] = above;
+    return next;
 }
 
-/* Finds the digit of the k-th, the next step, and what each chunk has above it and equal to it. */
-static __global__ void ddp__k_topk_choose(ddp__topk_room r, const float *x, int step, int digit,
-                                          const ddp_cuda_verdict *v)
+/* Where a thread's elements of a tile lie: fours, 128 apart. */
+static inline __device__ unsigned ddp__topk_place(int i)
 {
-    enum { EACH = DDP__TOPK_DIGIT / DDP__TOPK_THREADS };
-    __shared__ unsigned long long behind[DDP__TOPK_THREADS], rank, equals;
-    __shared__ int bin;
-    const ddp__topk_step s = r.step[step];
-    const unsigned long long *total = r.total + step * DDP__TOPK_DIGIT;
-    const uint32_t *part = r.part + (size_t)blockIdx.x * DDP__TOPK_DIGIT;
-    const int t = (int)threadIdx.x, count = digit ? DDP__TOPK_DIGIT / 2 : (int)DDP__TOPK_DIGIT;
-    unsigned long long mine = 0, before;
-    unsigned above = 0, equal = 0;
+    return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
+}
+
+/* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
+static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at, unsigned long long end,
+                                                 int wide, uint32_t *x)
+{
+    const unsigned left = at < end ? (unsigned)min(end - at, (unsigned long long)DDP__TOPK_TILE) : 0;
+    unsigned there = 0;
+
+    from += at;
+    if (wide && left == DDP__TOPK_TILE) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4) {
+            const ddp__vec<uint32_t> four = ddp__vec_load(from + ddp__topk_place(i));
+            DDP__UNROLL for (int e = 0; e < 4; e++) x[i + e] = four.v[e];
+        }
+        return 0xffff;
+    }
+    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+        const unsigned is = ddp__topk_place(i) < left;
+        x[i] = is ? from[ddp__topk_place(i)] : 0;
+        there |= is << i;
+    }
+    return there;
+}
+
+/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns how many
+ * there are. One barrier: sum must not be that of the last call. */
+static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    unsigned own = 0, up, row, count;
+
+    /* 8 bits for each: fours of a warp are 128 elements */
+    DDP__UNROLL for (int j = 0; j < 4; j++) own |= (unsigned)__popc(mask >> 4 * j & 15) << 8 * j;
+    up = ddp__topk_up_to(own);
+    row = __shfl_sync(DDP__ALL_LANES, up, 31);
+    up -= own;
+    if (lane == 0) sum[warp] = (row & 255) + (row >> 8 & 255) + (row >> 16 & 255) + (row >> 24);
+    __syncthreads();
+    count = lane < DDP__TOPK_WARPS ? sum[lane] : 0;
+    own = __reduce_add_sync(DDP__ALL_LANES, lane < warp ? count : 0);
+    *before = 0;
+    DDP__UNROLL for (int j = 0; j < 4; j++) {
+        *before |= (unsigned long long)(own + (up >> 8 * j & 255)) << 16 * j;
+        own += row >> 8 * j & 255;
+    }
+    return __reduce_add_sync(DDP__ALL_LANES, count);
+}
+
+/* What *before says of the first element in left, which is then counted. */
+static inline __device__ unsigned ddp__topk_next(unsigned long long *before, unsigned left)
+{
+    const int at = (__ffs((int)left) - 1) / 4 * 16;
+    const unsigned is = (unsigned)(*before >> at) & 0xffff;
+    *before += 1ull << at;
+    return is;
+}
+
+/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have. reach: those
+ * of the chunk that reach the prefix. */
+template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass,
+                                                                     const unsigned *bins, unsigned reach)
+{
+    enum { EACH = COUNT / DDP__TOPK_THREADS };
+    const int first = (int)threadIdx.x * EACH;
+    unsigned long long *total = r.total + pass * DDP__TOPK_DIGIT;
+    uint32_t *part = r.part + ((size_t)(pass % 2) * (unsigned)r.blocks + blockIdx.x) * DDP__TOPK_DIGIT;
+    unsigned mine = 0, below, all;
+
+    __syncthreads();
+    for (int b = first; b < first + EACH; b++) mine += bins[b];
+    below = ddp__topk_before(mine, &all);
+    for (int b = first; b < first + EACH; b++) {
+        part[b] = reach - below;
+        below += bins[b];
+        if (bins[b]) atomicAdd(&total[b], (unsigned long long)bins[b]);
+    }
+    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
+}
+
+/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the cache. */
+static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
+ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
+{
+    __shared__ unsigned bins[DDP__TOPK_DIGIT];
+    const uint32_t *const from = (const uint32_t *)(const void *)x;
+    const unsigned long long tile = DDP__TOPK_TILE, most = ((r.n - 1) / tile / (unsigned)r.blocks + 1) * tile;
+    const unsigned long long begin = min(most * blockIdx.x, r.n), end = min(begin + most, r.n);
+    const int wide = ddp__aligned(x);
+    unsigned left = (unsigned)((end - begin + tile - 1) / tile);
+    uint32_t ahead[DDP__TOPK_EACH], largest = 0;
 
     if (v->what) return;
-    if (!ddp__topk_wanted(r, s, x, digit)) {
-        if (blockIdx.x == 0 && t == 0) r.step[step + 1] = s;
-        return;
-    }
-    for (int i = 0; i < EACH; i++) mine += t * EACH + i < count ? total[t * EACH + i] : 0;
-    behind[t] = mine;
-    __syncthreads();
-    for (int far = 1; far < DDP__TOPK_THREADS; far *= 2) { /* sums from here to the last bin */
-        const unsigned long long more = t + far < DDP__TOPK_THREADS ? behind[t + far] : 0;
-        __syncthreads();
-        behind[t] += more;
-        __syncthreads();
-    }
-    before = behind[t] - mine;
-    if (before < s.rank && s.rank <= behind[t]) {
-        int b = t * EACH + EACH - 1;
-        for (; b >= count || before + total[b] < s.rank; b--) before += b < count ? total[b] : 0;
-        bin = b;
-        rank = s.rank - before;
-        equals = total[b];
+    for (int b = (int)threadIdx.x; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[b] = 0;
+    if (threadIdx.x == 0) {
+        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* which will be counted behind the end */
+        r.chunk[blockIdx.x] = {begin, end};
     }
     __syncthreads();
-    for (int b = t; b < count; b += DDP__TOPK_THREADS) {
-        if (b > bin) above += part[b];
-        if (b == bin) equal += part[b];
+    if (left) (void)ddp__topk_load(from, begin + (left - 1) * tile, end, wide, ahead);
+    while (left--) {
+        const unsigned long long at = begin + left * tile;
+        uint32_t e[DDP__TOPK_EACH];
+
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
+        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+            atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
+            largest = max(largest, e[i] & DDP__MAGNITUDE);
+        }
     }
-    ddp__topk_sum(&above, &equal);
-    if (t) return;
-    r.above[blockIdx.x] += above;
-    r.equal[blockIdx.x] = equal;
-    if (blockIdx.x) return;
-    ddp__topk_step next = s;
-    next.prefix = digit ? s.prefix << 10 | (uint32_t)bin : (uint32_t)bin;
-    next.digits = digit + 1;
-    next.rank = rank;
-    if (x) {
-        next.listed = next.digits == 3 ? r.k : r.k - rank + equals;
-        next.ready = next.listed <= r.most;
-    }
-    r.step[step + 1] = next;
+    if (__syncthreads_or(largest > DDP__INFINITE))
+        for (unsigned long long place = begin + threadIdx.x; place < end; place += DDP__TOPK_THREADS)
+            if ((from[place] & DDP__MAGNITUDE) > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, place);
+    ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
 }
 
-/* Writes the elements that are above the prefix, and those equal to it: all of them while digits are missing, else as
- * many as its rank; in their order. From the array into the list, or from the list (x NULL) into index and value. */
-static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int step,
-                                           uint64_t *index, float *value, const ddp_cuda_verdict *v)
+/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that reach it.
+ * Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the front. */
+template <int PASS> static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
+ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
 {
-    enum { WARPS = DDP__TOPK_THREADS / 32 };
-    __shared__ unsigned sum[WARPS];
-    __shared__ unsigned long long before[2];
-    const ddp__topk_step s = r.step[step];
-    const ddp__topk_part p = ddp__topk_part_of(r, x, s);
-    const int t = (int)threadIdx.x, lane = t % 32, all = !x && s.listed == r.k;
-    const int shift = s.digits ? ddp__topk_shift(s.digits - 1) : 31, wide = ddp__aligned(p.bits);
-    const unsigned long long room = s.digits == 3 ? s.rank : ~0ull; /* for equals */
-    unsigned long long above = 0, equal = 0;
-    uint32_t next[4];
+    enum { COUNT = DDP__TOPK_DIGIT / 2, KNOWN = 30 - 10 * PASS, SHIFT = PASS < 2 ? 10 : 0 };
+    __shared__ unsigned bins[COUNT], sum[2][2][DDP__TOPK_WARPS];
+    const int t = (int)threadIdx.x, block = (int)blockIdx.x;
+    unsigned long long out, above, equal = 0;
+    uint32_t m[DDP__TOPK_EACH];
 
-    if (v->what) return;
-    if (t < 32) { /* what the chunks before have */
-        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) above += r.above[b], equal += r.equal[b];
-        for (int half = 16; half; half /= 2) {
-            above += __shfl_xor_sync(DDP__ALL_LANES, above, half);
-            equal += __shfl_xor_sync(DDP__ALL_LANES, equal, half);
-        }
-        if (t == 0) before[0] = all ? p.begin : above, before[1] = equal;
+    if (PASS == 1 ? ddp__verdict_end(v, ddp__verdict_values{x, NULL}) : v->pending != 0) return;
+    for (int b = t; b < COUNT; b += DDP__TOPK_THREADS) bins[b] = 0;
+    const ddp__topk_step s = ddp__topk_choose<PASS>(r);
+    const ddp__topk_chunk c = r.chunk[block];
+    /* what reaches the prefix, here and in the chunks before */
+    const uint32_t *const part = r.part + (PASS + 1) % 2 * (size_t)r.blocks * DDP__TOPK_DIGIT + s.digit;
+    const unsigned reach = part[(size_t)block * DDP__TOPK_DIGIT];
+    (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT] : 0ull, &out);
+    if (PASS == 3) {
+        (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT + 1] : 0ull, &above);
+        equal = out - above;
+        out = above + (equal < s.rank ? equal : s.rank);
     }
-    __syncthreads();
-    above = before[0];
-    equal = before[1];
-    ddp__topk_four(p, p.begin + 4 * (unsigned)t, wide, next);
-    for (unsigned long long at = p.begin; at < p.end; at += 4 * DDP__TOPK_THREADS) {
-        const unsigned long long mine = at + 4 * (unsigned)t;
-        unsigned is_above = 0, is_equal = 0, a, q, total = 0;
-        uint32_t four[4];
+    if (t == 0 && block == 0) r.step[PASS] = s;
+    if (t == 0 && s.make) r.chunk[block] = {out, out + reach};
 
-        for (int e = 0; e < 4; e++) {
-            const uint32_t known = (next[e] & DDP__MAGNITUDE) >> shift;
-            const unsigned real = mine + (unsigned)e < p.end;
-            four[e] = next[e];
-            is_above |= (real & (all || known > s.prefix)) << e;
-            is_equal |= (real & (!all && known == s.prefix)) << e;
+    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x, floor = s.prefix << KNOWN;
+    const int wide = ddp__aligned(from + c.begin);
+    unsigned there = ddp__topk_load(from, c.begin, c.end, wide, m), turn = 0;
+    for (unsigned long long at = c.begin; at < c.end; at += DDP__TOPK_TILE, turn ^= 1) {
+        unsigned take = 0, same = 0, found = 0;
+        unsigned long long before = 0;
+
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+            take |= (unsigned)((m[i] & DDP__MAGNITUDE) >= floor) << i;
+            if (PASS == 3) same |= (unsigned)((m[i] & DDP__MAGNITUDE) == floor) << i;
         }
-        ddp__topk_four(p, mine + 4 * DDP__TOPK_THREADS, wide, next); /* in flight meanwhile */
-        if (!__syncthreads_or((int)(is_above | is_equal))) continue;
-        /* both counts in one number: a tile has 2048 elements */
-        const unsigned own = (unsigned)__popc(is_above) | (unsigned)__popc(is_equal) << 16;
-        a = own;
-        for (int far = 1; far < 32; far *= 2) {
-            const unsigned more = __shfl_up_sync(0xffffffffu, a, far);
-            if (lane >= far) a += more;
+        take &= there;
+        same &= there;
+        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* in flight meanwhile */
+        if (PASS == 3) { /* leaves out the ties behind the rank */
+            found = ddp__topk_rank(same, &before, sum[turn][0]);
+            for (unsigned left = same; left; left &= left - 1)
+                if (equal + ddp__topk_next(&before, left) >= s.rank) take &= ~(left & (0u - left));
+            equal += found;
         }
-        if (lane == 31) sum[t / 32] = a;
-        a -= own;
-        __syncthreads();
-        for (int w = 0; w < WARPS; w++) {
-            if (w < t / 32) a += sum[w];
-            total += sum[w];
-        }
-        q = a >> 16;
-        a &= 0xffff;
-        for (int e = 0; e < 4; e++) {
-            const unsigned long long equals = equal + q, from = mine + (unsigned)e;
-            const unsigned long long to = above + a + (equals < room ? equals : room);
-            const unsigned up = is_above >> e & 1, same = is_equal >> e & 1;
-            if (up || (same && equals < room)) {
-                if (x) {
-                    r.index[to] = from;
-                    r.bits[to] = four[e];
-                } else {
-                    index[to] = p.index[from];
-                    if (value) value[to] = __uint_as_float(four[e]);
-                }
+        if (PASS == 3 || s.make) found = ddp__topk_rank(take, &before, sum[turn][1]);
+        for (unsigned left = take; left; left &= left - 1) {
+            const unsigned long long place = at + ddp__topk_place(__ffs((int)left) - 1);
+            const unsigned long long to = out + ddp__topk_next(&before, left);
+            const uint32_t bits = from[place]; /* again, but of few, and out of the cache */
+            if (PASS == 3) {
+                index[to] = s.listed ? r.index[place] : place;
+                if (value) value[to] = __uint_as_float(bits);
+                continue;
             }
-            a += up;
-            q += same;
+            if (s.make) r.index[to] = place, r.bits[to] = bits;
+            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
         }
-        above += total & 0xffff;
-        equal += total >> 16;
-        /* the sums are read until here; a thread writes them again behind the next barrier */
+        out += found;
     }
+    if (PASS < 3) ddp__topk_counted<COUNT>(r, PASS, bins, reach);
 }
-
-static __global__ void ddp__k_topk_begin(ddp__topk_room r) { r.step[0] = {0, 0, 0, 0, r.k, 0}; }
 
 /* ---- on the host ---- */
-
-static int ddp__topk_blocks_of(size_t n)
-{
-    const size_t wish = n / DDP__TOPK_CHUNK + 1;
-    return wish < DDP__TOPK_BLOCKS ? (int)wish : (int)DDP__TOPK_BLOCKS;
-}
 
 /* Cuts the scratch into arrays; returns its bytes, 0 where they do not fit a size_t. */
 static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
 {
-    const size_t blocks = (size_t)ddp__topk_blocks_of(n), extra = 65536;
+    const size_t tiles = (n - 1) / DDP__TOPK_TILE + 1, extra = 65536;
+    const size_t blocks = tiles < DDP__TOPK_BLOCKS ? tiles : (size_t)DDP__TOPK_BLOCKS;
     const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra, most = wish / 4 * 4 + 4;
-    const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
-                         8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) + 4 * blocks * DDP__TOPK_DIGIT;
-    unsigned char *at = (unsigned char *)scratch;
+    const size_t fixed = 3 * DDP__TOPK_DIGIT * sizeof *r->total + 4 * sizeof *r->step +
+                         blocks * (sizeof *r->chunk + 2 * DDP__TOPK_DIGIT * sizeof *r->part);
 
     if (most > (SIZE_MAX - fixed) / 12) return 0;
     memset(r, 0, sizeof *r);
@@ -4509,15 +4522,13 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
     r->k = k;
     r->most = most;
     r->blocks = (int)blocks;
-    if (scratch) {
-        r->step = (ddp__topk_step *)(void *)at;
-        at += DDP__TOPK_STEPS * sizeof *r->step;
-        r->total = (unsigned long long *)(void *)at;
-        r->above = r->total + DDP__TOPK_STEPS * DDP__TOPK_DIGIT;
-        r->equal = r->above + blocks;
-        r->part = (uint32_t *)(void *)(r->equal + blocks);
-        r->bits = r->part + blocks * DDP__TOPK_DIGIT; /* a multiple of 16 bytes, as all before */
+    if (scratch) { /* all but the last are multiples of 16 bytes */
+        r->total = (unsigned long long *)scratch;
+        r->chunk = (ddp__topk_chunk *)(void *)(r->total + 3 * DDP__TOPK_DIGIT);
+        r->part = (uint32_t *)(void *)(r->chunk + blocks);
+        r->bits = r->part + 2 * blocks * DDP__TOPK_DIGIT;
         r->index = (uint64_t *)(void *)(r->bits + most);
+        r->step = (ddp__topk_step *)(void *)(r->index + most);
     }
     return fixed + most * 12;
 }
@@ -4532,30 +4543,18 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
                          float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {x, NULL};
-    const int threads = DDP__TOPK_THREADS;
-    const float *const list = NULL;
     ddp__topk_room r;
-    int step = 0;
 
     DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
                                ddp_cuda_topk_scratch(n, k), index, err));
     if (!verdict || (uintptr_t)scratch % 16)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
-    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
-    DDP__RUN(ddp__k_topk_begin, 1, 1, r);
-    for (int digit = 0; digit < 3; digit++, step++) {
-        DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
-        if (digit == 0) DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-        DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, x, step, digit, verdict);
-    }
-    DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, x, step, index, value, verdict);
-    for (int digit = 1; digit < 3; digit++, step++) {
-        DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, list, step, digit, verdict);
-        DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, list, step, digit, verdict);
-    }
-    DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, list, step, index, value, verdict);
+    (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
+    DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);
+    DDP__RUN(ddp__k_topk<1>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
+    DDP__RUN(ddp__k_topk<2>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
+    DDP__RUN(ddp__k_topk<3>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
     return ddp__cuda_queued(dev, err);
 }
 

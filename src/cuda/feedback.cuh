@@ -48,14 +48,19 @@ static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, s
     atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
 }
 
-/* Ends a look at the data: a find becomes the verdict. f(v) fills in the values. One thread. */
-template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
+/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1: found. */
+template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
 {
-    if (v->what || !v->pending) return;
-    v->at = ~v->pending & 0xffffffffffffffull;
-    v->what = (int)(~v->pending >> 56);
-    f(v);
+    const unsigned long long found = v->pending;
+    if (found && blockIdx.x == 0 && threadIdx.x == 0 && !v->what) {
+        v->at = ~found & 0xffffffffffffffull;
+        v->what = (int)(~found >> 56);
+        f(v);
+    }
+    return found != 0;
 }
+
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f) { (void)ddp__verdict_end(v, f); }
 
 /* Elements of one or two arrays (NULL: 0). */
 struct ddp__verdict_values {
@@ -119,20 +124,22 @@ static unsigned ddp__feedback_blocks(size_t n)
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
-static __global__ void ddp__k_feedback_check(const float *residual, const float *gradient, size_t n,
-                                             ddp_cuda_verdict *v)
+/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both arrays
+ * allow 16 bytes at a time. */
+template <int ADD> static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
+                                                          ddp_cuda_verdict *v)
 {
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) {
-        const float g = gradient[i];
-        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g)) ddp__verdict_note(v, DDP__SAYS_SUM, i);
-    }
-}
+    float g[4];
 
-static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n, const ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) residual[i] += gradient[i];
+    if (ADD ? ddp__verdict_end(v, ddp__verdict_values{residual, gradient}) : v->what) return;
+    for (size_t i = ddp__thread_first(), fours = (n + 3) / 4; i < fours; i += ddp__thread_step()) {
+        const size_t at = 4 * (ADD ? fours - 1 - i : i);
+        ddp__piece_load(g, gradient, (long)at, (long)n, wide && at + 4 <= n);
+        if (ADD) ddp__piece_store(residual, g, (long)at, (long)n, wide && at + 4 <= n, 1);
+        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++)
+            if (ddp__magnitude(g[e]) >= DDP__HUGE && ddp__sum_spoils(residual[at + e], g[e]))
+                ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
+    }
 }
 
 static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n, ddp_cuda_verdict *v)
@@ -142,30 +149,29 @@ static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, s
         if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
 }
 
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, const ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
-}
-
 struct ddp__verdict_index {
     const uint64_t *index;
 
     __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
 };
 
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, ddp_cuda_verdict *v)
+{
+    if (ddp__verdict_end(v, ddp__verdict_index{index})) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
+}
+
 ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {residual, gradient};
+    const int wide = ddp__aligned(residual, gradient);
 
     if (!residual || !gradient || !verdict)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
     if (!n) return DDP_OK;
-    DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__STRIDE(ddp__k_feedback_add, n, residual, gradient, n, verdict);
+    DDP__STRIDE(ddp__k_feedback<0>, (n + 3) / 4, residual, gradient, n, wide, verdict);
+    DDP__STRIDE(ddp__k_feedback<1>, (n + 3) / 4, residual, gradient, n, wide, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
@@ -173,13 +179,11 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_index places = {index};
 
     if (!residual || !index || !verdict)
         return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
     if (!k) return DDP_OK;
     DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
     DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
     return ddp__cuda_queued(dev, err);
 }
@@ -205,11 +209,12 @@ static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
 }
 
 /* One warp. */
-static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean, const ddp_cuda_verdict *v)
+static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
+                                        ddp__verdict_values values, ddp_cuda_verdict *v)
 {
     const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
     double sum = 0;
-    if (v->what) return;
+    if (ddp__verdict_end(v, values)) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
     sum = ddp__warp_sum(sum);
     if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
@@ -232,8 +237,7 @@ ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter
         return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
                          "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
     DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);
+    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, values, verdict);
     return ddp__cuda_queued(dev, err);
 }
 
