@@ -2483,7 +2483,7 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
 /* cross_entropy: a block per row of logits reads them once forward and once backward, where the
  * gradient may take their place; probabilities are never stored. */
 
-enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
+enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024, DDP__LOSS_PIECES = 4 /* whose loads are under way at once */ };
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
 __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
@@ -2499,21 +2499,27 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
 template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
 {
-    const int width = ddp__vec<T>::width;
+    const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES;
     const long row = blockIdx.x;
     const T *x = logits + row * n;
     __shared__ float shared[2][DDP__LOSS_THREADS / 32];
-    float v[width], max = -INFINITY, sum = 0;
+    float v[pieces][width], max = -INFINITY, sum = 0;
 
-    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += pieces * DDP__LOSS_THREADS * width) {
         float top = max;
-        ddp__piece_load(v, x, j, n, wide);
-        for (int i = 0; i < width; i++)
-            if (j + i < n) top = fmaxf(top, v[i]);
+        DDP__UNROLL for (int p = 0; p < pieces; p++) {
+            const long at = j + p * DDP__LOSS_THREADS * width;
+            ddp__piece_load(v[p], x, at, n, wide && at < n);
+            DDP__UNROLL for (int i = 0; i < width; i++) {
+                if (at + i >= n) v[p][i] = -INFINITY;
+                top = fmaxf(top, v[p][i]);
+            }
+        }
         if (top != max) sum *= __expf(max - top);
         max = top;
-        for (int i = 0; i < width; i++)
-            if (j + i < n && v[i] != -INFINITY) sum += __expf(v[i] - max);
+        DDP__UNROLL for (int p = 0; p < pieces; p++)
+            DDP__UNROLL for (int i = 0; i < width; i++)
+                if (v[p][i] != -INFINITY) sum += __expf(v[p][i] - max);
     }
     for (int step = 16; step > 0; step /= 2) {
         const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
