@@ -256,8 +256,6 @@ static void bench_ops(bench *b)
     bench_op(b, "attention", 1, shape(3, batch, seq, 3 * dim), empty, heads, 0, none);
 }
 
-#if defined(DDP_CUDA_COMPRESS_CUH)
-
 /* ---- Top-K ---- */
 
 typedef struct picking {
@@ -316,8 +314,6 @@ static void bench_topk(bench *b)
     b->b.release(b->self, p.verdict, sizeof *p.verdict);
 }
 
-#endif
-
 int main(int argc, char **argv)
 {
     cudaDeviceProp props;
@@ -349,9 +345,7 @@ int main(int argc, char **argv)
     bench_copy(&b);
     bench_adamw(&b);
     bench_ops(&b);
-#if defined(DDP_CUDA_COMPRESS_CUH)
     bench_topk(&b);
-#endif
     b.b.close(b.self);
     (void)cudaEventDestroy(b.begin);
     (void)cudaEventDestroy(b.end);
