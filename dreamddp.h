@@ -18873,7 +18873,10 @@ DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..128 KiB. */
+/* With the heads of its frame it fills two segments of a loopback device (65,483 bytes) and needs no third. */
+#define DDP__CHUNK_MAX ((size_t)127 << 10)
+
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..127 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */
@@ -18987,8 +18990,8 @@ typedef struct ddp__engine_config {
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s; /* an operation fails so long after the first rank began it; 0 = never */
     double        note_s; /* a wait as long as this is worth a line; 0 = 5 */
-    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                           most 128 KiB: 8 staging slots for a peer. Same on all ranks */
+    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), unshaped 127 KiB; at
+                           most 127 KiB: 8 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           serves;           /* push, serve, pull and answer have lanes. Same on all ranks */
@@ -19171,7 +19174,6 @@ enum {
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
-#define DDP__CHUNK_MAX     ((size_t)128 << 10)
 #define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
@@ -28012,9 +28014,9 @@ double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 
 size_t ddp__link_chunk(double rate)
 {
-    double bytes = rate > 0 ? rate * 0.001 : 128.0 * 1024;
+    double bytes = rate > 0 ? rate * 0.001 : (double)DDP__CHUNK_MAX;
     if (bytes < 4.0 * 1024) bytes = 4.0 * 1024;
-    if (bytes > 128.0 * 1024) bytes = 128.0 * 1024;
+    if (bytes > (double)DDP__CHUNK_MAX) bytes = (double)DDP__CHUNK_MAX;
     return (size_t)bytes / 64 * 64;
 }
 

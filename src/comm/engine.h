@@ -58,8 +58,8 @@ typedef struct ddp__engine_config {
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s; /* an operation fails so long after the first rank began it; 0 = never */
     double        note_s; /* a wait as long as this is worth a line; 0 = 5 */
-    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 128 KiB), unshaped 128 KiB; at
-                           most 128 KiB: 8 staging slots for a peer. Same on all ranks */
+    size_t chunk_bytes; /* 0 = clamp(1 ms x rate, 4 KiB, 127 KiB), unshaped 127 KiB; at
+                           most 127 KiB: 8 staging slots for a peer. Same on all ranks */
     size_t        max_count;        /* floats of the largest message; bounds staging; 0 = unknown */
     int           queue;            /* messages that may be submitted and not yet done */
     int           serves;           /* push, serve, pull and answer have lanes. Same on all ranks */

@@ -23,7 +23,6 @@ enum {
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
 #define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
-#define DDP__CHUNK_MAX     ((size_t)128 << 10)
 #define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */

@@ -49,7 +49,10 @@ DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..128 KiB. */
+/* With the heads of its frame it fills two segments of a loopback device (65,483 bytes) and needs no third. */
+#define DDP__CHUNK_MAX ((size_t)127 << 10)
+
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..127 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */

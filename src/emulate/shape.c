@@ -87,8 +87,8 @@ double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 
 size_t ddp__link_chunk(double rate)
 {
-    double bytes = rate > 0 ? rate * 0.001 : 128.0 * 1024;
+    double bytes = rate > 0 ? rate * 0.001 : (double)DDP__CHUNK_MAX;
     if (bytes < 4.0 * 1024) bytes = 4.0 * 1024;
-    if (bytes > 128.0 * 1024) bytes = 128.0 * 1024;
+    if (bytes > (double)DDP__CHUNK_MAX) bytes = (double)DDP__CHUNK_MAX;
     return (size_t)bytes / 64 * 64;
 }

@@ -156,8 +156,8 @@ static void a_chunk_is_one_millisecond_within_limits(void **state)
     (void)state;
     assert_int_equal(ddp__link_chunk(12.5e6), 12480);
     assert_int_equal(ddp__link_chunk(1e5), 4096);
-    assert_int_equal(ddp__link_chunk(1e9), 131072);
-    assert_int_equal(ddp__link_chunk(0), 131072);
+    assert_int_equal(ddp__link_chunk(1e9), 130048);
+    assert_int_equal(ddp__link_chunk(0), 130048);
 }
 
 /* ---- real transfers ---- */
