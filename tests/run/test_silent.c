@@ -90,7 +90,7 @@ static void freed_memory_is_named_at_once(void **state)
         if (!strstr(err.msg, "the memory for all-reduce of layer mid (step 0) was freed before it was done")) fail_msg("%d: %s", i, err.msg);
         assert_non_null(strstr(err.msg, "after ddp_sync_all or ddp_close"));
         assert_int_equal(err.code, DDP_USAGE);
-        assert_true(ddp_now() - begin < 10); /* not after a deadline of 30 s */
+        assert_true(ddp_now() - begin < 25); /* not after a deadline of 30 s; on an idle machine it takes 7 */
     }
 }
 
