@@ -109,6 +109,57 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
         }
 }
 
+/* The rule that makes ZB-H1, unit by unit: done[s][n] is the kind of the n-th task, count[s] how many there are of each
+ * kind. */
+static int by_the_rule(int stages, int stage, int M, int ahead, ddp_task *task)
+{
+    int done[STAGES][3 * MICRO], length[STAGES], count[STAGES][6], was[STAGES][6], n = 0;
+    const int F = (int)DDP_TASK_FORWARD, I = (int)DDP_TASK_INPUT_GRADIENT, W = (int)DDP_TASK_WEIGHT_GRADIENT;
+
+    memset(count, 0, sizeof count);
+    memset(length, 0, sizeof length);
+    for (int unit = 0; length[stage] < 3 * M; unit++) {
+        assert_true(unit < 100 * MICRO);
+        memcpy(was, count, sizeof was);
+        for (int s = 0; s < stages; s++) {
+            const int *own = was[s], most = stages + ahead < M ? stages + ahead : M;
+            const int whole = own[F] - own[W] == most; /* as much is held as may be */
+            const int f = own[F] < M && !whole && (s == 0 || was[s - 1][F] > own[F]);
+            const int i = own[I] < own[F] && (s + 1 == stages || was[s + 1][I] > own[I]), w = own[W] < own[I];
+            int k = length[s] - 1, turn, kind;
+            while (k >= 0 && done[s][k] == W) k--;
+            turn = k < 0 || done[s][k] == I; /* a forward's, if there is one */
+            if (f && (turn || own[F] < stages - s + ahead)) kind = F;
+            else if (w && turn && whole && own[F] < M) kind = W;
+            else if (i || f) kind = i ? I : F;
+            else if (w) kind = W;
+            else continue;
+            if (s == stage) task[n].kind = (ddp_task_kind)kind, task[n++].micro_batch = count[s][kind];
+            count[s][kind]++;
+            done[s][length[s]++] = kind;
+        }
+    }
+    return n;
+}
+
+static void zero_bubble_follows_its_rule(void **state)
+{
+    ddp_task task[3 * MICRO], want[3 * MICRO];
+
+    (void)state;
+    for (int stages = 1; stages < STAGES; stages++)
+        for (int M = 1; M < MICRO; M += 1 + M / 6)
+            for (int stage = 0; stage < stages; stage++)
+                for (int ahead = 0; ahead < 2 + M; ahead += 1 + ahead) {
+                    const int n = tasks_of(DDP_PIPELINE_ZB, stages, stage, M, ahead, task);
+                    assert_int_equal(n, by_the_rule(stages, stage, M, ahead, want));
+                    for (int k = 0; k < n; k++) {
+                        assert_int_equal(task[k].kind, want[k].kind);
+                        assert_int_equal(task[k].micro_batch, want[k].micro_batch);
+                    }
+                }
+}
+
 static double equal_stages(ddp_pipeline p, int stages, int M, double forward, double inputs, double weights,
                            double *bubble)
 {
@@ -498,6 +549,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_are_in_order_and_hold_no_more_than_they_say),
+        cmocka_unit_test(zero_bubble_follows_its_rule),
         cmocka_unit_test(lengths_are_the_known_ones),
         cmocka_unit_test(more_in_flight_hide_slow_links),
         cmocka_unit_test(forwards_take_what_fusionllm_says),

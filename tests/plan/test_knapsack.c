@@ -332,6 +332,7 @@ static void equal_items_may_be_split_between_the_halves(void **state)
 {
     ddp_rng r = ddp_rng_seed(35, 0);
     int n, i, a[MOST], solved = 0;
+    int64_t work = 0;
 
     (void)state;
     for (n = 0; n < 2000; n++) {
@@ -343,7 +344,7 @@ static void equal_items_may_be_split_between_the_halves(void **state)
             x.c[i] = x.c[items / 4];
             x.r[i] = x.r[items / 4];
         }
-        if (ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 4 + (size_t)n % 40, NULL, a, &value, NULL))
+        if (ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 4 + (size_t)n % 40, &work, a, &value, NULL))
             continue;
         solved++;
         best = exhaustive(&x.p);
@@ -351,7 +352,11 @@ static void equal_items_may_be_split_between_the_halves(void **state)
         close_to(value, worth(&x.p, a));
         close_to(value, best);
     }
+    print_message("%d of 2000 are solved, in %lld entries\n", solved, (long long)work);
     assert_true(solved > 1000);
+#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
+    assert_true(work < 8100); /* what need not be listed is not */
+#endif
 }
 
 static void the_promised_sizes_are_exact(void **state)

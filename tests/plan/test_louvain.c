@@ -32,9 +32,10 @@ static double pairs(int n, const double *w, double resolution, const int *c)
     return q;
 }
 
+/* Neither is far from the other, nor infinite. */
 static void close_to(double a, double b)
 {
-    if (!(fabs(a - b) <= 1e-12 * (1 + fabs(a) + fabs(b)))) fail_msg("%.17g is not %.17g", a, b);
+    if (!(fabs(a - b) <= 1e-12 * (1 + 2 * fmin(fabs(a), fabs(b))))) fail_msg("%.17g is not %.17g", a, b);
 }
 
 static double communities(int n, const double *w, int *c, int *count)
@@ -75,6 +76,7 @@ static void two_triangles_on_a_bridge_are_two_communities(void **state)
     close_to(q, 2 * (3.0 / 7 - 0.25));
     assert_int_equal(count, 2);
     for (k = 0; k < 6; k++) assert_int_equal(c[k], k / 3);
+    q = 7;
     assert_int_equal(ddp_modularity(6, w, 1, c, &q, NULL), DDP_OK);
     close_to(q, 2 * (3.0 / 7 - 0.25));
     /* a small resolution joins what a large one takes apart */
@@ -86,7 +88,7 @@ static void two_triangles_on_a_bridge_are_two_communities(void **state)
 
 static void one_direction_of_a_link_counts_half(void **state)
 {
-    double there[9] = {0, 4, 0, 0, 0, 0, 0, 0, 0}, both[9] = {9, 2, 0, 2, 9, 0, 0, 0, 9}, q[2];
+    double there[9] = {0, 4, 0, 0, 0, 0, 0, 0, 0}, both[9] = {9, 2, 0, 2, 9, 0, 0, 0, 9}, q[2] = {7, 8};
     int c[3] = {0, 0, 1};
 
     (void)state;
@@ -271,10 +273,26 @@ static void more_than_a_thousand_nodes_take_one_start(void **state)
     for (int i = 0; i < MANY; i++) assert_int_equal(c[i], i % (MANY / BLOCK));
 }
 
+static void a_graph_without_nodes_or_weights_is_refused(void **state)
+{
+    static const double none[1] = {0};
+    int community[1], count = 7;
+    ddp_error err;
+    double q = 7;
+
+    (void)state;
+    assert_int_equal(ddp_louvain(0, none, 1, community, &count, &q, &err), DDP_ARG);
+    assert_string_equal(err.msg, "a graph of 0 nodes has no communities");
+    assert_int_equal(ddp_louvain(5, NULL, 1, community, &count, &q, &err), DDP_ARG);
+    assert_string_equal(err.msg, "a graph of 5 nodes without weights has no communities");
+    assert_true(count == 7 && q == 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_complete_graph_of_equal_weights_is_one_community),
+        cmocka_unit_test(a_graph_without_nodes_or_weights_is_refused),
         cmocka_unit_test(two_triangles_on_a_bridge_are_two_communities),
         cmocka_unit_test(one_direction_of_a_link_counts_half),
         cmocka_unit_test(components_never_share_a_community),

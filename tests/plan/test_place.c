@@ -19,9 +19,10 @@ static const ddp_place_solver solvers[] = {DDP_PLACE_ANNEAL,       DDP_PLACE_GEN
                                            DDP_PLACE_GENETIC_CODE, DDP_PLACE_KL,
                                            DDP_PLACE_RANDOM,       DDP_PLACE_EXACT};
 
+/* Neither is far from the other, nor infinite. */
 static void close_to(double a, double b)
 {
-    if (!(fabs(a - b) <= 1e-9 * (fabs(a) + fabs(b)) + 1e-12)) fail_msg("%.17g is not %.17g", a, b);
+    if (!(fabs(a - b) <= 2e-9 * fmin(fabs(a), fabs(b)) + 1e-12)) fail_msg("%.17g is not %.17g", a, b);
 }
 
 static ddp_network network(int N, int D, int S, double dp_bytes, double pp_bytes)
@@ -264,6 +265,8 @@ static double alone(const ddp_network *n, void (*solver)(ddp__place *), long can
     return cost;
 }
 
+static long looks; /* of tree_only */
+
 /* Branch and bound without a good placement to begin with: a bound that is too high shows. */
 static void tree_only(ddp__place *p)
 {
@@ -271,6 +274,7 @@ static void tree_only(ddp__place *p)
 
     assert_true(ddp__place_tree_open(&t, p));
     p->proven = ddp__place_tree_node(&t, 0, 0, 0);
+    looks += t.looks;
 }
 
 static int by_size(const void *a, const void *b)
@@ -280,7 +284,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A device averages with D - 1 others, at the least with those nearest to it: the tables of classes say how long. */
+/* A device averages with D - 1 others, at the least with those nearest to it, and hops to the nearest at the least: the
+ * tables of classes say how long. */
 static void the_least_of_a_stage_is_what_the_nearest_take(void **state)
 {
     ddp_rng r = ddp_rng_seed(23, 0);
@@ -291,6 +296,7 @@ static void the_least_of_a_stage_is_what_the_nearest_take(void **state)
         ddp_place_options o;
         ddp__place_tree t;
         ddp__place p;
+        double low = INFINITY;
         open_search(&p, &o, &n);
         assert_true(ddp__place_tree_open(&t, &p));
         for (int c = 0; c < t.classes; c++) {
@@ -299,7 +305,12 @@ static void the_least_of_a_stage_is_what_the_nearest_take(void **state)
             for (int u = 0; u < 12; u++) to[u] = u == v ? INFINITY : p.dp[v * 12 + u];
             qsort(to, 12, sizeof *to, by_size);
             close_to(t.least[c], to[0] + to[1] + to[2]);
+            for (int u = 0; u < 12; u++) to[u] = u == v ? INFINITY : p.pp[v * 12 + u];
+            qsort(to, 12, sizeof *to, by_size);
+            assert_true(t.near[c] == to[0]);
+            low = fmin(low, to[0]);
         }
+        assert_true(t.low == low);
         ddp__place_close(&p);
         ddp_network_free(&n);
     }
@@ -312,6 +323,7 @@ static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **s
     int round, proven, optimal = 0;
 
     (void)state;
+    looks = 0;
     for (round = 0; round < 40; round++) {
         const int *s = shape[round % 5];
         ddp_network n = random_network(&r, s[0] * s[1], s[0], s[1], round % 4);
@@ -326,6 +338,10 @@ static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **s
         ddp_network_free(&n);
     }
     assert_true(optimal >= 37);
+    print_message("the tree looks at %ld make-ups of stages\n", looks);
+#if defined(__x86_64__) && !defined(__FMA__) /* sums rounded in another way may lead elsewhere */
+    assert_true(looks < 48200); /* bounds that are too low show */
+#endif
 }
 
 /* ---- solvers ---- */
@@ -620,7 +636,8 @@ static void being_told_changes_no_placement(void **state)
         o.progress = watch;
         o.user = &c;
         assert_int_equal(ddp_place(&n, &o, &watched, NULL), DDP_OK);
-        assert_true(c.count >= watched.points);
+        assert_true(c.count >= watched.points); /* each better one, and else ten times a second */
+        assert_true(c.count - watched.points <= 10 * watched.solve_s + 1);
         assert_memory_equal(watched.assign, alone_p.assign, 24 * sizeof(int));
         assert_int_equal(watched.candidates, alone_p.candidates);
         assert_int_equal(watched.points, alone_p.points);

@@ -364,6 +364,37 @@ static void knapsacks(void **state)
     without_memory(packed, &x);
 }
 
+static ddp_status served(const void *problem, double *answer, ddp_error *err)
+{
+    const ddp_served *s = (const ddp_served *)problem;
+    double own;
+    void *room = calloc(ddp_served_room(s->workers, s->servers), 1);
+    ddp_status status = ddp_served_step(s, NULL, &own, err);
+
+    assert_non_null(room);
+    if (status == DDP_OK) status = ddp_served_step(s, room, answer, err); /* whose room stays its owner's */
+    if (status == DDP_OK) assert_true(*answer == own);
+    free(room);
+    return status;
+}
+
+static void steps_with_servers(void **state)
+{
+    static const double bytes[2] = {1e6, 2e6};
+    ddp_served s;
+
+    (void)state;
+    memset(&s, 0, sizeof s);
+    s.rule = DDP_SERVING_EACH;
+    s.ahead = -1;
+    s.workers = 3;
+    s.servers = 2;
+    s.compute_s = 0.1;
+    s.bytes_per_s = 25e6;
+    s.bytes = bytes;
+    without_memory(served, &s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -375,6 +406,7 @@ int main(void)
         cmocka_unit_test(delayed_plans),
         cmocka_unit_test(tours_rings_and_communities),
         cmocka_unit_test(knapsacks),
+        cmocka_unit_test(steps_with_servers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

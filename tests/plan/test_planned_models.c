@@ -505,6 +505,25 @@ static void lists_that_cannot_be_made_are_refused_and_leave_the_output_alone(voi
     ddp_graph_free(g);
 }
 
+static void operators_outside_layers_are_numbered_too(void **unused)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *x = ddp_input(g, "x", DDP_F32, 2, 3);
+    ddp_oplist list;
+    ddp_error err;
+
+    (void)unused;
+    ddp_relu(g, ddp_relu(g, ddp_relu(g, x)));
+    assert_int_equal(ddp_graph_oplist(g, &list, &err), DDP_OK);
+    ddp_graph_free(g);
+    assert_int_equal(list.count, 3);
+    assert_string_equal(list.op[0].name, "relu");
+    assert_string_equal(list.op[1].name, "relu.1");
+    assert_string_equal(list.op[2].name, "relu.2");
+    assert_int_equal(list.op[2].module, 0);
+    ddp_oplist_free(&list);
+}
+
 /* A built graph is read like a planned one. */
 static void a_built_graph_gives_the_same_list(void **unused)
 {
@@ -553,6 +572,7 @@ int main(void)
         cmocka_unit_test(a_list_says_what_the_graph_says),
         cmocka_unit_test(costs_grow_with_the_batch_and_parameters_do_not),
         cmocka_unit_test(lists_that_cannot_be_made_are_refused_and_leave_the_output_alone),
+        cmocka_unit_test(operators_outside_layers_are_numbered_too),
         cmocka_unit_test(a_built_graph_gives_the_same_list),
     };
 

@@ -179,6 +179,58 @@ static void test_search_beyond_64_workers(void **state)
     }
 }
 
+/* How long the ring is that a search from one worker ends with. */
+static double searched_from(int start, int n, const double *cost, long moves)
+{
+    int near[MOST], own[MOST], trial[MOST], zero = 0;
+    double length;
+
+    ddp__tour_nearest(n, cost, start, -1, near);
+    while (near[zero]) zero++;
+    for (int k = 0; k < n; k++) own[k] = near[(zero + k) % n];
+    length = ddp__ring_cost(n, cost, own);
+    while (moves-- > 0 && ddp__ring_improve(n, cost, own, trial, &length)) {}
+    return length;
+}
+
+/* From every worker up to 24, from four up to 64, from the first beyond; the shortest ring counts. */
+static void test_starts(void **state)
+{
+    static const int sizes[5] = {23, 24, 25, 64, 65}, starts[5] = {23, 24, 4, 4, 1};
+    static double rate[65 * 65], delay[65 * 65], cost[65 * 65];
+    int order[65], room[130];
+    ddp_rng r = ddp_rng_seed(14, 0);
+
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        const int n = sizes[round % 5];
+        double best = INFINITY;
+        random_ring(&r, n, 2, rate, delay);
+        ddp__ring_costs(n, rate, delay, cost);
+        for (int s = 0; s < starts[round % 5]; s++)
+            best = fmin(best, searched_from(s * (n / starts[round % 5]), n, cost, n > 64 ? 100 : 1000));
+        ddp__ring_search(n, cost, order, room);
+        valid(n, order);
+        assert_true(ddp__ring_cost(n, cost, order) == best);
+    }
+}
+
+/* Of equally near nodes the one of the lowest number is next. */
+static void test_ties(void **state)
+{
+    enum { N = 9 };
+    double cost[N * N];
+    int order[N];
+
+    (void)state;
+    for (int i = 0; i < N * N; i++) cost[i] = 1;
+    for (int start = 0; start < N; start++) {
+        ddp__tour_nearest(N, cost, start, -1, order);
+        assert_int_equal(order[0], start);
+        for (int k = 1; k < N; k++) assert_int_equal(order[k], k <= start ? k - 1 : k);
+    }
+}
+
 static void test_mistakes(void **state)
 {
     double rate[4] = {1, 2, 0, 1}, delay[4] = {0, -1, 0, 0}, least = 7;
@@ -217,6 +269,8 @@ int main(void)
         cmocka_unit_test(test_search),
         cmocka_unit_test(test_sites),
         cmocka_unit_test(test_search_beyond_64_workers),
+        cmocka_unit_test(test_starts),
+        cmocka_unit_test(test_ties),
         cmocka_unit_test(test_mistakes),
     };
 

@@ -85,6 +85,25 @@ static void one_after_another(void **state)
             }
 }
 
+/* Nobody may be ahead: all are answered once the last one has pushed. Other rules know no such limit. */
+static void who_is_too_far_ahead_waits(void **state)
+{
+    (void)state;
+    for (int w = 2; w <= 8; w++) {
+        ddp_served s = served(DDP_SERVING_EACH, w, 1), all = served(DDP_SERVING_TOGETHER, w, 1);
+        ddp_served turns = served(DDP_SERVING_IN_TURN, w, 1);
+        const double together = step_of(&all), each = step_of(&s), in_turn = step_of(&turns);
+        s.ahead = 0;
+        assert_true(step_of(&s) == together && together > each);
+        s.ahead = 1;
+        assert_true(step_of(&s) <= together && step_of(&s) >= each);
+        s.ahead = 100;
+        assert_true(step_of(&s) == each);
+        all.ahead = turns.ahead = 0;
+        assert_true(step_of(&all) == together && step_of(&turns) == in_turn);
+    }
+}
+
 static void late_bytes_hide_behind_computing(void **state)
 {
     ddp_served s = served(DDP_SERVING_TOGETHER, 4, 1);
@@ -117,6 +136,13 @@ static void servers_share_and_workers_serve(void **state)
     co.colocated = 1;
     own = step_of(&co); /* half of it goes to the other: there and back */
     near(own, 0.1 + 0.08 + 2e-3);
+    /* A worker's own push is there first. It is answered at once, or when its turn comes: from then on all pushes come
+     * in the order of turns, and the links stand idle less. */
+    for (int rule = 1; rule < 3; rule++) {
+        s = served((ddp_serving)rule, 5, 5);
+        s.colocated = 1;
+        near(step_of(&s), rule == (int)DDP_SERVING_EACH ? 0.2404 : 0.2386);
+    }
 }
 
 static void mistakes_are_told(void **state)
@@ -178,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_worker_pushes_and_pulls), cmocka_unit_test(together), cmocka_unit_test(one_after_another),
+        cmocka_unit_test(who_is_too_far_ahead_waits),
         cmocka_unit_test(late_bytes_hide_behind_computing), cmocka_unit_test(servers_share_and_workers_serve),
         cmocka_unit_test(mistakes_are_told), cmocka_unit_test(mistakes_in_one_number_are_told),
     };

@@ -189,6 +189,28 @@ static void a_search_over_very_many_nodes_may_end_at_once(void **state)
     assert_true(length == MANY - 1);
 }
 
+/* Where all hops are alike no start can be improved: one pass over its nodes each, and a question before each but the
+ * first. */
+static void few_nodes_are_started_from_more_often(void **state)
+{
+    enum { MANY = 1030 };
+    static const int sizes[6] = {20, 64, 65, 100, 1023, MANY}, starts[6] = {20, 64, 63, 40, 4, 4};
+    static double c[MANY * MANY];
+    static int order[MANY];
+
+    (void)state;
+    for (int i = 0; i < MANY * MANY; i++) c[i] = 1;
+    for (int k = 0; k < 6; k++)
+        for (int ends = 0; ends < (sizes[k] > 100 ? 1 : 3); ends++) { /* free; the last is given; the first is */
+            const int n = sizes[k], tries = ends == 2 ? 1 : starts[k] - (ends == 1);
+            asked a = {0, INT_MAX};
+            double length;
+            assert_true(ddp__tour_local(n, c, ends == 2 ? 1 : -1, ends == 1 ? 2 : -1, is_over, &a, order, &length));
+            assert_true(length == n - 1);
+            assert_int_equal(a.calls, tries * (n - (ends > 0)) + tries - 1);
+        }
+}
+
 static void sums_that_overflow_are_refused_and_others_kept(void **state)
 {
     double c[MOST * MOST], length = 3;
@@ -245,6 +267,7 @@ int main(void)
         cmocka_unit_test(long_tours_follow_a_line),
         cmocka_unit_test(an_ended_search_keeps_the_best_path_so_far),
         cmocka_unit_test(a_search_over_very_many_nodes_may_end_at_once),
+        cmocka_unit_test(few_nodes_are_started_from_more_often),
         cmocka_unit_test(sums_that_overflow_are_refused_and_others_kept),
         cmocka_unit_test(bad_input_is_named),
     };

@@ -1,0 +1,136 @@
+/* [pure] The searches of the partial planner where they are hard: packings that leave no room, limits of time. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { MOST = 801 };
+
+/* A profile whose arrays live beside it. */
+typedef struct instance {
+    ddp_profile p;
+    double      b[MOST], c[MOST];
+} instance;
+
+static void instance_init(instance *x, int layers)
+{
+    memset(x, 0, sizeof *x);
+    x->p.layers = layers;
+    x->p.backward_s = x->b;
+    x->p.comm_s = x->c;
+}
+
+/* Only the last layer of backward takes time, `full` seconds, and it sends nothing: what a step averages is ready at
+ * once and hidden if it takes no more. `each` layers at a time take `full` seconds together, but they come in any order:
+ * the best plan hides all of them and leaves the link no pause. */
+static void packing(instance *x, ddp_rng *r, int steps, int each, int full)
+{
+    double c[MOST];
+    int order[MOST], n = 0;
+
+    instance_init(x, steps * each + 1);
+    x->b[0] = full;
+    for (int h = 0; h < steps; h++) {
+        int left = full;
+        for (int k = each - 1; k > 0; k--) {
+            const int most = left - k < 2 * full / each ? left - k : 2 * full / each;
+            const int takes = 1 + (int)ddp_rng_below(r, (uint64_t)most);
+            c[n++] = takes;
+            left -= takes;
+        }
+        c[n++] = left;
+    }
+    ddp__shuffle(order, n, r);
+    for (int l = 1; l <= n; l++) x->c[l] = c[order[l - 1]];
+}
+
+static ddp_plan solve(const ddp_profile *p, ddp_solver solver, int period, double time_limit_s)
+{
+    ddp_plan_options o;
+    ddp_plan plan;
+    ddp_error err;
+
+    memset(&o, 0, sizeof o);
+    o.period = period;
+    o.solver = solver;
+    o.cost = DDP_COST_TIMELINE;
+    o.time_limit_s = time_limit_s;
+    err.msg[0] = 0;
+    if (ddp_plan_partial(p, &o, &plan, &err) != DDP_OK) fail_msg("%s", err.msg);
+    return plan;
+}
+
+/* What stays exposed of a packing. */
+static double exposed(const instance *x, int steps, double full)
+{
+    double load[MOST] = {0}, sum = 0;
+    ddp_plan plan = solve(&x->p, DDP_SOLVER_SCATTER, steps, 0);
+
+    for (int l = 1; l < x->p.layers; l++) {
+        assert_in_range(plan.step_of[l], 0, steps - 1);
+        load[plan.step_of[l]] += x->c[l];
+    }
+    for (int h = 0; h < steps; h++) sum += load[h] > full ? load[h] - full : 0;
+    assert_true(fabs(plan.exposed_s - sum) < 1e-9);
+    assert_true(plan.lower_bound_s <= steps * full);
+    ddp_plan_free(&plan);
+    return sum;
+}
+
+/* A search that lacks one of its kinds of moves leaves twice as much. */
+static void layers_are_packed_almost_without_a_gap(void **state)
+{
+    ddp_rng r = ddp_rng_seed(12, 0);
+    instance x;
+    double sum = 0, one;
+    int whole = 0;
+
+    (void)state;
+    for (int n = 0; n < 10; n++) {
+        packing(&x, &r, 12, 3, 300);
+        sum += one = exposed(&x, 12, 300);
+        whole += one == 0;
+    }
+    print_message("%d of 10 packings are perfect, %g s of 36000 s are exposed\n", whole, sum);
+    assert_true(sum <= 14);
+    packing(&x, &r, 200, 4, 1000); /* so large that the first descents have to do */
+    one = exposed(&x, 200, 1000);
+    print_message("%g s of 200000 s are exposed\n", one);
+    assert_true(one <= 60);
+}
+
+/* The clock is looked at every 65536 partitions: fewer are tried in any time. */
+static void brute_force_ends_early_only_where_there_is_much_to_try(void **state)
+{
+    ddp_rng r = ddp_rng_seed(41, 0);
+
+    (void)state;
+    for (int n = 0; n < 20; n++) {
+        instance x;
+        ddp_plan brute, best;
+        instance_init(&x, 12); /* C(12 + 3, 3) = 455 partitions */
+        for (int l = 0; l < 12; l++) x.b[l] = ddp_rng_uniform(&r), x.c[l] = 4 * ddp_rng_uniform(&r);
+        brute = solve(&x.p, DDP_SOLVER_BRUTE, 4, 1e-9);
+        best = solve(&x.p, DDP_SOLVER_OPTIMAL, 4, 0);
+        assert_true(fabs(brute.objective_s - best.objective_s) < 1e-9);
+        ddp_plan_free(&brute);
+        ddp_plan_free(&best);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_packed_almost_without_a_gap),
+        cmocka_unit_test(brute_force_ends_early_only_where_there_is_much_to_try),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
