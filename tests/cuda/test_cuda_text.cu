@@ -174,7 +174,7 @@ static void dropout_draws_the_cpus_mask(void **state)
 
 static void cross_entropy_is_the_cpus(void **state)
 {
-    static const long sizes[][2] = {{1, 2}, {37, 61}, {9, 2600}, {1030, 24}};
+    static const long sizes[][2] = {{1, 2}, {37, 61}, {9, 2600}, {1030, 24}, {2, 17000}}; /* the last: more than one round */
     size_t i;
 
     (void)state;
