@@ -13,22 +13,7 @@ extern "C" {
 
 enum { MOST = 32 };
 
-/* A problem whose arrays live beside it. */
-typedef struct instance {
-    ddp_knapsack_problem p;
-    double               c[MOST], r[MOST], v[MOST];
-} instance;
-
-static void instance_init(instance *x, int items, int links)
-{
-    int l;
-
-    memset(x, 0, sizeof *x);
-    x->p.items = items;
-    x->p.item_s = x->c;
-    x->p.links = links;
-    for (l = 0; l < 2; l++) x->p.slowdown[l] = 1;
-}
+#include "plan/knapsack_lab.h"
 
 /* What the items on links are worth; -1 if they end too late there. They go in the order of release. */
 static double worth(const ddp_knapsack_problem *p, const int *assign)
