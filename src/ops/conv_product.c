@@ -9,8 +9,9 @@ enum {
     DDP__CONV_MC = 264, /* a multiple of every mr */
     DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
     DDP__CONV_NC = 576, /* columns of W in a block over weights */
-    DDP__CONV_PC = 512, /* positions of a chunk over images */
+    DDP__CONV_PC = 1024, /* positions of a chunk over images */
     DDP__CONV_SLAB = 40960,
+    DDP__CONV_MORE = 3, /* zeros that may be written past a line: of the next one, or past a plane */
     DDP__CONV_RESULT = 131072 /* floats of the result in a block over images */
 };
 
@@ -37,7 +38,7 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
     const long images = ddp__min_long(v->images, (rows_each + v->rows - 2) / v->rows + 1);
 
     plan->pitch = plan->across * (part + (v->kw - 1) / plan->across);
-    plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch;
+    plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch + DDP__CONV_MORE;
     return plan->plane;
 }
 
@@ -118,16 +119,17 @@ static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
     return l;
 }
 
-/* Lines are short: no calls. */
-static void ddp__conv_copy(float *dst, const float *src, const ddp__conv_line *l, long step, long n)
+/* Lines are short: no calls, and zeros by fours. */
+static inline void ddp__conv_copy(float *dst, const float *src, ddp__conv_line l, long step, long n)
 {
-    long i = 0;
+    long i;
 
-    for (; i < l->lo; i++) dst[i] = 0;
+    for (i = 0; i < l.lo; i += 4) memset(dst + i, 0, 4 * sizeof *dst);
+    i = l.lo, src += l.first;
     if (step == 1)
-        for (; i + 4 <= l->hi; i += 4) memcpy(dst + i, src + (l->first + i), 4 * sizeof *dst);
-    for (; i < l->hi; i++) dst[i] = src[l->first + i * step];
-    for (; i < n; i++) dst[i] = 0;
+        for (; i + 4 <= l.hi; i += 4) memcpy(dst + i, src + i, 4 * sizeof *dst);
+    for (; i < l.hi; i++) dst[i] = src[i * step];
+    for (; i < n; i += 4) memset(dst + i, 0, 4 * sizeof *dst);
 }
 
 /* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
@@ -135,32 +137,34 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                            long p1, long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
-    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1, width = plan->pitch / plan->across;
-    const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * v->step;
+    const long h = v->h, w = v->w, step = v->step, down = plan->down, across = plan->across, width = plan->pitch / across;
+    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
+    const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * step;
+    const ddp__conv_line none = {0, 0, 0};
     ddp__conv_line lines[DDP__CONV_KERNEL];
-    long p, row, r, n, i, y, kind;
+    long p, row, n, i, y, kind;
 
-    for (kind = 0; kind < plan->across; kind++) lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
+    for (kind = 0; kind < across; kind++) lines[kind] = ddp__conv_clip(left + kind, w, step, width);
     for (row = row0; row < row1; row += n) { /* image by image */
         const float *image = x + row / v->rows * v->image;
-        r = row % v->rows;
-        n = ddp__min_long(v->rows - r, row1 - row);
+        const long y0 = v->top + row % v->rows * step;
+        n = ddp__min_long(v->rows - row % v->rows, row1 - row);
         for (p = p0; p < p1; p++) {
-            const float *src = image + p * v->h * v->w;
+            const float *src = image + p * h * w;
             float *dst = slab + (p - p0) * plan->plane;
-            for (i = 0; i < (n - 1) * plan->down + v->kh; i++) {
-                y = v->top + r * v->step + i;
-                if (plan->down < v->step) y += i / plan->down * (v->step - plan->down);
-                if (y < 0 || y >= v->h) {
-                    memset(dst, 0, (size_t)plan->pitch * sizeof *dst);
-                    dst += plan->pitch;
+            for (i = 0, y = y0; i < (n - 1) * down + v->kh; i++, y++) {
+                if (down < step && i && i % down == 0) y += step - down;
+                if (y < 0 || y >= h) {
+                    ddp__conv_copy(dst, src, none, 1, across * width);
+                    dst += across * width;
                     continue;
                 }
-                for (kind = 0; kind < plan->across; kind++, dst += width)
-                    ddp__conv_copy(dst, src + y * v->w, &lines[kind], v->step, width);
+                __builtin_prefetch(src + (h + y) * w); /* the next plane lies on another page */
+                for (kind = 0; kind < across; kind++, dst += width)
+                    ddp__conv_copy(dst, src + y * w, lines[kind], step, width);
             }
         }
-        slab += ((n - 1) * plan->down + v->kh) * plan->pitch;
+        slab += ((n - 1) * down + v->kh) * plan->pitch;
     }
 }
 
@@ -172,6 +176,7 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     const ddp__conv_product *g = plan->g;
     const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
     const int whole = g->w_kw == 1 && g->w_kh == g->view.kw && g->w_plane == taps;
+    const int back = g->w_kw == -1 && g->w_kh == -g->view.kw && p % taps == 0 && k % taps == 0;
     long from[DDP__CONV_KC], at[DDP__GEMM_MR], i, j, q;
 
     for (q = 0; q < k; q++)
@@ -185,6 +190,9 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
             plan->kernels->turn(pack, mr, src + p, at, rows, k);
         } else if (g->w_row == 1) {
             plan->kernels->gather(pack, mr, src, from, k, rows);
+        } else if (back) { /* a plane's taps, the last one first */
+            for (q = 0; q < k; q += taps)
+                plan->kernels->turn(pack + (q + taps - 1) * mr, -mr, src + (from[q] - taps + 1), at, rows, taps);
         } else {
             for (q = 0; q < k; q++)
                 for (j = 0; j < rows; j++) pack[q * mr + j] = src[from[q] + at[j]];
@@ -192,35 +200,39 @@ static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const floa
     }
 }
 
-/* One register tile of y for positions q..q+n-1. */
-static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, const float *b,
-                           float *y, long rows, long q, long n, int add)
+/* The register tiles of rows rows of y at positions q..q+n-1. */
+static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, const float *b,
+                            float *y, long rows, long q, long n, int add)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
     const ddp__kernels *kn = plan->kernels;
     const int whole = g->y_col == 1 && g->y_row == v->cols; /* planes of y are contiguous */
     const long run = whole ? v->rows * v->cols : v->cols, half = kn->nr / 2;
+    const int fits = whole && n == kn->nr && q % run + half <= run && (q + half) % run + half <= run;
+    float *left = y + q / run * g->y_image + q % run, *right = y + (q + half) / run * g->y_image + (q + half) % run;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long i, j, at, len;
+    long t, i, j, e, len;
 
-    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run && (q + half) % run + half <= run) {
-        kn->gemm(k, a, b, y + q / run * g->y_image + q % run,
-                 y + (q + half) / run * g->y_image + (q + half) % run, g->y_plane, add);
-        return;
-    }
-    kn->gemm(k, a, b, part, part + half, kn->nr, 0);
-    for (j = 0; j < n; j += len, q += len) {
-        const long row = q / v->cols, col = q % v->cols;
-        at = whole ? q / run * g->y_image + q % run
-                   : row / v->rows * g->y_image + row % v->rows * g->y_row + col * g->y_col;
-        len = ddp__min_long(run - q % run, n - j);
-        for (i = 0; i < rows; i++) {
-            float *to = y + at + i * g->y_plane;
-            const float *from = part + i * kn->nr + j;
-            if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
-            else if (add) for (long e = 0; e < len; e++) to[e * g->y_col] += from[e];
-            else for (long e = 0; e < len; e++) to[e * g->y_col] = from[e];
+    for (t = 0; t < rows; t += kn->mr) {
+        if (fits && t + kn->mr <= rows) {
+            kn->gemm(k, a + t * k, b, left + t * g->y_plane, right + t * g->y_plane, g->y_plane, add);
+            continue;
+        }
+        kn->gemm(k, a + t * k, b, part, part + half, kn->nr, 0);
+        for (j = 0; j < n; j += len) {
+            const long at = q + j, row = at / v->cols;
+            float *first = y + t * g->y_plane;
+            len = ddp__min_long(run - at % run, n - j);
+            first += whole ? at / run * g->y_image + at % run
+                           : row / v->rows * g->y_image + row % v->rows * g->y_row + at % v->cols * g->y_col;
+            for (i = 0; i < ddp__min_long(kn->mr, rows - t); i++) {
+                float *to = first + i * g->y_plane;
+                const float *from = part + i * kn->nr + j;
+                if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
+                else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
+                else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+            }
         }
     }
 }
@@ -237,7 +249,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     float *y = g->y + group * g->m * g->y_plane;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    long from[DDP__CONV_KC], p, t, q, i, j, n, run, first, last;
+    long from[DDP__CONV_KC], p, t, q, j, n, run, first, last;
 
     for (p = 0; p < total; p += each) {
         const long k = ddp__min_long(each, total - p), p0 = p / taps;
@@ -256,9 +268,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
                     run = ddp__min_long(run, n - j);
                     kn->gather(b_pack + j, kn->nr, source + at, from, k, run);
                 }
-                for (i = i0; i < i1; i += kn->mr)
-                    ddp__conv_tile(plan, k, a_pack + (i - i0) * k, b_pack, y + i * g->y_plane,
-                                   ddp__min_long(kn->mr, i1 - i), q, n, g->add || p);
+                ddp__conv_tiles(plan, k, a_pack, b_pack, y + i0 * g->y_plane, i1 - i0, q, n, g->add || p);
             }
         }
     }
@@ -340,23 +350,24 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__GEMM_NR], t, q, i, j, e, f, n, run, first, last;
+    long from[DDP__GEMM_NR], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, e, f, n, first, last;
 
     for (t = 0; t < plan->chunks; t++) {
         const float *source = plan->direct ? x + p0 * plan->plane : slab;
         ddp__conv_chunk(plan, t, &first, &last);
         ddp__conv_pack_y(plan, a_pack, y, i0, i1, first, last);
         if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (j1 - 1) / taps + 1, first, last);
+        for (q = first; q < last; q += runs[q - first]) {
+            at[q - first] = ddp__conv_at(plan, first, q, &n);
+            runs[q - first] = ddp__min_long(n, last - q);
+        }
         for (j = j0; j < j1; j += n) {
             n = ddp__min_long(kn->nr, j1 - j);
             if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
             for (e = 0; e < n; e++)
                 from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw, (j + e) % v->kw);
-            for (q = first; q < last; q += run) {
-                const long at = ddp__conv_at(plan, first, q, &run);
-                run = ddp__min_long(run, last - q);
-                kn->turn(b_pack + (q - first) * kn->nr, kn->nr, source + at, from, n, run);
-            }
+            for (q = 0; q < last - first; q += runs[q])
+                kn->turn(b_pack + q * kn->nr, kn->nr, source + at[q], from, n, runs[q]);
             for (i = i0; i < i1; i += kn->mr) {
                 float *to = w + i * g->w_row + j;
                 const float *a = a_pack + (i - i0) * (last - first);
