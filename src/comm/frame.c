@@ -58,10 +58,54 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
     return out;
 }
 
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
+#define DDP__CRC_WIDE (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
+#define DDP__CRC_BY(w, v) {w, v, w, v, w, v, w, v}
+
+typedef uint64_t ddp__crc_vec __attribute__((vector_size(64)));
+typedef uint64_t ddp__crc_mem __attribute__((vector_size(64), aligned(1), may_alias));
+
+/* x = next + what x is worth d bits later: its words times x^(d+63) and x^(d-1), modulo the polynomial. */
+#define DDP__CRC_MOVE(x, by, next)                                            \
+    __asm__("vpclmulqdq $0, %2, %1, %0" : "=x"(even) : "x"(x), "x"(by));      \
+    __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by));      \
+    x = even ^ odd ^ (next);
+
+/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. */
+static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, const unsigned char *p, size_t n,
+                                                                unsigned char *folded)
+{
+    const ddp__crc_vec far = DDP__CRC_BY(0xe9a5d8be00000000u, 0x1426a81500000000u);
+    const ddp__crc_vec near = DDP__CRC_BY(0x1c19243b00000000u, 0x75bba45b00000000u);
+    const ddp__crc_vec first = {h};
+    const ddp__crc_mem *at = (const ddp__crc_mem *)p, *end = at + n / 64;
+    ddp__crc_vec a = at[0] ^ first, b = at[1], c = at[2], d = at[3], even, odd;
+
+    for (at += 4; at < end; at += 4) {
+        DDP__CRC_MOVE(a, far, at[0])
+        DDP__CRC_MOVE(b, far, at[1])
+        DDP__CRC_MOVE(c, far, at[2])
+        DDP__CRC_MOVE(d, far, at[3])
+    }
+    DDP__CRC_MOVE(a, near, b)
+    DDP__CRC_MOVE(a, near, c)
+    DDP__CRC_MOVE(a, near, d)
+    memcpy(folded, &a, sizeof a);
+}
+#endif
+
 static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
 {
     uint64_t c = h;
 
+#ifdef DDP__CRC_WIDE
+    if (n >= 1024 && DDP__CRC_WIDE) {
+        unsigned char folded[64];
+        ddp__crc32c_fold(h, p, n - n % 256, folded);
+        c = ddp__crc32c_fast(0, folded, sizeof folded);
+        p += n - n % 256, n %= 256;
+    }
+#endif
     for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
         uint64_t c1 = 0, c2 = 0;
         for (int i = 0; i < DDP__CRC_PART; i += 8) {

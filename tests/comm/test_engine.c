@@ -59,6 +59,24 @@ static void a_frame_survives_the_wire_and_any_flipped_bit_is_noticed(void **stat
     }
 }
 
+/* Long ones are taken many bytes at a time, and a payload may begin anywhere and come in parts. */
+static void checksums_are_those_of_byte_by_byte(void **state)
+{
+    enum { LONG = 5000 };
+    static unsigned char data[LONG + 64];
+    uint32_t whole[LONG + 1] = {0x12345678u};
+    size_t i, from, n;
+
+    (void)state;
+    for (i = 0; i < sizeof data; i++) data[i] = (unsigned char)(i * i * 7 + i / 3 + i % 11);
+    for (from = 0; from < 64; from += 9) {
+        for (n = 0; n < LONG; n++) whole[n + 1] = ddp__crc32c(whole[n], data + from + n, 1);
+        for (n = 0; n <= LONG; n += 1 + n / 64)
+            assert_true(ddp__crc32c(whole[0], data + from, n) == whole[n]);
+        assert_true(ddp__crc32c(ddp__crc32c(whole[0], data + from, 1500), data + from + 1500, 3000) == whole[4500]);
+    }
+}
+
 /* ---- sums ---- */
 
 typedef struct sum_case {
@@ -712,6 +730,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_frame_survives_the_wire_and_any_flipped_bit_is_noticed),
+        cmocka_unit_test(checksums_are_those_of_byte_by_byte),
         cmocka_unit_test(sums_are_those_of_a_plain_loop_in_rank_order),
         cmocka_unit_test(two_hundred_messages_of_all_kinds_arrive_whatever_the_timing),
         cmocka_unit_test(sends_and_collectives_in_unlike_order_do_not_block_each_other),
