@@ -22979,14 +22979,11 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        int n;
-        long took;
-        if (p->out_op && p->out_slot < 0 && p->out.length && !ddp__memory_there(e, p->out_op, p->out.offset)) {
-            p->out_op = NULL; /* the frame must end before the error can follow */
-            p->out_text = (const char *)e->sink;
+        long took = -1; /* a frame that has begun and is lost takes the link with it: no other may follow */
+        if (!p->out_op || p->out_slot >= 0 || !p->out.length || ddp__memory_there(e, p->out_op, p->out.offset)) {
+            const int n = ddp__frame_iov(e, p, p->out_sent, iov);
+            took = e->wire->table->send(e->wire, peer, iov, n);
         }
-        n = ddp__frame_iov(e, p, p->out_sent, iov);
-        took = e->wire->table->send(e->wire, peer, iov, n);
         if (took < 0) {
             p->send_dead = 1;
             p->out_state = DDP__OUT_IDLE;
@@ -32851,7 +32848,7 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
 }
 
 /* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency need not
- * be monotone in it, so the best of all tries counts. */
+ * be monotone in it, so the best of all tries counts; one does, as 2^39 times the capacity holds all there is. */
 static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     const double scale = d->scale;
@@ -32870,9 +32867,6 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
         else low = d->scale;
         ddp__deft_keep(target, &next, &best);
     }
-    if (status == DDP_OK && best.period == 0)
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per iteration", d->scale,
-                           target);
     if (status == DDP_OK) *out = best;
     else ddp_delayed_plan_free(&best);
     d->scale = scale;

@@ -208,14 +208,11 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
-        int n;
-        long took;
-        if (p->out_op && p->out_slot < 0 && p->out.length && !ddp__memory_there(e, p->out_op, p->out.offset)) {
-            p->out_op = NULL; /* the frame must end before the error can follow */
-            p->out_text = (const char *)e->sink;
+        long took = -1; /* a frame that has begun and is lost takes the link with it: no other may follow */
+        if (!p->out_op || p->out_slot >= 0 || !p->out.length || ddp__memory_there(e, p->out_op, p->out.offset)) {
+            const int n = ddp__frame_iov(e, p, p->out_sent, iov);
+            took = e->wire->table->send(e->wire, peer, iov, n);
         }
-        n = ddp__frame_iov(e, p, p->out_sent, iov);
-        took = e->wire->table->send(e->wire, peer, iov, n);
         if (took < 0) {
             p->send_dead = 1;
             p->out_state = DDP__OUT_IDLE;

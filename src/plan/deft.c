@@ -144,7 +144,7 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
 }
 
 /* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency need not
- * be monotone in it, so the best of all tries counts. */
+ * be monotone in it, so the best of all tries counts; one does, as 2^39 times the capacity holds all there is. */
 static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
     const double scale = d->scale;
@@ -163,9 +163,6 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
         else low = d->scale;
         ddp__deft_keep(target, &next, &best);
     }
-    if (status == DDP_OK && best.period == 0)
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per iteration", d->scale,
-                           target);
     if (status == DDP_OK) *out = best;
     else ddp_delayed_plan_free(&best);
     d->scale = scale;

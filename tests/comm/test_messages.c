@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/mman.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -362,6 +363,66 @@ static void a_flipped_bit_is_found_unless_nobody_looks(void **state)
     }
 }
 
+/* Rank 0 sends the head of its frame, and then its memory is gone: nothing else arrives in its place. */
+enum { GONE = 5000 };
+static ddp__wire_table send_of[2];
+static const ddp__wire_table *real_of[2];
+static float *gone;
+
+static long send_the_head(ddp__wire *w, int peer, const struct iovec *iov, int count)
+{
+    const int first = w->rank == 0 && gone && count > 1;
+    const long took = real_of[w->rank]->send(w, peer, iov, first ? 1 : count);
+
+    if (first) {
+        munmap(gone, GONE * sizeof *gone);
+        gone = NULL;
+    }
+    return took;
+}
+
+static void lose_memory(ddp__engine_config *cfg, int rank)
+{
+    real_of[rank] = cfg->wire->table;
+    send_of[rank] = *cfg->wire->table;
+    send_of[rank].send = send_the_head;
+    cfg->wire->table = &send_of[rank];
+}
+
+static void send_what_is_lost(net_rank *me, void *user)
+{
+    static float got[GONE];
+    ddp_piece p;
+    ddp_message m;
+    ddp_status s;
+
+    (void)user;
+    p.data = me->rank ? got : gone;
+    p.count = GONE;
+    net_message(&m, me->rank ? DDP_RECEIVE : DDP_SEND, &p, 1);
+    m.peer = !me->rank;
+    s = net_do(me, &m);
+    if (s != (me->rank ? DDP_PEER_LOST : DDP_USAGE) ||
+        !strstr(me->err.msg, me->rank ? "rank 0" : "the memory for send to rank 1 of layer h.0.mlp (step 0) was freed before it was done"))
+        net_fail(me, "status %d: %s", (int)s, me->err.msg);
+}
+
+static void a_frame_whose_memory_is_lost_ends_the_link(void **state)
+{
+    net_setup set;
+
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        net_defaults(&set, 2);
+        set.tcp = tcp;
+        set.tune = lose_memory;
+        gone = (float *)mmap(NULL, GONE * sizeof *gone, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_true(gone != MAP_FAILED);
+        net_run(&set, send_what_is_lost, NULL);
+        assert_null(gone);
+    }
+}
+
 static int config_of(ddp_ctx *d, void *user)
 {
     if (d->rank == 0) *(int *)user = d->engine->cfg.no_checksum;
@@ -511,6 +572,7 @@ int main(void)
         cmocka_unit_test(the_input_is_free_before_the_result_is_there),
         cmocka_unit_test(a_receive_may_take_whoever_comes_first),
         cmocka_unit_test(a_flipped_bit_is_found_unless_nobody_looks),
+        cmocka_unit_test(a_frame_whose_memory_is_lost_ends_the_link),
         cmocka_unit_test(the_environment_turns_checksums_off),
         cmocka_unit_test(whoever_never_reads_is_found),
         cmocka_unit_test(int8_on_one_rank_alone_is_an_error_on_both),
