@@ -528,6 +528,110 @@ static void a_layout_has_each_rank_once(void **state)
     assert_non_null(strstr(err.msg, "rank 4"));
 }
 
+/* Each rank of two opens what nobody can play. */
+static int opens_nothing(ddp_ctx *d, void *user)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = dag_model(g, 3, 0);
+
+    assert_null(ddp_pipe_open(d, g, loss, (const ddp_pipe_config *)user));
+    return (int)ddp_last_error(d)->code;
+}
+
+static void a_schedule_that_does_not_exist_is_refused(void **state)
+{
+    static const struct { int schedule, ahead; const char *says; } all[] = {
+        {DDP_PIPELINE_ZB + 1, 0, "schedule 4 of 2 stages (at most 1024), 0 ahead (at least 0), does not exist"},
+        {DDP_PIPELINE_1F1B, -1, "schedule 2 of 2 stages (at most 1024), -1 ahead (at least 0), does not exist"}};
+    ddp_pipe_config c;
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 2;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        memset(&c, 0, sizeof c);
+        c.stages = 2;
+        c.schedule = (ddp_pipeline)all[i].schedule;
+        c.ahead = all[i].ahead;
+        assert_int_equal(ddp_launch(&cfg, opens_nothing, &c, &err), DDP_ARG);
+        if (!strstr(err.msg, all[i].says)) fail_msg("'%s' does not say '%s'", err.msg, all[i].says);
+    }
+}
+
+/* What averaging adds to a step of its own, by the strategy's plan, is added to what the stages take: one layer of 4,000
+ * values over a link of 1 Mbit/s is more than anything else here. */
+static int averages_slowly(ddp_ctx *d, void *user)
+{
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 40), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1);
+    const ddp_profile *f;
+    ddp_pipe_config c;
+    ddp_pipe_stats s;
+    ddp_stats own;
+    ddp_pipe *p;
+    double compute, *exposed = (double *)user;
+    int bad;
+
+    memset(&c, 0, sizeof c);
+    c.stages = 2;
+    c.schedule = DDP_PIPELINE_1F1B;
+    ddp_layer_begin(g, "first");
+    x = ddp_relu(g, ddp_linear(g, x, 100));
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "last");
+    x = ddp_cross_entropy(g, ddp_linear(g, x, 3), labels);
+    ddp_layer_end(g);
+    p = ddp_pipe_open(d, g, x, &c);
+    if (!p) return (int)ddp_last_error(d)->code;
+    bad = ddp_set_optimizer(d, &o);
+    for (int step = 0; step < 3 && !bad; step++) {
+        for (int m = 0; m < 2; m++)
+            for (int i = 0; i < g->nodes; i++)
+                if (!g->node[i]->op) fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
+        bad = ddp_pipe_step(p) || ddp_step_end(d);
+    }
+    if (!bad) bad = ddp_pipe_get_stats(p, &s);
+    ddp_get_stats(d, &own);
+    f = ddp_profile_get(d);
+    if (bad || !f || ddp_pipe_number(p)) {
+        ddp_pipe_close(p);
+        return bad;
+    }
+    compute = f->between_s;
+    for (int l = 0; l < f->layers; l++) compute += f->forward_s[l] + f->backward_s[l];
+    exposed[2 * ddp_pipe_stage(p)] = own.predicted_step_s - compute;
+    exposed[2 * ddp_pipe_stage(p) + 1] = s.predicted_step_s;
+    ddp_pipe_close(p);
+    return 0;
+}
+
+static void the_prediction_has_what_averaging_adds(void **state)
+{
+    double exposed[4] = {0, 0, 0, 0};
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 4;
+    cfg.no_env = cfg.deterministic = 1;
+    cfg.micro_batches = 2;
+    cfg.transport = DDP_THREADS;
+    cfg.strategy = DDP_MGWFBP;
+    cfg.net = "1mbit,1ms";
+    cfg.peer_timeout_s = 60;
+    if (ddp_launch(&cfg, averages_slowly, exposed, &err)) fail_msg("%s", err.msg);
+    print_message("averaging adds %.3f s and %.3f s: a step is predicted to take %.3f s\n", exposed[0], exposed[2], exposed[1]);
+    assert_true(exposed[0] > 0.1 && exposed[0] > exposed[2]);
+    assert_true(exposed[1] == exposed[3]); /* both stages say the same */
+    assert_true(exposed[1] >= exposed[0]); /* the slower one's, and what stages take is not less than nothing */
+}
+
 static void any_cut_of_any_graph_has_the_same_bits(void **state)
 {
     board *b = boards();
@@ -727,6 +831,8 @@ int main(void)
         cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
         cmocka_unit_test(a_step_is_recorded_as_it_was),
         cmocka_unit_test(a_layout_has_each_rank_once),
+        cmocka_unit_test(a_schedule_that_does_not_exist_is_refused),
+        cmocka_unit_test(the_prediction_has_what_averaging_adds),
         cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
         cmocka_unit_test(coded_edges_of_any_cut_have_the_bits_of_every_schedule),
         cmocka_unit_test(evaluation_is_the_whole_models_and_changes_nothing),

@@ -466,6 +466,38 @@ static void what_cannot_be_is_refused(void **state)
     }
 }
 
+/* Whoever is left is placed in the order of ranks, so that no other layout can be kept. */
+static int opens_in_another_order(ddp_ctx *d, void *user)
+{
+    static const int rank_of[] = {0, 2, 1, 3};
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_pipe_config c;
+
+    memset(&c, 0, sizeof c);
+    c.stages = 2;
+    c.rank_of = rank_of;
+    assert_null(ddp_pipe_open(d, g, model(g, (const job *)user), &c));
+    return (int)ddp_last_error(d)->code;
+}
+
+static void a_layout_that_cannot_be_kept_is_refused(void **state)
+{
+    ddp_error err;
+    job j;
+
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.stages = 2;
+    j.cfg.world = 4;
+    j.cfg.micro_batches = 4;
+    j.cfg.strategy = DDP_SSGD;
+    j.cfg.no_env = 1;
+    assert_int_equal(ddp_launch_pipelines(&j.cfg, 2, 1, opens_in_another_order, &j, &err), DDP_UNSUPPORTED);
+    if (!strstr(err.msg, "a layout with rank 2 at place 1 in ddp_launch_pipelines, which places the ranks of every world "
+                "that is left in their order"))
+        fail_msg("'%s'", err.msg);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -476,6 +508,7 @@ int main(void)
         cmocka_unit_test(threads_leave_too),
         cmocka_unit_test(too_few_end),
         cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(a_layout_that_cannot_be_kept_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -875,6 +875,35 @@ static void bad_input_is_named(void **state)
     assert_string_equal(ddp_delayed_select_name(DDP_SELECT_PAPER), "paper");
 }
 
+/* Of 4100 buckets that fill a backward each, one leaves in an iteration: all that waits behind them merges for longer than
+ * is looked at. With 400 of them a gradient is whole, and the next one opens, each 400th time. */
+static void a_period_longer_than_4096_iterations_is_none(void **state)
+{
+    enum { LONG = 4100, SHORT = 400 };
+    double *b = (double *)malloc(LONG * sizeof *b), *c = (double *)malloc(LONG * sizeof *c);
+    ddp_delayed_options o = options(1, 0);
+    ddp_delayed_plan plan;
+    ddp_error err;
+    ddp_profile p;
+
+    (void)state;
+    assert_true(b && c);
+    memset(&p, 0, sizeof p);
+    p.backward_s = b, p.comm_s = c, p.params = b;
+    o.solver = DDP_KNAPSACK_GREEDY;
+    for (p.layers = SHORT;; p.layers = LONG) {
+        for (int l = 0; l < p.layers; l++) b[l] = 1, c[l] = 0.75 * p.layers;
+        if (p.layers == LONG) break;
+        if (ddp_plan_delayed(&p, &o, &plan, &err) != DDP_OK) fail_msg("%s", err.msg);
+        assert_true(plan.period == SHORT && plan.updates == 1 && plan.k[0] == SHORT);
+        ddp_delayed_plan_free(&plan);
+    }
+    assert_int_equal(ddp_plan_delayed(&p, &o, &plan, &err), DDP_UNSUPPORTED);
+    assert_string_equal(err.msg, "no steady period within 4096 iterations of 4100 parts; use fewer, larger parts");
+    free(b);
+    free(c);
+}
+
 static void plans_repeat_bit_for_bit(void **state)
 {
     ddp_delayed_options o = options(2, 1.65);
@@ -911,6 +940,7 @@ int main(void)
         cmocka_unit_test(sends_that_begin_together_are_in_the_order_of_backward),
         cmocka_unit_test(few_parts_are_chosen_exactly_by_default),
         cmocka_unit_test(bad_input_is_named),
+        cmocka_unit_test(a_period_longer_than_4096_iterations_is_none),
         cmocka_unit_test(plans_repeat_bit_for_bit),
     };
 

@@ -577,6 +577,25 @@ static void bad_input_is_named(void **state)
     assert_string_equal(ddp_knapsack_solver_name(DDP_KNAPSACK_GREEDY), "greedy");
 }
 
+/* An item may be so short that it takes no tick of the clock: on which link it runs makes no difference to anything then. */
+static void items_of_no_tick_are_taken_on_either_link(void **state)
+{
+    static const double seconds[] = {6, 5, 5, 5, 5, 1e-14, 1e-14, 1e-14}, value[] = {6, 5, 5, 5, 5, 0.5, 0.5, 0.5};
+    int a[8];
+    instance x;
+
+    (void)state;
+    instance_init(&x, 8, 2);
+    memcpy(x.c, seconds, sizeof seconds);
+    memcpy(x.v, value, sizeof value);
+    x.p.value = x.v;
+    x.p.deadline_s[0] = x.p.deadline_s[1] = 10; /* greedy begins with the item of 6 s, beside which no other fits */
+    close_to(solve(&x.p, DDP_KNAPSACK_EXACT, a), 21.5);
+    close_to(exhaustive(&x.p), 21.5);
+    assert_int_equal(a[0], -1);
+    for (int i = 1; i < 8; i++) assert_true(a[i] >= 0);
+}
+
 static void one_item_and_extreme_sizes_are_solved(void **state)
 {
     instance x;
@@ -627,6 +646,7 @@ int main(void)
         cmocka_unit_test(greedy_is_quick_on_thousands_of_items),
         cmocka_unit_test(the_exact_search_takes_32767_items),
         cmocka_unit_test(bad_input_is_named),
+        cmocka_unit_test(items_of_no_tick_are_taken_on_either_link),
         cmocka_unit_test(one_item_and_extreme_sizes_are_solved),
     };
 

@@ -344,6 +344,40 @@ static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **s
 #endif
 }
 
+/* Devices of a region are the same to all others: the tree has a class for each region, and none of the partitions that
+ * differ by names alone costs it a look. */
+static void devices_that_are_the_same_are_one_class(void **state)
+{
+    static const struct { int regions, sizes[3], D, S; } all[] = {
+        {1, {8}, 2, 4}, {2, {4, 4}, 2, 4}, {2, {5, 3}, 4, 2}, {3, {3, 2, 1}, 2, 3}, {3, {2, 2, 4}, 4, 2}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ddp_network n = regions(all[i].regions, all[i].sizes, all[i].D, all[i].S, 2, 1, 1e-4, 0.05);
+        const double best = oracle(&n);
+        ddp_place_options o;
+        ddp__place_tree t;
+        ddp__place p;
+        int proven;
+        open_search(&p, &o, &n);
+        assert_true(ddp__place_tree_open(&t, &p));
+        assert_int_equal(t.classes, all[i].regions);
+        for (int c = 0; c < t.classes; c++) {
+            assert_int_equal(t.first[c + 1] - t.first[c], all[i].sizes[c]);
+            for (int d = 0; d < t.classes; d++) { /* what a device is to another one of a class; of one alone there is none */
+                const int v = t.member[t.first[c]], u = t.member[t.first[d] + (c == d && all[i].sizes[c] > 1)];
+                assert_true(t.dp[c * t.classes + d] == (v == u ? 0 : p.dp[v * p.N + u]));
+            }
+        }
+        ddp__place_close(&p);
+        close_to(alone(&n, tree_only, 1000000, &proven), best);
+        assert_true(proven);
+        close_to(alone(&n, ddp__place_exact, 40000, &proven), best);
+        assert_true(proven);
+        ddp_network_free(&n);
+    }
+}
+
 /* ---- solvers ---- */
 
 static void every_solver_gives_a_placement_and_repeats_itself(void **state)
@@ -973,6 +1007,7 @@ int main(void)
         cmocka_unit_test(every_small_network_is_placed_optimally),
         cmocka_unit_test(the_least_of_a_stage_is_what_the_nearest_take),
         cmocka_unit_test(the_tree_alone_is_optimal_and_annealing_alone_nearly_always),
+        cmocka_unit_test(devices_that_are_the_same_are_one_class),
         cmocka_unit_test(every_solver_gives_a_placement_and_repeats_itself),
         cmocka_unit_test(random_evaluates_no_more_than_its_limit),
         cmocka_unit_test(without_limits_a_search_ends_by_count),

@@ -581,17 +581,19 @@ static void the_noise_is_that_of_the_gradients(void **state)
 }
 
 static ddp__packed_schedule planned;
-static double gain;
+static double gain, comm_s; /* comm_s: of each layer; forward and backward take 3 s, or no time at all */
+static int instant;
 
-/* A profile that hides half of its communication; updates that take `gain` off a loss of 2.5. */
+/* A profile that hides half of its communication where that takes 6 s; updates that take `gain` off a loss of 2.5. */
 static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    static double forward[3] = {1, 1, 1}, backward[3] = {2, 2, 2}, comm[3] = {6, 6, 6};
+    double forward[3] = {1, 1, 1}, backward[3] = {2, 2, 2}, comm[3] = {comm_s, comm_s, comm_s};
     ddp__delayed *x = (ddp__delayed *)self;
     ddp_profile own = *p;
     int bad;
 
-    own.alpha_s = 0;
+    if (instant) memset(forward, 0, sizeof forward), memset(backward, 0, sizeof backward);
+    own.alpha_s = own.between_s = 0;
     own.forward_s = forward, own.backward_s = backward, own.comm_s = comm;
     x->noise.samples = 1;
     x->noise.loss = 2.5;
@@ -601,25 +603,337 @@ static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob
     return bad;
 }
 
-static void the_preserver_raises_the_capacity_where_merging_costs_too_much(void **state)
+static int stale[6]; /* whether it was, by what noise was changed to */
+
+/* In the last step: would it be planned again if a measurement said so? */
+static int ask_when_stale(ddp_ctx *d, void *self, int forward)
+{
+    static const double gains[6] = {1, 0.6, 0.4, 1000, 1, 1}; /* of that which the plan was made for */
+    ddp_strategy_ops ops;
+
+    memset(&ops, 0, sizeof ops);
+    ddp__strategy_deft(&ops);
+    for (int i = 0; i < 6 && ddp_rank(d) == 0; i++) {
+        ddp__delayed x = *(const ddp__delayed *)self;
+        x.noise.gain = gains[i] * gain;
+        if (i == 4) x.noise.samples = 0;
+        if (i == 5) x.noise.loss = 0;
+        stale[i] = ddp__delayed_stale(d, &x);
+    }
+    return ops.step_end(d, self, forward);
+}
+
+static void plan_with_gain(double takes, double seconds, double tolerance, double frequency)
 {
     ddp_strategy_ops ops = *deft();
+    lab x;
 
+    lab_new(&x, 2, DDP_DEFT, 3);
+    ops.plan_make = make_with_gain;
+    ops.step_end = ask_when_stale;
+    x.cfg.own_strategy = &ops;
+    x.cfg.preserve = tolerance;
+    x.cfg.update_frequency = frequency;
+    x.model = LAB_TINY;
+    gain = takes, comm_s = seconds;
+    memset(&planned, 0, sizeof planned);
+    lab_run(&x);
+    ranks_are_equal(&x, "with a gain");
+    lab_free(&x);
+}
+
+static void the_preserver_raises_the_capacity_where_merging_costs_too_much(void **state)
+{
     (void)state;
     for (int i = 0; i < 3; i++) {
-        lab x;
-        lab_new(&x, 2, DDP_DEFT, 3);
-        ops.plan_make = make_with_gain;
-        x.cfg.own_strategy = &ops;
-        x.cfg.preserve = i == 2 ? 0.5 : 0;
-        x.model = LAB_TINY;
-        gain = i ? 0.1 : 1e-4;
-        lab_run(&x);
+        plan_with_gain(i ? 0.1 : 1e-4, 6, i == 2 ? 0.5 : 0, 0);
         assert_int_equal(planned.accepted, 1);
         if (i == 1 ? !(planned.scale > 1.5) : planned.scale > 1)
             fail_msg("a gain of %g: knapsacks x %g", gain, planned.scale);
+    }
+}
+
+/* Larger knapsacks were worth it while updates took much off the loss; a plan that merges was, while they took little. */
+static void a_plan_is_stale_when_the_preserver_would_say_otherwise(void **state)
+{
+    (void)state;
+    plan_with_gain(0.1, 6, 0, 0);
+    assert_true(planned.scale > 1.5);
+    assert_true(!stale[0] && !stale[1] && stale[2]);
+    assert_true(!stale[4] && !stale[5]); /* nothing is known */
+    plan_with_gain(1e-4, 6, 0, 0);
+    assert_true(planned.scale == 1);
+    assert_true(!stale[0] && !stale[1] && !stale[2] && stale[3]);
+    assert_true(!stale[4] && !stale[5]);
+    plan_with_gain(DBL_MAX, 6, 0, 0); /* of which the Preserver can make nothing: every gradient in its own step */
+    assert_true(planned.accepted == -1 && planned.updates == 1 && planned.iterations == 1);
+    for (int i = 0; i < 6; i++) assert_false(stale[i]);
+}
+
+/* So much is sent that ten retries do not make it enough: the best of them stays, until less would do. */
+static void the_best_plan_stays_where_none_is_accepted(void **state)
+{
+    (void)state;
+    plan_with_gain(0.1, 30, 0, 0);
+    assert_int_equal(planned.accepted, 0);
+    assert_true(planned.scale > 1 && !stale[0] && stale[2]);
+}
+
+static void what_the_preserver_is_not_asked_it_does_not_judge(void **state)
+{
+    (void)state;
+    plan_with_gain(0.1, 6, 0, 0.9); /* the program has said how often */
+    assert_true(planned.accepted == -1 && planned.iterations > 1);
+    for (int i = 0; i < 6; i++) assert_false(stale[i]);
+    instant = 1; /* nothing hides behind no time */
+    plan_with_gain(0.1, 6, 0, 0);
+    instant = 0;
+    assert_true(planned.accepted == -1 && planned.iterations == 1 && planned.updates == 1);
+}
+
+/* ---- checkpoints ---- */
+
+static struct { char folder[40]; int load; long last, first; float w[80]; } leg;
+
+/* Three layers; all ranks have the gradients of rank 0, so that what waits is the same everywhere and goes to any world. */
+static int goes_on(ddp_ctx *d, void *user)
+{
+    static const size_t count[3] = {40, 1, 39}, at[3] = {0, 40, 41};
+    const ddp_optimizer o = ddp_sgd(0.25f, 0.5f);
+    float w[80], g[80];
+    int bad = 0;
+
+    (void)user;
+    memset(g, 0, sizeof g);
+    for (int l = 0; l < 3 && !bad; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        for (size_t i = 0; i < count[l]; i++) w[at[l] + i] = lab_start(0, l, i);
+        layer.params = w + at[l], layer.grads = g + at[l], layer.count = count[l];
+        bad = ddp_add_layer(d, &layer);
+    }
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad && leg.load) bad = ddp_checkpoint_load(d, leg.folder, NULL);
+    if (ddp_rank(d) == 0) leg.first = ddp_step(d);
+    while (!bad && ddp_step(d) < leg.last) {
+        for (int l = 2; l >= 0 && !bad; l--) {
+            lab_gradient(w + at[l], g + at[l], count[l], 0, l, ddp_step(d));
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (!bad && !leg.load) bad = ddp_checkpoint_save(d, leg.folder, 0);
+    if (!bad) bad = ddp_sync_all(d);
+    if (ddp_rank(d) == 0) memcpy(leg.w, w, sizeof w);
+    return bad;
+}
+
+static ddp_status train_leg(int world, int load, long last, ddp_error *err)
+{
+    ddp_status s;
+    lab x;
+
+    lab_new(&x, world, DDP_DEFT, 3);
+    x.cfg.own_strategy = deft();
+    leg.load = load, leg.last = last;
+    s = (ddp_status)ddp_launch(&x.cfg, goes_on, NULL, err);
+    lab_free(&x);
+    return s;
+}
+
+/* Twice as many workers go on with them by the plan that they wait under, and by no other. */
+static void what_waits_goes_on_by_its_own_plan_alone(void **state)
+{
+    ddp_delayed_options o = options(1);
+    ddp_delayed_plan plan, other;
+    float want[80];
+    ddp_error err;
+    char command[60];
+
+    (void)state;
+    plan_of(LAB_TINY, 1.4, &o, 3, &plan);
+    plan_of(LAB_TINY, 2.3, &o, 3, &other);
+    for (int after = 1; after <= 4; after++) {
+        strcpy(leg.folder, "/tmp/ddp_delayed_XXXXXX");
+        assert_non_null(mkdtemp(leg.folder));
+        given = &plan;
+        if (train_leg(2, 0, 9, &err)) fail_msg("%s", err.msg);
+        memcpy(want, leg.w, sizeof want);
+        snprintf(command, sizeof command, "rm -r %s/*", leg.folder);
+        assert_int_equal(system(command), 0);
+        if (train_leg(2, 0, after, &err)) fail_msg("%s", err.msg);
+        if (train_leg(4, 1, 9, &err)) fail_msg("%s", err.msg);
+        assert_int_equal(leg.first, after);
+        assert_memory_equal(want, leg.w, sizeof want);
+        given = &other;
+        assert_int_equal(train_leg(4, 1, 9, &err), DDP_MISMATCH);
+        if (!strstr(err.msg, "the checkpoint has gradients that wait for their sending under another plan: go on with as many "
+                    "workers, or save after ddp_sync_all"))
+            fail_msg("'%s'", err.msg);
+        snprintf(command, sizeof command, "rm -r %s", leg.folder);
+        assert_int_equal(system(command), 0);
+    }
+    ddp_delayed_plan_free(&plan);
+    ddp_delayed_plan_free(&other);
+}
+
+/* ---- schedules that are none ---- */
+
+/* Of two layers of one part each. parts: layer << 2 | fresh << 1, those of iteration i from first[i] on. */
+typedef struct schedule {
+    int     warmup, iterations, updates;
+    int32_t k[2], first[4], parts[6];
+    int     holds;
+} schedule;
+
+static int reads(ddp_ctx *d, void *user)
+{
+    const schedule *x = (const schedule *)user;
+    const int32_t cut[2] = {1, 1};
+    unsigned char bytes[256];
+    ddp__packed_schedule head;
+    ddp__schedule s;
+    ddp_blob blob = {bytes, 0};
+    float w[2] = {0, 0}, g[2] = {0, 0};
+    int bad = 0;
+
+    for (int l = 0; l < 2 && !bad; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = w + l, layer.grads = g + l, layer.count = 1;
+        bad = ddp_add_layer(d, &layer);
+    }
+    memset(&head, 0, sizeof head);
+    head.layers = 2;
+    head.warmup = x->warmup, head.iterations = x->iterations, head.updates = x->updates;
+    head.messages = x->first[x->iterations];
+    memcpy(bytes, &head, sizeof head);
+    blob.size = sizeof head;
+    memcpy(bytes + blob.size, cut, sizeof cut);
+    blob.size += sizeof cut;
+    memcpy(bytes + blob.size, x->k, (size_t)x->updates * sizeof *x->k);
+    blob.size += (size_t)x->updates * sizeof *x->k;
+    memcpy(bytes + blob.size, x->first, (size_t)(x->iterations + 1) * sizeof *x->first);
+    blob.size += (size_t)(x->iterations + 1) * sizeof *x->first;
+    for (int i = 0; i < head.messages; i++) {
+        const ddp__parcel m = {x->parts[i], 0, 1};
+        memcpy(bytes + blob.size, &m, sizeof m);
+        blob.size += sizeof m;
+    }
+    if (!bad) bad = ddp__schedule_read(d, &blob, &s);
+    if (!bad) ddp__schedule_free(&s);
+    return bad;
+}
+
+/* A steady period ends as it begins, and its updates are those that it names. */
+static void a_schedule_sends_each_gradient_once(void **state)
+{
+    enum { OLD = 0, FRESH = 2, ONE = 4 }; /* OLD and FRESH of layer 0, ONE more of layer 1 */
+    static const schedule all[] = {
+        {0, 1, 1, {1}, {0, 2}, {ONE + FRESH, FRESH}, 1},                                /* all in its own step */
+        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, ONE + FRESH}, 1},                  /* a delay of one */
+        {0, 2, 1, {2}, {0, 0, 2}, {ONE + FRESH, FRESH}, 0},                             /* two iterations, unlike that */
+        {0, 1, 1, {2}, {0, 2}, {ONE + FRESH, FRESH}, 0},                                /* merges one, says two */
+        {0, 2, 1, {1}, {0, 2, 4}, {ONE + FRESH, FRESH, ONE + FRESH, FRESH}, 0},         /* more updates than named */
+        {0, 1, 2, {1, 1}, {0, 2}, {ONE + FRESH, FRESH}, 0},                             /* fewer */
+        {0, 1, 0, {0}, {0, 1}, {ONE + FRESH}, 0},                                       /* a gradient is left over */
+        {1, 2, 0, {0}, {0, 1, 1}, {ONE + FRESH}, 0},                                    /* or waits behind another */
+        {1, 2, 1, {1}, {0, 1, 3}, {ONE + FRESH, OLD, FRESH}, 0},                        /* or has other parts to go */
+        {0, 1, 1, {1}, {0, 3}, {ONE + FRESH, FRESH, FRESH}, 0},                         /* a part leaves twice */
+        {0, 1, 1, {1}, {0, 2}, {OLD, ONE + FRESH}, 0},                                  /* or before there is one */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        schedule one = all[i];
+        ddp_error err;
+        char want[80];
+        lab x;
+        lab_new(&x, 1, DDP_DEFT, 3);
+        if (ddp_launch(&x.cfg, reads, &one, &err) != (one.holds ? DDP_OK : DDP_MISMATCH))
+            fail_msg("schedule %d: '%s'", (int)i, one.holds ? err.msg : "taken");
+        snprintf(want, sizeof want, "a plan of %d iterations does not send each gradient once", one.iterations);
+        if (!one.holds && !strstr(err.msg, want)) fail_msg("schedule %d: '%s'", (int)i, err.msg);
         lab_free(&x);
     }
+}
+
+/* ---- a period that is too long ---- */
+
+enum { MANY = 56 };
+static char warned[512]; /* by rank 0 */
+
+static void keep_warning(void *user, ddp_log_level level, const char *text)
+{
+    (void)user;
+    if (level == DDP_LOG_WARN && strstr(text, "steady period")) snprintf(warned, sizeof warned, "%s", text);
+}
+
+/* All of it takes a little more than two iterations, so that it takes hundreds until links are as free as before. Whole
+ * seconds: no sum is rounded. */
+static int make_of_many(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    ddp_rng r = ddp_rng_seed(32, 0);
+    double forward[MANY], backward[MANY], comm[MANY], sum = 0;
+    ddp_profile own = *p;
+    int bad;
+
+    for (int l = 0; l < MANY; l++) sum += comm[l] = 1 + (double)ddp_rng_below(&r, 2400);
+    for (int l = 0; l < MANY; l++) backward[l] = 2 * (forward[l] = floor(sum / (6 * MANY)));
+    own.alpha_s = own.gap_s = own.between_s = 0;
+    own.forward_s = forward, own.backward_s = backward, own.comm_s = comm;
+    bad = ddp__delayed_make(d, self, &own, out);
+    if (!bad && ddp_rank(d) == 0) memcpy(&planned, out->bytes, sizeof planned);
+    return bad;
+}
+
+/* What differs between ranks comes to the mean in the step itself: layer l has gradients of l + rank. */
+static int many_layers(ddp_ctx *d, void *user)
+{
+    ddp_optimizer o = ddp_sgd(1, 0);
+    float w[MANY], g[MANY];
+    int bad = 0;
+
+    (void)user;
+    memset(w, 0, sizeof w);
+    memset(g, 0, sizeof g);
+    for (int l = 0; l < MANY && !bad; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = w + l, layer.grads = g + l, layer.count = 1;
+        bad = ddp_add_layer(d, &layer);
+    }
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (int step = 0; step < 3 && !bad; step++) {
+        for (int l = MANY - 1; l >= 0 && !bad; l--) {
+            g[l] = (float)(l + 2 * ddp_rank(d));
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d) || ddp_wait(d);
+        for (int l = 0; l < MANY && !bad; l++)
+            if (w[l] != (float)(-(step + 1) * (l + 1))) return (int)DDP_NUMERIC;
+    }
+    return bad;
+}
+
+static void a_period_that_is_too_long_to_be_kept_is_not_followed(void **state)
+{
+    ddp_strategy_ops ops = *deft();
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    lab_new(&x, 2, DDP_DEFT, 3);
+    ops.plan_make = make_of_many;
+    x.cfg.own_strategy = &ops;
+    x.cfg.logger.fn = keep_warning;
+    x.cfg.logger.level = DDP_LOG_WARN;
+    warned[0] = 0;
+    if (ddp_launch(&x.cfg, many_layers, NULL, &err)) fail_msg("%s", err.msg);
+    assert_true(planned.accepted == -1 && planned.iterations == 1 && planned.updates == 1 && planned.messages == MANY);
+    if (!strstr(warned, "the steady period is too long to be kept: every gradient is sent in its own step instead"))
+        fail_msg("'%s'", warned);
+    lab_free(&x);
 }
 
 int main(void)
@@ -637,6 +951,12 @@ int main(void)
         cmocka_unit_test(a_measured_plan_keeps_ranks_equal),
         cmocka_unit_test(the_noise_is_that_of_the_gradients),
         cmocka_unit_test(the_preserver_raises_the_capacity_where_merging_costs_too_much),
+        cmocka_unit_test(a_plan_is_stale_when_the_preserver_would_say_otherwise),
+        cmocka_unit_test(the_best_plan_stays_where_none_is_accepted),
+        cmocka_unit_test(what_the_preserver_is_not_asked_it_does_not_judge),
+        cmocka_unit_test(what_waits_goes_on_by_its_own_plan_alone),
+        cmocka_unit_test(a_schedule_sends_each_gradient_once),
+        cmocka_unit_test(a_period_that_is_too_long_to_be_kept_is_not_followed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

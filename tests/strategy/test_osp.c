@@ -435,6 +435,47 @@ static void waiting_changes_nothing(void **state)
     lab_free(&b);
 }
 
+/* All workers push the same layers at once; one that no longer does is told from the others. */
+static int defers_less(ddp_ctx *d, void *user)
+{
+    float w[3][50], g[3][50];
+    int bad = 0;
+
+    (void)user;
+    memset(g, 0, sizeof g);
+    for (int l = 0; l < 3; l++) {
+        ddp_layer layer;
+        for (size_t i = 0; i < 50; i++) w[l][i] = lab_start(0, l, i);
+        memset(&layer, 0, sizeof layer);
+        layer.params = w[l], layer.grads = g[l], layer.count = 50;
+        if (ddp_add_layer(d, &layer)) return 1;
+    }
+    if (lab_serves(d)) return ddp_serve(d);
+    for (int step = 0; step < 9 && !bad; step++) {
+        if (ddp_rank(d) == 1 && step == 4) d->cfg.defer = DDP_DEFER_NONE;
+        for (int l = 2; l >= 0 && !bad; l--) {
+            lab_gradient(w[l], g[l], 50, ddp_rank(d), l, step);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    return bad;
+}
+
+static void unlike_pushes_are_an_error(void **state)
+{
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    for (int servers = -1; servers <= 1; servers += 2) {
+        late(&x, 3, servers, 0.7);
+        assert_int_equal(ddp_launch(&x.cfg, defers_less, NULL, &err), DDP_MISMATCH);
+        if (!strstr(err.msg, "rank 1 pushes other layers than rank 0")) fail_msg("'%s'", err.msg);
+        lab_free(&x);
+    }
+}
+
 /* ---- U_max follows the link ---- */
 
 enum { BEFORE = 45, STEPS = 75 };
@@ -513,6 +554,7 @@ int main(void)
         cmocka_unit_test(the_loss_decides_how_much_is_late),
         cmocka_unit_test(eager_corrections_come_to_the_same),
         cmocka_unit_test(waiting_changes_nothing),
+        cmocka_unit_test(unlike_pushes_are_an_error),
         cmocka_unit_test(a_link_that_slows_down_moves_what_is_late),
     };
 

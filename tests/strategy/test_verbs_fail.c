@@ -15,9 +15,11 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
+#include "run/context.h" /* d->cfg.site */
 
 /* The calls of rank `victim` so far, of them those that somebody still hears of, and that which fails, 0: none. A server
- * in a thread of its own calls on when the last word to its worker is on its way: then those before that word count. */
+ * in a thread of its own calls on when the last word to its worker is on its way: then those before the end of the last
+ * step count. */
 static long calls, calls_heard, fails_at;
 static int server_beside;
 static int victim;
@@ -84,6 +86,9 @@ SUM(sparse_add, (const void *message, size_t bytes, int keep, float *x, size_t n
     (message, bytes, keep, x, n, err))
 SUM(osp_importance, (const float *gradient, const float *parameter, size_t n, int mean, double *out, ddp_error *err),
     (gradient, parameter, n, mean, out, err))
+SUM(_osp_split, (ddp__osp *s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
+                 unsigned char *gib, double *deferred, ddp_error *err),
+    (s, importance, bytes, budget, rule, gib, deferred, err))
 SUM(plan_new, (int layers, int period, ddp_plan *out, ddp_error *err), (layers, period, out, err))
 SUM(osp_umax, (double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes, int paper, double *out,
                ddp_error *err), (bytes_per_s, loss_rate, compute_s, workers, model_bytes, paper, out, err))
@@ -116,6 +121,7 @@ SUM(served_step, (const ddp_served *served, void *work, double *out, ddp_error *
 #define ddp_sparse_add    counted_sparse_add
 #define ddp_osp_importance counted_osp_importance
 #define ddp_osp_umax      counted_osp_umax
+#define ddp__osp_split    counted__osp_split
 #define ddp_plan_new      counted_plan_new
 #define ddp_served_step   counted_served_step
 #include "strategy/layers.c"
@@ -183,6 +189,9 @@ static void set_fields(ddp_config *c, const char *text)
 /* A model of five layers: with buffers beside it, of one value, frozen, of several arrays, plain. */
 enum { LAYERS = 5, STEPS = 9 };
 
+static int no_hooks; /* it does not say when a layer's forward and backward begin */
+static int in_sites; /* four ranks, two in each site */
+
 static int train(ddp_ctx *d)
 {
     static const struct { const char *layer; int at, count, trained; } block[] = {
@@ -202,9 +211,9 @@ static int train(ddp_ctx *d)
         ddp_step_info told;
         memset(&told, 0, sizeof told);
         told.samples = 4, told.loss = 2.0 / (1 + step), told.epoch = step * 0.5;
-        for (int l = 0; l < LAYERS && !bad; l++) bad = ddp_forward_begin(d, l);
+        for (int l = 0; l < LAYERS && !bad && !no_hooks; l++) bad = ddp_forward_begin(d, l);
         for (int l = LAYERS - 1; l >= 0 && !bad; l--) {
-            bad = ddp_backward_begin(d, l);
+            if (!no_hooks) bad = ddp_backward_begin(d, l);
             for (size_t i = 0; i < sizeof block / sizeof *block; i++)
                 for (int k = block[i].at; k < block[i].at + block[i].count; k++)
                     if (!bad && block[i].trained && !strcmp(block[i].layer, ddp_name_of(d, l)))
@@ -212,12 +221,12 @@ static int train(ddp_ctx *d)
             if (!bad) bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_report(d, &told);
+        if (step == STEPS - 1 && ddp_rank(d) == victim) calls_heard = ddp__atomic_load(&calls);
         if (!bad) bad = ddp_step_end(d);
         if (!bad && step == STEPS / 2) bad = ddp_wait(d);
         if (!bad && step == STEPS / 2 + 1) bad = ddp_sync_all(d);
     }
     if (!bad) bad = ddp_wait(d);
-    if (ddp_rank(d) == victim) calls_heard = ddp__atomic_load(&calls);
     return bad ? bad : ddp_sync_all(d);
 }
 
@@ -227,15 +236,24 @@ static int worker(ddp_ctx *d, void *user)
 
     (void)user;
     hook = d;
+    if (in_sites) d->cfg.site = 1 + ddp_rank(d) / 2; /* every rank its own, as DREAMDDP_SITE gives it */
     bad = train(d);
     if (ddp_rank(d) == victim && !server_beside) calls_heard = ddp__atomic_load(&calls);
     return bad;
 }
 
+/* Behind a mark that the run's fields may begin with; *is: whether they do. */
+static const char *marked(const char *fields, const char *mark, int *is)
+{
+    *is = !strncmp(fields, mark, strlen(mark));
+    return *is ? fields + strlen(mark) : fields;
+}
+
 static void make_run(ddp_config *c, const char *fields)
 {
     memset(c, 0, sizeof *c);
-    c->world = 2;
+    fields = marked(marked(fields, "no hooks; ", &no_hooks), "in sites; ", &in_sites);
+    c->world = in_sites ? 4 : 2;
     c->period = 3;
     c->transport = DDP_THREADS;
     c->deterministic = 1;
@@ -293,7 +311,9 @@ static void a_verb_that_fails_ends_the_run_with_its_sentence(void **state)
         "strategy deft; profile_path PROFILE; update_frequency 0.9; wire int8",
         "strategy deft; deterministic 0; profile_steps 5; merge_sum 1; net 100mbit,0.2ms",
         "strategy deft; deterministic 0; profile_steps 4; net2 1gbit,0ms",
+        "strategy deft; net 10mbit,1ms",
         "strategy localsgd; average_state 1",
+        "strategy localsgd; clip_norm 1",
         "strategy localsgd; clip_norm 1; average_first 1",
         "strategy enp; average_state 1",
         "strategy enp; split_params 100",
@@ -304,13 +324,19 @@ static void a_verb_that_fails_ends_the_run_with_its_sentence(void **state)
         "strategy diloco",
         "strategy diloco; wire int4; outer_momentum 0.5",
         "strategy diloco; outer_lr 1; outer_momentum 0",
+        "strategy diloco; average_state 1; clip_norm 1",
         "strategy diloco; overlap stream; profile_path PROFILE",
         "strategy diloco; overlap stream; profile_path NO_FORWARD",
         "strategy diloco; overlap stream; fragments 2; landing 1; wire int8; clip_norm 1",
         "strategy diloco; overlap stream; fragments 2; landing 2; outer_lr 1; outer_momentum 0",
+        "strategy diloco; overlap stream; average_state 1",
+        "strategy diloco; overlap stream; deterministic 0; profile_steps 4; net 100mbit,0.2ms",
+        "no hooks; strategy diloco; overlap stream; fragments 2; landing 1; average_state 1",
         "strategy diloco; overlap eager; clip_norm 1",
+        "strategy diloco; overlap eager; average_state 1",
         "strategy diloco; overlap eager; compensation 0.5; wire e3m0",
         "strategy sparseloco",
+        "in sites; strategy sparseloco",
         "strategy sparseloco; overlap stream; fragments 2; landing 1",
         "strategy sparseloco; overlap eager; topk_fraction 0.5",
         "strategy bsp; servers 1",
@@ -324,6 +350,7 @@ static void a_verb_that_fails_ends_the_run_with_its_sentence(void **state)
         "strategy osp; servers colocated; defer 0.5; correct eager; lgp ema; paper 1",
         "strategy osp; servers 2; defer 0.7; lgp off",
         "strategy osp; servers 1; defer 0.5; paper 1; lgp on",
+        "strategy osp; servers 1; defer 0.5; correct eager; deterministic 0",
     };
 
     (void)state;
