@@ -19753,6 +19753,28 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
     return out;
 }
 
+static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
+{
+    uint64_t c = h;
+
+    for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
+        uint64_t c1 = 0, c2 = 0;
+        for (int i = 0; i < DDP__CRC_PART; i += 8) {
+            const uint64_t x = ddp__crc32c_read(p + i), x1 = ddp__crc32c_read(p + DDP__CRC_PART + i),
+                           x2 = ddp__crc32c_read(p + 2 * DDP__CRC_PART + i);
+            DDP__CRC_STEP(c, x);
+            DDP__CRC_STEP(c1, x1);
+            DDP__CRC_STEP(c2, x2);
+        }
+        c = ddp__crc32c_shift(ddp__crc32c_shift(c) ^ c1) ^ c2;
+    }
+    for (; n >= 8; n -= 8, p += 8) {
+        const uint64_t x = ddp__crc32c_read(p);
+        DDP__CRC_STEP(c, x);
+    }
+    return ddp__crc32c_plain((uint32_t)c, p, n);
+}
+
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
 #define DDP__CRC_WIDE (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
 #define DDP__CRC_BY(w, v) {w, v, w, v, w, v, w, v}
@@ -19766,7 +19788,8 @@ typedef uint64_t ddp__crc_mem __attribute__((vector_size(64), aligned(1), may_al
     __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by));      \
     x = even ^ odd ^ (next);
 
-/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. */
+/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls nothing: whoever is called before
+ * the wide registers are cleared is slower. */
 static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, const unsigned char *p, size_t n,
                                                                 unsigned char *folded)
 {
@@ -19787,37 +19810,16 @@ static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, cons
     DDP__CRC_MOVE(a, near, d)
     memcpy(folded, &a, sizeof a);
 }
-#endif
 
-static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
+static uint32_t ddp__crc32c_wide(uint32_t h, const unsigned char *p, size_t n)
 {
-    uint64_t c = h;
+    const size_t rest = n % 256;
+    unsigned char folded[64];
 
-#ifdef DDP__CRC_WIDE
-    if (n >= 1024 && DDP__CRC_WIDE) {
-        unsigned char folded[64];
-        ddp__crc32c_fold(h, p, n - n % 256, folded);
-        c = ddp__crc32c_fast(0, folded, sizeof folded);
-        p += n - n % 256, n %= 256;
-    }
-#endif
-    for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
-        uint64_t c1 = 0, c2 = 0;
-        for (int i = 0; i < DDP__CRC_PART; i += 8) {
-            const uint64_t x = ddp__crc32c_read(p + i), x1 = ddp__crc32c_read(p + DDP__CRC_PART + i),
-                           x2 = ddp__crc32c_read(p + 2 * DDP__CRC_PART + i);
-            DDP__CRC_STEP(c, x);
-            DDP__CRC_STEP(c1, x1);
-            DDP__CRC_STEP(c2, x2);
-        }
-        c = ddp__crc32c_shift(ddp__crc32c_shift(c) ^ c1) ^ c2;
-    }
-    for (; n >= 8; n -= 8, p += 8) {
-        const uint64_t x = ddp__crc32c_read(p);
-        DDP__CRC_STEP(c, x);
-    }
-    return ddp__crc32c_plain((uint32_t)c, p, n);
+    ddp__crc32c_fold(h, p, n - rest, folded);
+    return ddp__crc32c_fast(ddp__crc32c_fast(0, folded, sizeof folded), p + n - rest, rest);
 }
+#endif
 
 int ddp__crc32c_is_fast(void) { return DDP__CRC_HERE != 0; }
 
@@ -19825,6 +19827,9 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
 
+#ifdef DDP__CRC_WIDE
+    if (n >= 1024 && DDP__CRC_WIDE) return ~ddp__crc32c_wide(~h, p, n);
+#endif
     return ~(DDP__CRC_HERE ? ddp__crc32c_fast(~h, p, n) : ddp__crc32c_plain(~h, p, n));
 }
 
