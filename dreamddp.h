@@ -8164,7 +8164,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                     dst += across * width;
                     continue;
                 }
-                __builtin_prefetch(src + (h + y) * w); /* the next plane lies on another page */
+                if (p + 1 < p1) __builtin_prefetch(src + (h + y) * w); /* the next plane lies on another page */
                 for (kind = 0; kind < across; kind++, dst += width)
                     ddp__conv_copy(dst, src + y * w, lines[kind], step, width);
             }
@@ -8215,7 +8215,8 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
     const int whole = g->y_col == 1 && g->y_row == v->cols; /* planes of y are contiguous */
     const long run = whole ? v->rows * v->cols : v->cols, half = kn->nr / 2;
     const int fits = whole && n == kn->nr && q % run + half <= run && (q + half) % run + half <= run;
-    float *left = y + q / run * g->y_image + q % run, *right = y + (q + half) / run * g->y_image + (q + half) % run;
+    float *left = fits ? y + q / run * g->y_image + q % run : NULL;
+    float *right = fits ? y + (q + half) / run * g->y_image + (q + half) % run : NULL;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long t, i, j, e, len;
 
