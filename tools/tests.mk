@@ -105,6 +105,7 @@ coverage: deps-test
 
 # What ONLY names here is a stage; to a program of tests it is the name of one of its functions.
 unexport ONLY
+
 # docs/testing.md; two hours for all of it. Of same-output: the tests without threads, but those that tell times.
 testing: deps-test
 	@tests/testing.py $(if $(ONLY),--only $(ONLY))

@@ -9,10 +9,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/mman.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #ifdef __cplusplus
 extern "C" {
@@ -403,7 +403,8 @@ static void send_what_is_lost(net_rank *me, void *user)
     m.peer = !me->rank;
     s = net_do(me, &m);
     if (s != (me->rank ? DDP_PEER_LOST : DDP_USAGE) ||
-        !strstr(me->err.msg, me->rank ? "rank 0" : "the memory for send to rank 1 of layer h.0.mlp (step 0) was freed before it was done"))
+        !strstr(me->err.msg, me->rank ? "rank 0 (" : "the memory for send to rank 1 of layer h.0.mlp (step 0) was freed "
+                                                     "before it was done"))
         net_fail(me, "status %d: %s", (int)s, me->err.msg);
 }
 

@@ -13,19 +13,7 @@ extern "C" {
 
 enum { MOST = 801 };
 
-/* A profile whose arrays live beside it. */
-typedef struct instance {
-    ddp_profile p;
-    double      b[MOST], c[MOST];
-} instance;
-
-static void instance_init(instance *x, int layers)
-{
-    memset(x, 0, sizeof *x);
-    x->p.layers = layers;
-    x->p.backward_s = x->b;
-    x->p.comm_s = x->c;
-}
+#include "plan/partial_lab.h"
 
 /* Only the last layer of backward takes time, `full` seconds, and it sends nothing: what a step averages is ready at
  * once and hidden if it takes no more. `each` layers at a time take `full` seconds together, but they come in any order:
@@ -51,27 +39,11 @@ static void packing(instance *x, ddp_rng *r, int steps, int each, int full)
     for (int l = 1; l <= n; l++) x->c[l] = c[order[l - 1]];
 }
 
-static ddp_plan solve(const ddp_profile *p, ddp_solver solver, int period, double time_limit_s)
-{
-    ddp_plan_options o;
-    ddp_plan plan;
-    ddp_error err;
-
-    memset(&o, 0, sizeof o);
-    o.period = period;
-    o.solver = solver;
-    o.cost = DDP_COST_TIMELINE;
-    o.time_limit_s = time_limit_s;
-    err.msg[0] = 0;
-    if (ddp_plan_partial(p, &o, &plan, &err) != DDP_OK) fail_msg("%s", err.msg);
-    return plan;
-}
-
 /* What stays exposed of a packing. */
 static double exposed(const instance *x, int steps, double full)
 {
     double load[MOST] = {0}, sum = 0;
-    ddp_plan plan = solve(&x->p, DDP_SOLVER_SCATTER, steps, 0);
+    ddp_plan plan = solve(&x->p, DDP_SOLVER_SCATTER, DDP_COST_TIMELINE, steps, DDP_FILL_NONE);
 
     for (int l = 1; l < x->p.layers; l++) {
         assert_in_range(plan.step_of[l], 0, steps - 1);
@@ -117,8 +89,8 @@ static void brute_force_ends_early_only_where_there_is_much_to_try(void **state)
         ddp_plan brute, best;
         instance_init(&x, 12); /* C(12 + 3, 3) = 455 partitions */
         for (int l = 0; l < 12; l++) x.b[l] = ddp_rng_uniform(&r), x.c[l] = 4 * ddp_rng_uniform(&r);
-        brute = solve(&x.p, DDP_SOLVER_BRUTE, 4, 1e-9);
-        best = solve(&x.p, DDP_SOLVER_OPTIMAL, 4, 0);
+        brute = solve_within(1e-9, &x.p, DDP_SOLVER_BRUTE, DDP_COST_TIMELINE, 4, DDP_FILL_NONE);
+        best = solve(&x.p, DDP_SOLVER_OPTIMAL, DDP_COST_TIMELINE, 4, DDP_FILL_NONE);
         assert_true(fabs(brute.objective_s - best.objective_s) < 1e-9);
         ddp_plan_free(&brute);
         ddp_plan_free(&best);

@@ -13,20 +13,7 @@ extern "C" {
 
 enum { MOST = 16 };
 
-/* A profile whose arrays live beside it. */
-typedef struct instance {
-    ddp_profile p;
-    double      f[MOST], b[MOST], c[MOST];
-} instance;
-
-static void instance_init(instance *x, int layers)
-{
-    memset(x, 0, sizeof *x);
-    x->p.layers = layers;
-    x->p.forward_s = x->f;
-    x->p.backward_s = x->b;
-    x->p.comm_s = x->c;
-}
+#include "plan/partial_lab.h"
 
 /* kind 0: equal, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge
  * layer; all times are multiples of 1/64 in every other instance, so that ties are exact. */
@@ -47,23 +34,6 @@ static void instance_random(instance *x, ddp_rng *r, int most_layers, int kind, 
         x->c[l] = round ? floor(64 * c) / 64 : c;
         x->f[l] = round ? floor(64 * f) / 64 : f;
     }
-}
-
-static ddp_plan solve(const ddp_profile *p, ddp_solver solver, ddp_cost cost, int period,
-                      ddp_fill fill)
-{
-    ddp_plan_options o;
-    ddp_plan plan;
-    ddp_error err;
-
-    memset(&o, 0, sizeof o);
-    o.period = period;
-    o.solver = solver;
-    o.cost = cost;
-    o.fill = fill;
-    err.msg[0] = 0;
-    if (ddp_plan_partial(p, &o, &plan, &err) != DDP_OK) fail_msg("%s", err.msg);
-    return plan;
 }
 
 /* The objective of an assignment (and of the filling, if wanted) by event simulation. */

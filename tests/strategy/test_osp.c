@@ -391,10 +391,9 @@ static void eager_corrections_come_to_the_same(void **state)
     }
 }
 
-/* Reading parameters in between, as an evaluation does, changes no bit of what follows. */
-static int waits_often(ddp_ctx *d, void *user)
+/* Nine steps. waits: parameters are read behind each; less: rank 1 pushes whole layers from the fifth on. */
+static int by_hand(ddp_ctx *d, lab *x, int waits, int less)
 {
-    lab *x = (lab *)user;
     float w[3][50], g[3][50];
     int bad = 0;
 
@@ -408,16 +407,20 @@ static int waits_often(ddp_ctx *d, void *user)
     }
     if (lab_serves(d)) return ddp_serve(d);
     for (int step = 0; step < 9 && !bad; step++) {
+        if (less && ddp_rank(d) == 1 && step == 4) d->cfg.defer = DDP_DEFER_NONE;
         for (int l = 2; l >= 0 && !bad; l--) {
             lab_gradient(w[l], g[l], 50, ddp_rank(d), l, step);
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_step_end(d);
-        if (!bad && x->samples) bad = ddp_wait(d);
+        if (!bad && waits) bad = ddp_wait(d);
     }
     memcpy(x->params[ddp_rank(d)], w, sizeof w);
     return bad;
 }
+
+/* Reading parameters in between, as an evaluation does, changes no bit of what follows. */
+static int waits_often(ddp_ctx *d, void *user) { return by_hand(d, (lab *)user, ((lab *)user)->samples > 0, 0); }
 
 static void waiting_changes_nothing(void **state)
 {
@@ -436,31 +439,7 @@ static void waiting_changes_nothing(void **state)
 }
 
 /* All workers push the same layers at once; one that no longer does is told from the others. */
-static int defers_less(ddp_ctx *d, void *user)
-{
-    float w[3][50], g[3][50];
-    int bad = 0;
-
-    (void)user;
-    memset(g, 0, sizeof g);
-    for (int l = 0; l < 3; l++) {
-        ddp_layer layer;
-        for (size_t i = 0; i < 50; i++) w[l][i] = lab_start(0, l, i);
-        memset(&layer, 0, sizeof layer);
-        layer.params = w[l], layer.grads = g[l], layer.count = 50;
-        if (ddp_add_layer(d, &layer)) return 1;
-    }
-    if (lab_serves(d)) return ddp_serve(d);
-    for (int step = 0; step < 9 && !bad; step++) {
-        if (ddp_rank(d) == 1 && step == 4) d->cfg.defer = DDP_DEFER_NONE;
-        for (int l = 2; l >= 0 && !bad; l--) {
-            lab_gradient(w[l], g[l], 50, ddp_rank(d), l, step);
-            bad = ddp_backward_end(d, l);
-        }
-        if (!bad) bad = ddp_step_end(d);
-    }
-    return bad;
-}
+static int defers_less(ddp_ctx *d, void *user) { return by_hand(d, (lab *)user, 0, 1); }
 
 static void unlike_pushes_are_an_error(void **state)
 {
@@ -470,7 +449,7 @@ static void unlike_pushes_are_an_error(void **state)
     (void)state;
     for (int servers = -1; servers <= 1; servers += 2) {
         late(&x, 3, servers, 0.7);
-        assert_int_equal(ddp_launch(&x.cfg, defers_less, NULL, &err), DDP_MISMATCH);
+        assert_int_equal(ddp_launch(&x.cfg, defers_less, &x, &err), DDP_MISMATCH);
         if (!strstr(err.msg, "rank 1 pushes other layers than rank 0")) fail_msg("'%s'", err.msg);
         lab_free(&x);
     }
