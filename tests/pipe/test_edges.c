@@ -126,6 +126,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     ddp_pipe_stats stats;
     ddp_stats all;
     ddp_pipe *p;
+    uint64_t hash = 0; /* own memory: the board's is another pipeline's too */
 
     memset(&all, 0, sizeof all);
     memset(&stats, 0, sizeof stats);
@@ -159,7 +160,8 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
         if (!bad) bad = ddp_pipe_evaluate(p, 2); /* leaves everything as it is */
     }
     if (!bad) bad = ddp_sync_all(d);
-    if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[ddp_pipe_stage(p)]);
+    if (!bad) bad = ddp_pipe_hash(p, &hash);
+    j->b->hash[ddp_pipe_stage(p)] = hash;
     if (!bad) keep(g, j->b->value);
     if (!bad) bad = ddp_pipe_get_stats(p, &stats);
     ddp_get_stats(d, &all);
