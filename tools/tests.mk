@@ -3,7 +3,8 @@
 #
 # The first line of a test says its class:
 #   [pure]     pure functions: no threads, nothing for TSan to see, no times that another test would change
-#   [calm]     threads, or programs, and no times: what runs beside them changes nothing
+#   [calm]     threads, or programs, and no times: what runs beside them changes nothing. Both take what the others
+#              leave of the processors
 #   [patient]  waits by the clock with time to spare: TSan runs JOBS of them at a time, whose workers take many times
 #              as long, so that twice as many run at a time without it
 #   [strict]   strict about times: nothing else runs beside it in plain builds
@@ -17,6 +18,7 @@ STRICT   := $(call class,strict,c)
 PATIENT   = $(filter-out $(PURE) $(CALM) $(STRICT),$(TESTS))
 ALONE     = $(PATIENT) $(STRICT)
 WAITING   = $(shell expr 2 \* $(JOBS))
+SPARE     = $(shell expr 1 + $(JOBS))
 # These see what a user sees: the generated header, and the shared library (under a sanitizer, the archive).
 API_TESTS := $(filter api/%,$(TESTS))
 scripts   = $(shell awk 'FNR > 2 { nextfile } /\[$(1)\]/ { print FILENAME }' $(SCRIPTS))
@@ -79,8 +81,8 @@ CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; 
 # totals: N passed, N failed, N skipped. Scripts run the examples.
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) lib $(EXAMPLES) build/vectors build/bench_allreduce tests-cuda tests-plain
-	@tools/run_tests.py --timeout 600 check-separate=tests/header/separate.sh check-compile=tests/header/compile.sh \
-	    --jobs $(JOBS) cuda-programs='$(CUDA_CHECK)' $(call ordered,$(filter-out $(TIMED) $(ALONE_TOO),$(SCRIPTS)) \
+	@tools/run_tests.py --timeout 600 --idle $(SPARE) check-compile=tests/header/compile.sh check-separate=tests/header/separate.sh \
+	    cuda-programs='$(CUDA_CHECK)' $(call ordered,$(filter-out $(TIMED) $(ALONE_TOO),$(SCRIPTS)) \
 	        $(addprefix build/plain/,$(PURE) $(CALM)) $(addprefix build/cuda/,$(CUDA_TESTS))) \
 	        check-header='$(CHECK_HEADER)' check-abi='tools/abi.py' house='tools/house.py --check' \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/plain/,$(PATIENT))) \
@@ -90,15 +92,15 @@ test: deps-test
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 600 \
-	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(PURE) $(CALM))) \
+	    --idle $(SPARE) $(call ordered,$(addprefix build/tsan/,$(CALM)) $(addprefix build/asan/,$(PURE) $(CALM))) \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/asan/,$(PATIENT))) \
-	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(CALM) $(ALONE)))
+	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(ALONE)))
 
 # Lines and branches of src/ that the tests of C reach, by room: tools/coverage.py --missing plan names the others.
 coverage: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-cov
 	@find build/cov -name '*.gcda' -delete
-	-@tools/run_tests.py --timeout 900 --jobs $(JOBS) $(call ordered,$(addprefix build/cov/,$(PURE) $(CALM))) \
+	-@tools/run_tests.py --timeout 900 --idle $(SPARE) $(call ordered,$(addprefix build/cov/,$(PURE) $(CALM))) \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/cov/,$(PATIENT))) --jobs 1 $(addprefix build/cov/,$(STRICT)) \
 	    | tee build/cov/output
 	@tools/coverage.py --json build/coverage.json
