@@ -1523,8 +1523,8 @@ typedef struct ddp_plan {
  *   o->time_limit_s reached only by instances far beyond a few hundred layers: otherwise the search is bounded by
  *                   counts, and the plan is the same on every machine
  *
- * Equal objectives: the contiguous solvers put as many layers as possible in the earlier step; scatter keeps its first
- * best, starting from the contiguous optimum, which it never exceeds. optimal is exact among contiguous sets: in O(L H)
+ * Equal objectives: the contiguous solvers put as many layers as possible in the earlier step; scatter takes the
+ * last that it meets, from the contiguous optimum on, which it never exceeds. optimal is exact among contiguous sets: in O(L H)
  * where alpha_s is 0 (timeline, window), else by the O(L^2 H) programme. brute refuses more than 5e7 partitions or 2000
  * layers, dfs more than 4e6 leaves.
  *
@@ -30167,10 +30167,10 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     return DDP_OK;
 }
 
-/* Non-contiguous assignment: longest transfer first from several starts, then single moves and swaps, then the same
- * from small disturbances of the best. Contiguous sets leave the link idle while the output side of every later step
- * runs backward; scattering uses that time, and convergence needs only each layer once per period. Bounded by a count
- * of looked-at members, so that the plan is the same on every machine; the clock is only a safety net. */
+/* Non-contiguous assignment: single moves and swaps from the contiguous one, then from small disturbances of the best.
+ * Contiguous sets leave the link idle while the output side of every later step runs backward; scattering uses that
+ * time, and convergence needs only each layer once per period. Bounded by a count of looked-at members, so that the
+ * plan is the same on every machine; the clock is only a safety net. */
 
 /* Members looked at, for each pair of layer and step, and at most. */
 #define DDP__SCATTER_VISITS_EACH 2e4
@@ -30183,7 +30183,6 @@ typedef struct ddp__scatter_state {
     int    *member;  /* [L] layers grouped by step, ascending in a step; sending layers only */
     int    *begin;   /* [H+1] */
     double *excess;  /* [H] */
-    double *load;    /* [H] sum of comm */
     double  total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
@@ -30198,52 +30197,21 @@ static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
     return ddp__excess_list(s->c, s->member + s->begin[h], n, less, more);
 }
 
-/* Rebuilds lists and costs from step; layers of step -1 are not placed yet. */
+/* Rebuilds lists and costs from step. */
 static void ddp__scatter_index(ddp__scatter_state *s)
 {
     int i, h, L = s->c->layers;
     memset(s->begin, 0, ((size_t)s->period + 1) * sizeof(int));
-    for (h = 0; h < s->period; h++) s->load[h] = 0;
     for (i = 0; i < L; i++)
-        if (s->step[i] >= 0 && ddp__scatter_counts(s->c, i)) {
-            s->begin[s->step[i] + 1]++;
-            s->load[s->step[i]] += s->c->comm[i];
-        }
+        if (ddp__scatter_counts(s->c, i)) s->begin[s->step[i] + 1]++;
     for (h = 0; h < s->period; h++) s->begin[h + 1] += s->begin[h];
     for (i = 0; i < L; i++)
-        if (s->step[i] >= 0 && ddp__scatter_counts(s->c, i)) s->member[s->begin[s->step[i]]++] = i;
+        if (ddp__scatter_counts(s->c, i)) s->member[s->begin[s->step[i]]++] = i;
     for (h = s->period; h > 0; h--) s->begin[h] = s->begin[h - 1];
     s->begin[0] = 0;
     s->total = 0;
     for (h = 0; h < s->period; h++) s->total += s->excess[h] = ddp__scatter_try(s, h, -1, -1);
     s->visits += L;
-}
-
-/* Places the layers in the given order where they add least; equal: on the emptiest step (sign 1) or on the fullest
- * (sign -1), then the earliest. 0: no time was left. */
-static int ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
-{
-    int n, i, h, L = s->c->layers, best;
-    double add, least;
-    for (i = 0; i < L; i++) s->step[i] = ddp__scatter_counts(s->c, i) ? -1 : 0;
-    ddp__scatter_index(s);
-    for (n = 0; n < L; n++) {
-        i = order[n];
-        if (!ddp__scatter_counts(s->c, i)) continue;
-        if (ddp_now() > s->deadline) return 0;
-        best = 0;
-        least = INFINITY;
-        for (h = 0; h < s->period; h++) {
-            add = ddp__scatter_try(s, h, -1, i) - s->excess[h];
-            if (add < least - s->eps || (add <= least + s->eps && sign * (s->load[h] - s->load[best]) < 0)) {
-                least = add;
-                best = h;
-            }
-        }
-        s->step[i] = best;
-        ddp__scatter_index(s);
-    }
-    return 1;
 }
 
 static int ddp__scatter_stop(const ddp__scatter_state *s)
@@ -30306,20 +30274,26 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best; an equal result replaces it, to cross plateaus. */
-static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least, double bound)
+/* Iterated local search around the best, at first without a disturbance; an equal result replaces it, to cross plateaus. */
+static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
     uint64_t L = (uint64_t)s->c->layers, H = (uint64_t)s->period;
-    while (!ddp__scatter_stop(s) && *least > bound + s->eps) {
+    double least;
+    int disturbed = 0;
+
+    memcpy(s->step, best, (size_t)L * sizeof(int));
+    ddp__scatter_index(s);
+    least = s->total;
+    for (; !ddp__scatter_stop(s) && least > bound + s->eps; disturbed = (int)ddp_rng_below(&rng, 3) + 2) {
         memcpy(s->step, best, (size_t)L * sizeof(int));
-        for (int n = (int)ddp_rng_below(&rng, 3) + 1; n >= 0; n--) {
+        for (int n = 0; n < disturbed; n++) {
             int x = (int)ddp_rng_below(&rng, L), h = (int)ddp_rng_below(&rng, H);
             if (ddp__scatter_counts(s->c, x)) s->step[x] = h;
         }
         ddp__scatter_descend(s);
-        if (s->total <= *least + s->eps / 8) {
-            if (s->total < *least) *least = s->total;
+        if (s->total <= least + s->eps / 8) {
+            if (s->total < least) least = s->total;
             memcpy(best, s->step, (size_t)L * sizeof(int));
         }
         s->visits += 64;
@@ -30330,13 +30304,10 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
 {
     ddp__scatter_state s;
     size_t L = (size_t)c->layers, H = (size_t)(period < c->layers ? period : c->layers);
-    double least, bound = ddp__excess_bound(c, period);
     ddp__scratch room = {NULL, 0};
-    ddp__ranked *rank = (ddp__ranked *)ddp__scratch_take(&room, L, sizeof *rank);
-    int *order = ddp__ints(&room, L);
 
     memset(&s, 0, sizeof s);
-    s.excess = ddp__doubles(&room, H), s.load = ddp__doubles(&room, H);
+    s.excess = ddp__doubles(&room, H);
     s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
     DDP__TRY(ddp__scratch_check(&room, c->layers, "layers", err));
@@ -30346,23 +30317,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     if (s.most_visits > DDP__SCATTER_VISITS) s.most_visits = DDP__SCATTER_VISITS;
     s.eps = 1e-12 * (c->T + c->C[c->layers] + c->alpha);
     s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
-    memcpy(s.step, step, L * sizeof(int));
-    ddp__scatter_index(&s);
-    least = s.total;
-    for (int n = 0; n < 5 && least > bound + s.eps; n++) {
-        for (int i = 0; i < c->layers; i++) { /* the last two: from the input side */
-            rank[i].key = n > 2 ? 0 : -c->comm[c->layers - 1 - i];
-            rank[i].i = i;
-        }
-        qsort(rank, L, sizeof *rank, ddp__by_rank);
-        for (int i = 0; i < c->layers; i++) order[i] = c->layers - 1 - rank[i].i;
-        if (n > 0 && !ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1)) break;
-        ddp__scatter_descend(&s);
-        if (!(s.total < least)) continue;
-        least = s.total;
-        memcpy(step, s.step, L * sizeof(int));
-    }
-    ddp__scatter_disturb(&s, step, &least, bound);
+    ddp__scatter_search(&s, step, ddp__excess_bound(c, period));
     ddp__scratch_free(&room);
     return DDP_OK;
 }

@@ -47,8 +47,8 @@ typedef struct ddp_plan {
  *   o->time_limit_s reached only by instances far beyond a few hundred layers: otherwise the search is bounded by
  *                   counts, and the plan is the same on every machine
  *
- * Equal objectives: the contiguous solvers put as many layers as possible in the earlier step; scatter keeps its first
- * best, starting from the contiguous optimum, which it never exceeds. optimal is exact among contiguous sets: in O(L H)
+ * Equal objectives: the contiguous solvers put as many layers as possible in the earlier step; scatter takes the
+ * last that it meets, from the contiguous optimum on, which it never exceeds. optimal is exact among contiguous sets: in O(L H)
  * where alpha_s is 0 (timeline, window), else by the O(L^2 H) programme. brute refuses more than 5e7 partitions or 2000
  * layers, dfs more than 4e6 leaves.
  *
