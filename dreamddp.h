@@ -2690,6 +2690,9 @@ typedef struct ddp_op_call {
     void       *pool;                         /* ddp__pool *, for ddp_op_parallel; may be NULL */
     int         training;                     /* 0: dropout passes through, buffers are read */
     uint64_t    random;                       /* seed of this node in this micro-batch and step */
+    /* backward of pairs, see ddp_op_pair */
+    const void *inner;                        /* of a reader: first's output; NULL: there is none */
+    int         through;                      /* of second: its reader had that */
 } ddp_op_call;
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the graph.
@@ -2703,10 +2706,14 @@ typedef struct ddp_op {
 
 /* Two operators without buffers that a backend runs as one: second directly follows first and takes
  * its output as input 0. The calls are those that each alone would get, and what they ask for is
- * written, but for second's grad_in[0]: only first would read it. */
+ * written, but for second's grad_in[0]: only first would read it.
+ *
+ * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second too: with
+ * `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's grad_out (`through`). */
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
+    const char *reader; /* NULL: none does */
 } ddp_op_pair;
 
 /* ddp_shape_count - elements of a shape (1 for a scalar).  ddp_shape_rows - product of all but
@@ -5061,6 +5068,7 @@ struct ddp_node {
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           uses;     /* tied nodes that use parameter 0 of this one */
+    int           readers, reader; /* nodes that take the output; the last of them */
     int           here;     /* ddp__here */
     int           stage;    /* of a cut graph: where it runs */
     int           from, to; /* the stage that its output comes from and that it goes on to, or -1 */
@@ -5627,7 +5635,11 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->spec = spec;
     n->tied = owner ? owner->index : -1;
     if (owner) owner->uses++;
-    for (int i = 0; i < count; i++) n->input[i] = inputs[i]->index;
+    for (int i = 0; i < count; i++) {
+        n->input[i] = inputs[i]->index;
+        g->node[n->input[i]]->reader = n->index;
+        g->node[n->input[i]]->readers++;
+    }
     ddp__node_place(g, n);
     ddp__node_pair(g, n);
     return n;
@@ -6487,18 +6499,42 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float, 
     n->run->backward(&c);
 }
 
+/* Nodes i - 1 and i run backward as one. */
+static int ddp__pair_backward(const ddp_graph *g, int i)
+{
+    return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
+}
+
+/* The output of a pair's first, where the reader of its second goes back through that; else NULL. In another segment or
+ * stage it would not be there. */
+static const void *ddp__pair_inner(const ddp_state *s, int second)
+{
+    const ddp_graph *g = s->graph;
+    const ddp_node *n = g->node[second], *reader = g->node[n->reader];
+    const char *name = ddp__pair_backward(g, second) ? g->node[second - 1]->pair->reader : NULL;
+
+    if (!name || n->readers != 1 || reader->input[0] != second || strcmp(reader->op->name, name) ||
+        reader->segment != n->segment || reader->stage != n->stage)
+        return NULL;
+    return ddp__state_at(s, ddp__output_at(s->layout, second - 1, 1));
+}
+
 /* Node i of a backward, and the one before it where both run as one. The last that has run. */
 static int ddp__pass_backward(ddp_state *s, int i)
 {
     const ddp_graph *g = s->graph;
+    const ddp_node *n = g->node[i];
     ddp_op_call a, b;
 
-    if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
-        ddp__run_backward(s, g->node[i], 0, DDP__CUT_BOTH);
+    ddp__backward_fill(s, n, 0, &b);
+    if (!ddp__pair_backward(g, i)) {
+        b.inner = ddp__pair_inner(s, n->input[0]);
+        n->run->backward(&b);
         return i;
     }
-    ddp__backward_fill(s, g->node[i], 0, &b);
+    b.through = ddp__pair_inner(s, i) != NULL;
     ddp__backward_fill(s, g->node[i - 1], 0, &a);
+    a.inner = ddp__pair_inner(s, g->node[i - 1]->input[0]);
     g->node[i - 1]->pair->backward(&a, &b);
     return i - 1;
 }

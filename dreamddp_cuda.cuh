@@ -962,9 +962,9 @@ typedef struct ddp__cuda_product {
     void       *c;
     int         add;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every
-                         library has it in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of; NULL: not wanted */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+                         gelu'(before), with add 0. Not every library has them in every type and shape */
+    void       *before; /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not wanted */
     void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
                          bias or count > 1: not wanted. As rare as gelu */
 } ddp__cuda_product;
@@ -1001,8 +1001,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
-    k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
+    k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
+                 : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
                  : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
@@ -1057,7 +1057,7 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-           (p->key.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+           ((epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU) &&
             ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
                                sizeof before_row)) ||
            ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
@@ -1071,10 +1071,9 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     const void *vector = q->sums ? q->sums : q->bias;
-    return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector) ||
-            (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                             &q->before, sizeof q->before)));
+    return (vector && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
+           (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &q->before,
+                                            sizeof q->before));
 }
 
 static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
@@ -2680,17 +2679,25 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
     else if (c->grad_param[1])
         ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
-    if (c->grad_in[0]) {
-        p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
-        p.add = c->add_in[0];
-        (void)ddp__cuda_multiply(dev, &p);
-    }
+    if (!c->grad_in[0]) return;
+    p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
+    p.add = c->add_in[0];
+    p.before = (void *)c->inner;
+    p.gelu = c->inner ? -1 : 0;
+    if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
+    p.gelu = 0, p.before = NULL;
+    (void)ddp__cuda_multiply(dev, &p);
+    if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
+    else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
 }
 
 static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
 {
-    ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
-    ddp__cuda_linear_backward(first);
+    ddp_op_call c = *first;
+
+    if (second->through) c.grad_out = second->grad_out;
+    else ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
+    ddp__cuda_linear_backward(&c);
 }
 
 static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
@@ -2718,9 +2725,9 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0)},
-                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1)},
-                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
+    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0), NULL},
+                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1), NULL},
+                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward, "linear"};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;

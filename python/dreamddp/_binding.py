@@ -903,14 +903,14 @@ ddp_op_call._fields_ = [
     ("spec", POINTER(ddp_op_spec)), ("in", c_void_p * 4), ("param", c_void_p * 4),
     ("buffer", c_void_p * 2), ("out", c_void_p), ("saved", c_void_p), ("grad_out", c_void_p),
     ("grad_in", c_void_p * 4), ("add_in", c_int * 4), ("grad_param", c_void_p * 4), ("pool", c_void_p),
-    ("training", c_int), ("random", c_uint64)]
+    ("training", c_int), ("random", c_uint64), ("inner", c_void_p), ("through", c_int)]
 ddp_op._fields_ = [
     ("name", c_char_p), ("shape", CFUNCTYPE(c_int, POINTER(ddp_op_spec), POINTER(ddp_error))),
     ("forward", CFUNCTYPE(None, POINTER(ddp_op_call))),
     ("backward", CFUNCTYPE(None, POINTER(ddp_op_call)))]
 ddp_op_pair._fields_ = [
     ("forward", CFUNCTYPE(None, POINTER(ddp_op_call), POINTER(ddp_op_call))),
-    ("backward", CFUNCTYPE(None, POINTER(ddp_op_call), POINTER(ddp_op_call)))]
+    ("backward", CFUNCTYPE(None, POINTER(ddp_op_call), POINTER(ddp_op_call))), ("reader", c_char_p)]
 ddp_node_info._fields_ = [
     ("name", c_char_p), ("layer", c_char_p), ("layer_index", c_int), ("inputs", c_int),
     ("input", c_int * 4), ("out", ddp_shape), ("flops", c_double), ("backward_flops", c_double),

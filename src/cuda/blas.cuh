@@ -19,9 +19,9 @@ typedef struct ddp__cuda_product {
     void       *c;
     int         add;
     const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. Not every
-                         library has it in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of; NULL: not wanted */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+                         gelu'(before), with add 0. Not every library has them in every type and shape */
+    void       *before; /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not wanted */
     void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
                          bias or count > 1: not wanted. As rare as gelu */
 } ddp__cuda_product;
@@ -58,8 +58,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
 
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
-    k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
+    k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
+                 : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
                  : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
@@ -114,7 +114,7 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-           (p->key.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
+           ((epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU) &&
             ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
                                sizeof before_row)) ||
            ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
@@ -128,10 +128,9 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     const void *vector = q->sums ? q->sums : q->bias;
-    return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-           (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector) ||
-            (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
-                                             &q->before, sizeof q->before)));
+    return (vector && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
+           (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &q->before,
+                                            sizeof q->before));
 }
 
 static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,

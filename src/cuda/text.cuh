@@ -64,17 +64,25 @@ static void ddp__cuda_linear_backward(const ddp_op_call *c)
         ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
     else if (c->grad_param[1])
         ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
-    if (c->grad_in[0]) {
-        p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
-        p.add = c->add_in[0];
-        (void)ddp__cuda_multiply(dev, &p);
-    }
+    if (!c->grad_in[0]) return;
+    p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
+    p.add = c->add_in[0];
+    p.before = (void *)c->inner;
+    p.gelu = c->inner ? -1 : 0;
+    if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
+    p.gelu = 0, p.before = NULL;
+    (void)ddp__cuda_multiply(dev, &p);
+    if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
+    else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
 }
 
 static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
 {
-    ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
-    ddp__cuda_linear_backward(first);
+    ddp_op_call c = *first;
+
+    if (second->through) c.grad_out = second->grad_out;
+    else ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
+    ddp__cuda_linear_backward(&c);
 }
 
 static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
@@ -102,9 +110,9 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0)},
-                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1)},
-                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
+    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0), NULL},
+                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1), NULL},
+                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward, "linear"};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;

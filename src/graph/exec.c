@@ -300,18 +300,42 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float, 
     n->run->backward(&c);
 }
 
+/* Nodes i - 1 and i run backward as one. */
+static int ddp__pair_backward(const ddp_graph *g, int i)
+{
+    return i > 0 && ddp__pair_inside(g, i - 1) && g->node[i - 1]->has_gradient;
+}
+
+/* The output of a pair's first, where the reader of its second goes back through that; else NULL. In another segment or
+ * stage it would not be there. */
+static const void *ddp__pair_inner(const ddp_state *s, int second)
+{
+    const ddp_graph *g = s->graph;
+    const ddp_node *n = g->node[second], *reader = g->node[n->reader];
+    const char *name = ddp__pair_backward(g, second) ? g->node[second - 1]->pair->reader : NULL;
+
+    if (!name || n->readers != 1 || reader->input[0] != second || strcmp(reader->op->name, name) ||
+        reader->segment != n->segment || reader->stage != n->stage)
+        return NULL;
+    return ddp__state_at(s, ddp__output_at(s->layout, second - 1, 1));
+}
+
 /* Node i of a backward, and the one before it where both run as one. The last that has run. */
 static int ddp__pass_backward(ddp_state *s, int i)
 {
     const ddp_graph *g = s->graph;
+    const ddp_node *n = g->node[i];
     ddp_op_call a, b;
 
-    if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
-        ddp__run_backward(s, g->node[i], 0, DDP__CUT_BOTH);
+    ddp__backward_fill(s, n, 0, &b);
+    if (!ddp__pair_backward(g, i)) {
+        b.inner = ddp__pair_inner(s, n->input[0]);
+        n->run->backward(&b);
         return i;
     }
-    ddp__backward_fill(s, g->node[i], 0, &b);
+    b.through = ddp__pair_inner(s, i) != NULL;
     ddp__backward_fill(s, g->node[i - 1], 0, &a);
+    a.inner = ddp__pair_inner(s, g->node[i - 1]->input[0]);
     g->node[i - 1]->pair->backward(&a, &b);
     return i - 1;
 }

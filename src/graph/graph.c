@@ -389,7 +389,11 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->spec = spec;
     n->tied = owner ? owner->index : -1;
     if (owner) owner->uses++;
-    for (int i = 0; i < count; i++) n->input[i] = inputs[i]->index;
+    for (int i = 0; i < count; i++) {
+        n->input[i] = inputs[i]->index;
+        g->node[n->input[i]]->reader = n->index;
+        g->node[n->input[i]]->readers++;
+    }
     ddp__node_place(g, n);
     ddp__node_pair(g, n);
     return n;

@@ -66,6 +66,9 @@ typedef struct ddp_op_call {
     void       *pool;                         /* ddp__pool *, for ddp_op_parallel; may be NULL */
     int         training;                     /* 0: dropout passes through, buffers are read */
     uint64_t    random;                       /* seed of this node in this micro-batch and step */
+    /* backward of pairs, see ddp_op_pair */
+    const void *inner;                        /* of a reader: first's output; NULL: there is none */
+    int         through;                      /* of second: its reader had that */
 } ddp_op_call;
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the graph.
@@ -79,10 +82,14 @@ typedef struct ddp_op {
 
 /* Two operators without buffers that a backend runs as one: second directly follows first and takes
  * its output as input 0. The calls are those that each alone would get, and what they ask for is
- * written, but for second's grad_in[0]: only first would read it. */
+ * written, but for second's grad_in[0]: only first would read it.
+ *
+ * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second too: with
+ * `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's grad_out (`through`). */
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
+    const char *reader; /* NULL: none does */
 } ddp_op_pair;
 
 /* ddp_shape_count - elements of a shape (1 for a scalar).  ddp_shape_rows - product of all but

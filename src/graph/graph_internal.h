@@ -23,6 +23,7 @@ struct ddp_node {
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           uses;     /* tied nodes that use parameter 0 of this one */
+    int           readers, reader; /* nodes that take the output; the last of them */
     int           here;     /* ddp__here */
     int           stage;    /* of a cut graph: where it runs */
     int           from, to; /* the stage that its output comes from and that it goes on to, or -1 */

@@ -504,6 +504,8 @@ static void pairs_lie_apart(const ddp_graph *g)
             apart(l->gradient[p], read, (again ? l->out_again : l->out)[i], bytes);
             apart(l->gradient[p], read, (again ? l->saved_again : l->saved)[i + 1], saved);
         }
+        if (g->node[i]->pair && g->node[i]->pair->reader) /* that writes the one while it reads the other */
+            apart((again ? l->out_again : l->out)[i], bytes, l->gradient[i + 1], ddp__output_bytes(g->node[i + 1]));
     }
 }
 
@@ -570,18 +572,32 @@ static void residual_sums_run_with_their_norms(void **state)
     pairs_change_no_bit(DDP_CUDA_BF16, 0);
 }
 
-static const ddp_op_pair *count_products(void *self, const char *first, const char *second)
-{
-    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
+static int gone_through; /* gradients that the reader of a pair has brought to its first */
+static const ddp_op_pair *counted;
 
-    pairs_found += p != NULL;
-    return p;
+static void count_through(const ddp_op_call *first, const ddp_op_call *second)
+{
+    gone_through += second->through;
+    counted->backward(first, second);
 }
 
-/* The library takes gelu of what is not rounded yet. */
+static const ddp_op_pair *count_products(void *self, const char *first, const char *second)
+{
+    static ddp_op_pair own;
+    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
+
+    if (!p) return NULL;
+    pairs_found++;
+    counted = p;
+    own = *p;
+    own.backward = count_through;
+    return &own;
+}
+
+/* The library takes gelu, and its gradient, of what is not rounded yet. */
 static void products_run_with_their_gelu(void **state)
 {
-    static paired x[2];
+    static paired x[3];
     ddp_config cfg;
     ddp_error err;
     int i, numbers;
@@ -593,16 +609,18 @@ static void products_run_with_their_gelu(void **state)
         const double within = numbers ? 0.05 : 1e-3;
         int differ = 0;
         memset(x, 0, sizeof x);
-        for (i = 0; i < 2; i++) {
+        for (i = 0; i < 3; i++) {
             ddp_backend b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
             memset(&cfg, 0, sizeof cfg);
             cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
-            b.pair = i ? NULL : count_products;
-            x[i].recompute = i;
-            pairs_found = 0;
+            b.pair = i == 1 ? NULL : count_products;
+            x[i].recompute = i > 0;
+            pairs_found = gone_through = 0;
             if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
-            assert_int_equal(pairs_found, i ? 0 : 2); /* of both blocks */
+            assert_int_equal(pairs_found, i == 1 ? 0 : 2); /* of both blocks */
+            assert_int_equal(gone_through, i == 1 ? 0 : 2 * 4); /* in each step */
         }
+        assert_memory_equal(x[2].params, x[0].params, (size_t)x->count * sizeof *x->params);
         for (k = 0; k < x[0].count; k++) {
             const double e = fabs((double)x[0].params[k] - (double)x[1].params[k]);
             differ |= e > 0;

@@ -401,8 +401,10 @@ static void products_give_the_gradient_of_a_bias(void **state)
 #endif
 }
 
-/* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as above. */
-static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds, int without)
+/* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as above.
+ * through: a reader of gelu has gone back through it. */
+static void gelu_pair_as(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds, int without,
+                         int through)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, width);
     ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
@@ -424,9 +426,15 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
         if (without & 2) c[0].grad_param[1] = NULL;
         if (without & 16) c[0].grad_in[0] = NULL;
     }
-    b.cpu->backward(&cpu[1]);
+    if (through) {
+        cpu[0].grad_out = cpu[1].grad_out;
+        gpu[1].through = 1;
+    } else {
+        b.cpu->backward(&cpu[1]);
+    }
     a.cpu->backward(&cpu[0]);
     if (pair) pair->backward(&gpu[0], &gpu[1]);
+    else if (through) gpu[0].grad_out = gpu[1].grad_out, a.gpu->backward(&gpu[0]);
     else b.gpu->backward(&gpu[1]), a.gpu->backward(&gpu[0]);
     cuda_ok(dev);
     cuda_compare(&a, &a.grad_out, "gradient of gelu's input", 0);
@@ -438,12 +446,19 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
     ddp__cuda_close(dev);
 }
 
+static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds, int without)
+{
+    gelu_pair_as(numbers, rows, columns, width, shift, adds, without, 0);
+}
+
 static void gradients_pass_gelu_as_a_pair(void **state)
 {
     int numbers;
 
     (void)state;
     for (numbers = 0; numbers < 3; numbers += 2) {
+        gelu_pair_as((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0, 1);
+        gelu_pair_as((ddp_cuda_numbers)numbers, 19, 24, 261, 1, 0, 0, 1);
         gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0);
         gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 1, 0);
         gelu_pair((ddp_cuda_numbers)numbers, 600, 9, 261, 0, 0, 0);
@@ -451,6 +466,60 @@ static void gradients_pass_gelu_as_a_pair(void **state)
         gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 1);
         gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 2);
         gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 17);
+    }
+}
+
+/* Linear, whose input is gelu of something, back to that: as the product and gelu's gradient do one after the other. */
+static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, long launches)
+{
+    cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, columns);
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp_op_call cpu[2], gpu[2];
+    cuda_check a, b;
+
+    ddp__cuda_elementwise_ops(dev);
+    k.arg[0] = (double)width;
+    k.shift = g.shift = shift;
+    begin(&a, dev, &k, &cpu[0], &gpu[0]);
+    begin(&b, dev, &g, &cpu[1], &gpu[1]);
+    cpu[1].grad_out = cpu[0].grad_in[0] = cpu[1].grad_in[0]; /* over what the product has written */
+    gpu[0].grad_in[0] = gpu[1].grad_in[0];
+    gpu[0].inner = gpu[1].in[0];
+    cpu[0].add_in[0] = cpu[1].add_in[0] = gpu[0].add_in[0] = 0;
+    a.cpu->backward(&cpu[0]);
+    b.cpu->backward(&cpu[1]);
+#if defined(DDP_CUDA_ON_CPU)
+    launches += cuda_on_cpu::launches();
+#endif
+    a.gpu->backward(&gpu[0]);
+    cuda_ok(dev);
+#if defined(DDP_CUDA_ON_CPU)
+    assert_int_equal(cuda_on_cpu::launches(), launches);
+#endif
+    (void)launches;
+    cuda_compare(&a, &a.grad_param[0], "gradient of weights", 0);
+    cuda_compare(&a, &a.grad_param[1], "gradient of bias", 0);
+    cuda_compare(&b, &b.grad_in[0], "gradient of gelu's input", 0);
+    cuda_shut(&a);
+    cuda_shut(&b);
+    ddp__cuda_close(dev);
+}
+
+/* By the product, or where the library cannot, or rows are no multiples of 16 bytes, by a kernel behind it. */
+static void a_product_goes_back_through_gelu(void **state)
+{
+    int numbers;
+
+    (void)state;
+    for (numbers = 0; numbers < 3; numbers += 2) {
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 1);
+        linear_through_gelu((ddp_cuda_numbers)numbers, 1, 8, 5, 0, 1);
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 21, 40, 0, 2);
+#if defined(DDP_CUDA_ON_CPU)
+        cublasLtUnknown() = CUBLASLT_EPILOGUE_DGELU;
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 2);
+        cublasLtUnknown() = 0;
+#endif
     }
 }
 
@@ -563,6 +632,7 @@ int main(void)
         cmocka_unit_test(products_have_batches_and_epilogues),
         cmocka_unit_test(products_give_the_gradient_of_a_bias),
         cmocka_unit_test(gradients_pass_gelu_as_a_pair),
+        cmocka_unit_test(a_product_goes_back_through_gelu),
         cmocka_unit_test(a_sum_and_its_norm_keep_their_bits_as_one),
     };
 

@@ -43,6 +43,7 @@ typedef enum {
     CUBLASLT_EPILOGUE_BIAS = 4,
     CUBLASLT_EPILOGUE_GELU_BIAS = 36,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 164,
+    CUBLASLT_EPILOGUE_DGELU = 192,
     CUBLASLT_EPILOGUE_BGRADB = 512
 } cublasLtEpilogue_t;
 
@@ -95,6 +96,16 @@ typedef struct {
     float                wavesCount;
     int                  reserved[4];
 } cublasLtMatmulHeuristicResult_t;
+
+inline bool cublasLtHasVector(const cublasLtDescOnCpu *d)
+{
+    return d->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->epilogue != CUBLASLT_EPILOGUE_DGELU;
+}
+
+inline bool cublasLtHasAux(const cublasLtDescOnCpu *d)
+{
+    return d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || d->epilogue == CUBLASLT_EPILOGUE_DGELU;
+}
 
 inline void cublasLtRefuse(const char *why, long long value)
 {
@@ -316,7 +327,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
         cublasLtRefuse("C and D are unlike: rows", static_cast<long long>(c->rows));
     if (out->type != CUDA_R_32F && pref->reduction & ~CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
         cublasLtRefuse("parts of a sum may be added as bfloat16: reduction schemes", pref->reduction);
-    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    if (cublasLtHasVector(d))
         cublasLtAligned("the bias is not aligned as D is promised to be", d->bias, pref->alignment[3]);
     memset(result, 0, sizeof *result);
     *found = 0;
@@ -333,19 +344,23 @@ inline float cublasLtGelu(float x)
     return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
+inline float cublasLtGeluSlope(float x)
+{
+    const float k = 0.7978845608028654f, t = tanhf(k * (x + 0.044715f * x * x * x));
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x);
+}
+
 inline void cublasLtEpilogueOnCpu(const cublasLtDescOnCpu *d, const cublasLtLayoutOnCpu *out,
                                   void *p, int64_t i, int64_t j, int64_t at, float v)
 {
-    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT && d->epilogue != CUBLASLT_EPILOGUE_BGRADB) {
+    const int aux_type = d->aux_type < 0 ? out->type : d->aux_type;
+
+    if (cublasLtHasVector(d) && d->epilogue != CUBLASLT_EPILOGUE_BGRADB) {
         if (!d->bias) cublasLtRefuse("an epilogue with bias and no bias", d->epilogue);
         v += cublasLtGet(d->bias, i, d->bias_type < 0 ? out->type : d->bias_type);
     }
-    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
-        if (!d->aux || d->aux_ld < static_cast<int64_t>(out->rows) || d->aux_ld % 8)
-            cublasLtRefuse("the auxiliary array's leading dimension must be a multiple of 8 and "
-                           "hold a column", d->aux_ld);
-        cublasLtPut(d->aux, j * d->aux_ld + i, d->aux_type < 0 ? out->type : d->aux_type, v);
-    }
+    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) cublasLtPut(d->aux, j * d->aux_ld + i, aux_type, v);
+    if (d->epilogue == CUBLASLT_EPILOGUE_DGELU) v *= cublasLtGeluSlope(cublasLtGet(d->aux, j * d->aux_ld + i, aux_type));
     if (d->epilogue == CUBLASLT_EPILOGUE_GELU_BIAS ||
         d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         v = cublasLtGelu(v);
@@ -428,7 +443,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     cublasLtAligned("B is not aligned as promised", B, alignment[1]);
     cublasLtAligned("C is not aligned as promised", C, alignment[2]);
     cublasLtAligned("D is not aligned as promised", D, alignment[3]);
-    if (d->epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+    if (cublasLtHasVector(d))
         cublasLtAligned("the bias is not aligned as promised for D", d->bias, alignment[3]);
     if (d->epilogue == CUBLASLT_EPILOGUE_BGRADB) {
         if (!d->bias) cublasLtRefuse("a bias gradient and no vector for it: its elements", n);
@@ -436,8 +451,11 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
             cublasLtRefuse("a bias gradient that is not of D's type", d->bias_type);
         if (a->batch != 1) cublasLtRefuse("one bias gradient of several matrices", a->batch);
     }
-    if (d->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+    if (cublasLtHasAux(d)) {
         cublasLtAligned("the auxiliary array is not aligned", d->aux, 16);
+        if (!d->aux || d->aux_ld < m || d->aux_ld % 8)
+            cublasLtRefuse("the auxiliary array's leading dimension must be a multiple of 8 and hold a column", d->aux_ld);
+    }
 
     /* the descriptors may change before the product's turn in its stream comes */
     const cublasLtDescOnCpu dd = *d;
