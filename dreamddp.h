@@ -8047,7 +8047,7 @@ const ddp__kernels *ddp__kernels_best(void)
  * knows no edges. Columns of a slab are sorted by their remainder by the step, so that neighbouring positions are
  * neighbours in it, too; rows and columns between windows are left out. */
 enum {
-    DDP__CONV_MC = 264, /* a multiple of every mr */
+    DDP__CONV_MC = 528, /* of one thread, half as many of several; a multiple of every mr */
     DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
     DDP__CONV_NC = 576, /* columns of W in a block over weights */
     DDP__CONV_PC = 1024, /* positions of a chunk over images */
@@ -8327,14 +8327,19 @@ static void ddp__conv_blocks(void *user, long first, long last)
     }
 }
 
-/* Runs the plan's block for blocks of whole register tiles of at most MC rows, and spans of at most span (multiples of
- * least) of all, more and smaller ones for several threads. */
+static long ddp__conv_most_rows(const ddp_op_call *call)
+{
+    return ddp__pool_threads((const ddp__pool *)call->pool) > 1 ? DDP__CONV_MC / 2 : DDP__CONV_MC;
+}
+
+/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span (multiples
+ * of least) of all, more and smaller ones for several threads. */
 static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long span, long least)
 {
     const ddp__conv_product *g = plan->g;
     const int threads = ddp__pool_threads((const ddp__pool *)call->pool);
     const long mr = plan->kernels->mr, wanted = threads > 1 ? 3L * threads : 1, all = plan->all;
-    const long parts = ddp__parts(g->m, DDP__CONV_MC);
+    const long parts = ddp__parts(g->m, ddp__conv_most_rows(call));
 
     plan->rows = ddp__parts(ddp__parts(g->m, parts), mr) * mr;
     plan->row_blocks = ddp__parts(g->m, plan->rows);
@@ -8354,7 +8359,7 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
     ddp__conv_chunks(&plan, g, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
     plan.block = ddp__conv_block;
     plan.all = plan.chunks;
-    span = DDP__CONV_RESULT / (ddp__min_long(g->m, DDP__CONV_MC) * plan.rows_each * plan.part);
+    span = DDP__CONV_RESULT / (ddp__min_long(g->m, ddp__conv_most_rows(call)) * plan.rows_each * plan.part);
     ddp__conv_run(&plan, call, span > 1 ? span : 1, 1);
 }
 
@@ -8392,8 +8397,9 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__GEMM_NR], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, e, f, n, first, last;
+    long from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, e, f, n, first, last;
 
+    for (j = j0; j < j1; j++) from[j - j0] = ddp__conv_tap(plan, j / taps - p0, j % taps / v->kw, j % v->kw);
     for (t = 0; t < plan->chunks; t++) {
         const float *source = plan->direct ? x + p0 * plan->plane : slab;
         ddp__conv_chunk(plan, t, &first, &last);
@@ -8406,10 +8412,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
         for (j = j0; j < j1; j += n) {
             n = ddp__min_long(kn->nr, j1 - j);
             if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
-            for (e = 0; e < n; e++)
-                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw, (j + e) % v->kw);
             for (q = 0; q < last - first; q += runs[q])
-                kn->turn(b_pack + q * kn->nr, kn->nr, source + at[q], from, n, runs[q]);
+                kn->turn(b_pack + q * kn->nr, kn->nr, source + at[q], from + (j - j0), n, runs[q]);
             for (i = i0; i < i1; i += kn->mr) {
                 float *to = w + i * g->w_row + j;
                 const float *a = a_pack + (i - i0) * (last - first);

@@ -111,7 +111,8 @@ static const op_case large_cases[] = {
     {"cross_entropy", 2, {D2(103, 1031), D1(103)}, {F, I}, {0, 0}, SCALAR, 1, -1, 1030},
     IMAGE("conv2d", D4(2, 65, 19, 33), 70, 3, 1, 1, 1, 1),
     IMAGE("conv2d", D4(3, 30, 23, 17), 50, 3, 2, 1, 2, 0),
-    IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; row blocks */
+    IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; blocks of rows for several threads */
+    IMAGE("conv2d", D4(3, 19, 5, 4), 570, 3, 1, 1, 1, 1),  /* for one as well */
     IMAGE("conv2d", D4(33, 9, 2, 3), 11, 3, 1, 1, 1, 0),
     IMAGE("conv2d", D4(2, 3, 65, 61), 21, 7, 2, 3, 1, 0),
     IMAGE("conv2d", D4(3, 300, 7, 9), 37, 1, 1, 0, 1, 1),
