@@ -93,6 +93,7 @@ static int train(ddp_ctx *d, void *user)
     ddp_pipe *p;
     uint64_t hash;
     ddp_rng r;
+    double sum = 0; /* of the losses since the last line */
     int bad;
 
     p = ddp_pipe_open(d, g, build(g), (const ddp_pipe_config *)user); /* cuts and builds */
@@ -100,12 +101,12 @@ static int train(ddp_ctx *d, void *user)
     r = ddp_rng_seed(1, (uint64_t)ddp_pipe_number(p)); /* every pipeline its own data */
     bad = ddp_set_optimizer(d, &sgd);
     for (int step = 0; !bad && step < STEPS; step++) {
-        float loss;
         for (int m = 0; m < MICRO_BATCHES; m++)
             fill(&r, (float *)ddp_pipe_input(p, m, "points"), (int32_t *)ddp_pipe_input(p, m, "labels"));
         bad = ddp_pipe_step(p) || ddp_step_end(d);
-        loss = bad ? 0 : ddp_pipe_loss(p);
-        if (!bad && step % 50 == 49 && ddp_rank(d) == 0) printf("step %3d  loss %.4f\n", step + 1, (double)loss);
+        sum += bad ? 0 : (double)ddp_pipe_loss(p);
+        if (!bad && step % 50 == 49 && ddp_rank(d) == 0) printf("step %3d  loss %.4f\n", step + 1, sum / 50);
+        if (step % 50 == 49) sum = 0;
     }
     bad = bad || ddp_sync_all(d) || ddp_pipe_hash(p, &hash) || ddp_pipe_get_stats(p, &s);
     if (!bad && ddp_pipe_stage(p) == 0)
