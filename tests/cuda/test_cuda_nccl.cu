@@ -244,7 +244,9 @@ static void two_ranks_on_one_device_are_refused(void **state)
     }
 }
 
-/* Rank 1 leaves in trouble while the others wait for it. */
+static double lost_after; /* seconds */
+
+/* Rank 1 leaves in trouble while the others wait for it, or before they do. */
 static void lose_one(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
 {
     const size_t count = 64;
@@ -256,6 +258,7 @@ static void lose_one(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
     EXPECT(r, n);
     together(r);
     if (n && r->rank == 1) {
+        ddp__sleep_until(ddp_now() + lost_after);
         ddp__nccl_leave(n, 1);
         n = NULL;
     } else if (n) {
@@ -266,8 +269,8 @@ static void lose_one(rank_of *r, ddp__cuda *dev, ddp__cuda_nccl *n)
         }
         EXPECT(r, s == DDP_PEER_LOST && strstr(r->err.msg, "lost a peer"));
     }
-    (void)cudaFree(x);
     ddp__nccl_leave(n, 0);
+    (void)cudaFree(x); /* it waits for what uses the array */
 }
 
 static void a_lost_peer_is_a_sentence(void **state)
@@ -275,7 +278,7 @@ static void a_lost_peer_is_a_sentence(void **state)
     rank_of ranks[MOST_RANKS];
 
     (void)state;
-    run_parts(3, 1, 0, 60, ranks, lose_one);
+    for (lost_after = 0; lost_after < 0.3; lost_after += 0.2) run_parts(3, 1, 0, 60, ranks, lose_one);
 }
 
 /* A silent peer: the time-out finds it, and leaving does not wait for it. */
