@@ -78,6 +78,13 @@ def members(group):
     return found
 
 
+def ranks_of(p):
+    """The workers of a launcher in the order in which it started them; the system's numbers begin anew at some time."""
+    with open("/proc/sys/kernel/pid_max") as f:
+        most = int(f.read())
+    return sorted(set(members(p.pid)) - {p.pid}, key=lambda pid: (pid - p.pid) % most)
+
+
 def finish(p, folder, seconds=40, patience=3.0):
     """(exit code, stdout, stderr) of a program that has left nothing behind."""
     try:
@@ -439,7 +446,7 @@ def training(folder, *more, env=None, workers=4):
     p = start(folder, *LONG, *PERIOD, "--workers", workers, "--net", "100mbit,1ms", *more, env=env)
     wait_until(lambda: len(members(p.pid)) == workers + 1, 20, "%d workers did not start" % workers)
     used = lambda pid: sum(map(int, open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[11:13]))
-    ranks = sorted(set(members(p.pid)) - {p.pid})
+    ranks = ranks_of(p)
     wait_until(lambda: p.poll() is not None or all(used(k) >= 10 for k in ranks), 20, "the training did not begin")
     expect(p.poll() is None, "the training ended early")
     return p, ranks
@@ -520,7 +527,7 @@ def stage_lost(folder, which, *more):
     """(exit code, stdout, stderr) of a run whose ranks are killed, one of them a second."""
     p = start(folder, *PIPES, *more)
     wait_until(lambda: len(members(p.pid)) == 7, 20, "6 workers did not start")
-    ranks = sorted(set(members(p.pid)) - {p.pid})
+    ranks = ranks_of(p)
     for w in which:
         time.sleep(1.2)
         expect(p.poll() is None, "the training ended early")
