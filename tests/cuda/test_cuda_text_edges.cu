@@ -403,8 +403,8 @@ static void products_give_the_gradient_of_a_bias(void **state)
 
 /* The gradients of linear and of the gelu behind it, as a pair. adds: to what gelu's input has; without: as above.
  * through: a reader of gelu has gone back through it. */
-static void gelu_pair_as(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds, int without,
-                         int through)
+static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds,
+                      int without, int through)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, width);
     ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
@@ -428,6 +428,7 @@ static void gelu_pair_as(ddp_cuda_numbers numbers, long rows, long columns, long
     }
     if (through) {
         cpu[0].grad_out = cpu[1].grad_out;
+        gpu[0].grad_out = NULL; /* nobody has written that */
         gpu[1].through = 1;
     } else {
         b.cpu->backward(&cpu[1]);
@@ -446,31 +447,26 @@ static void gelu_pair_as(ddp_cuda_numbers numbers, long rows, long columns, long
     ddp__cuda_close(dev);
 }
 
-static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, int adds, int without)
-{
-    gelu_pair_as(numbers, rows, columns, width, shift, adds, without, 0);
-}
-
 static void gradients_pass_gelu_as_a_pair(void **state)
 {
     int numbers;
 
     (void)state;
     for (numbers = 0; numbers < 3; numbers += 2) {
-        gelu_pair_as((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0, 1);
-        gelu_pair_as((ddp_cuda_numbers)numbers, 19, 24, 261, 1, 0, 0, 1);
-        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0);
-        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 1, 0);
-        gelu_pair((ddp_cuda_numbers)numbers, 600, 9, 261, 0, 0, 0);
-        gelu_pair((ddp_cuda_numbers)numbers, 19, 24, 264, 1, 0, 0);
-        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 1);
-        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 2);
-        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 17);
+        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0, 1);
+        gelu_pair((ddp_cuda_numbers)numbers, 19, 24, 261, 1, 0, 0, 1);
+        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 0, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 1, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 600, 9, 261, 0, 0, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 19, 24, 264, 1, 0, 0, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 1, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 2, 0);
+        gelu_pair((ddp_cuda_numbers)numbers, 21, 24, 16, 0, 0, 17, 0);
     }
 }
 
 /* Linear, whose input is gelu of something, back to that: as the product and gelu's gradient do one after the other. */
-static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long columns, long width, int shift, long launches)
+static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long columns, long width, long launches)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, columns);
     ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
@@ -479,7 +475,6 @@ static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long column
 
     ddp__cuda_elementwise_ops(dev);
     k.arg[0] = (double)width;
-    k.shift = g.shift = shift;
     begin(&a, dev, &k, &cpu[0], &gpu[0]);
     begin(&b, dev, &g, &cpu[1], &gpu[1]);
     cpu[1].grad_out = cpu[0].grad_in[0] = cpu[1].grad_in[0]; /* over what the product has written */
@@ -512,12 +507,12 @@ static void a_product_goes_back_through_gelu(void **state)
 
     (void)state;
     for (numbers = 0; numbers < 3; numbers += 2) {
-        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 1);
-        linear_through_gelu((ddp_cuda_numbers)numbers, 1, 8, 5, 0, 1);
-        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 21, 40, 0, 2);
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 1);
+        linear_through_gelu((ddp_cuda_numbers)numbers, 1, 8, 5, 1);
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 21, 40, 2);
 #if defined(DDP_CUDA_ON_CPU)
         cublasLtUnknown() = CUBLASLT_EPILOGUE_DGELU;
-        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 0, 2);
+        linear_through_gelu((ddp_cuda_numbers)numbers, 37, 24, 40, 2);
         cublasLtUnknown() = 0;
 #endif
     }
