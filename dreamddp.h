@@ -2708,8 +2708,9 @@ typedef struct ddp_op {
  * its output as input 0. The calls are those that each alone would get, and what they ask for is
  * written, but for second's grad_in[0]: only first would read it.
  *
- * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second too: with
- * `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's grad_out (`through`). */
+ * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second too:
+ * with `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's grad_out
+ * (`through`). */
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
@@ -8332,8 +8333,8 @@ static long ddp__conv_most_rows(const ddp_op_call *call)
     return ddp__pool_threads((const ddp__pool *)call->pool) > 1 ? DDP__CONV_MC / 2 : DDP__CONV_MC;
 }
 
-/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span (multiples
- * of least) of all, more and smaller ones for several threads. */
+/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span
+ * (multiples of least) of all, more and smaller ones for several threads. */
 static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long span, long least)
 {
     const ddp__conv_product *g = plan->g;
@@ -30314,7 +30315,8 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best, at first without a disturbance; an equal result replaces it, to cross plateaus. */
+/* Iterated local search around the best, at first without a disturbance; an equal result replaces it: so plateaus are
+ * crossed. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);

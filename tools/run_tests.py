@@ -40,7 +40,8 @@ GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_ses
 
 def run(command, env, seconds):
     """(exit code or None after a time-out, output)"""
-    p = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **GROUP)
+    p = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, **GROUP)
     try:
         out, _ = p.communicate(timeout=seconds)
         code = p.returncode

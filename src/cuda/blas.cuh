@@ -59,7 +59,8 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
-                 : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
+                 : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
                  : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);

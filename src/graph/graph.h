@@ -84,8 +84,9 @@ typedef struct ddp_op {
  * its output as input 0. The calls are those that each alone would get, and what they ask for is
  * written, but for second's grad_in[0]: only first would read it.
  *
- * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second too: with
- * `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's grad_out (`through`). */
+ * Where an operator of the name `reader` alone takes second's output, as input 0, it goes back through second too:
+ * with `inner` it writes the gradient of that to its grad_in[0], where the pair finds it as second's grad_out
+ * (`through`). */
 typedef struct ddp_op_pair {
     void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
     void (*backward)(const ddp_op_call *first, const ddp_op_call *second);

@@ -291,8 +291,8 @@ static long ddp__conv_most_rows(const ddp_op_call *call)
     return ddp__pool_threads((const ddp__pool *)call->pool) > 1 ? DDP__CONV_MC / 2 : DDP__CONV_MC;
 }
 
-/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span (multiples
- * of least) of all, more and smaller ones for several threads. */
+/* Runs the plan's block for blocks of whole register tiles of at most so many rows, and spans of at most span
+ * (multiples of least) of all, more and smaller ones for several threads. */
 static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long span, long least)
 {
     const ddp__conv_product *g = plan->g;

@@ -403,7 +403,8 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
     } while (moved);
 }
 
-/* Iterated local search around the best, at first without a disturbance; an equal result replaces it, to cross plateaus. */
+/* Iterated local search around the best, at first without a disturbance; an equal result replaces it: so plateaus are
+ * crossed. */
 static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
