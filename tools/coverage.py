@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Which lines and branches of src/ the tests reach, by room, from what a coverage build has counted (gcov).
 
-    tools/coverage.py [--folder build/cov] [--missing ROOM] [--json FILE]
+    tools/coverage.py [--folder build/cov] [--missing ROOM | --calls] [--json FILE]
 
 `make coverage` builds the tests with --coverage into build/cov and runs them; this reads the counts of all of them.
 A branch is one outcome of one condition; a line or branch counts as reached if any test reached it. --missing lists the
-lines and branches of a room (plan, say) or file (plan/deft.c) that none has.
+lines and branches of a room (plan, say) or file (plan/deft.c) that none has; --calls how many of the public functions
+were called, and the others.
 """
 import argparse
 import collections
@@ -13,42 +14,52 @@ import concurrent.futures
 import glob
 import json
 import os
+import re
 import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def counted(data):
-    """(file, line, count, [count of each branch]) of src/, of one .gcda file."""
+def files_of(data):
+    """What gcov says of each file of src/, of one .gcda file."""
     out = subprocess.run(["gcov", "--json-format", "--stdout", "--branch-probabilities", data], cwd=ROOT,
                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-    rows = []
-    for part in out.splitlines():
-        if not part.startswith(b"{"):
-            continue
-        for f in json.loads(part)["files"]:
-            name = os.path.relpath(os.path.join(ROOT, f["file"]), ROOT)
-            if not name.startswith("src/"):
-                continue
-            rows += [(name, l["line_number"], l["count"], [b["count"] for b in l["branches"]]) for l in f["lines"]]
-    return rows
+    files = [f for part in out.splitlines() if part.startswith(b"{") for f in json.loads(part)["files"]]
+    for f in files:
+        f["file"] = os.path.relpath(os.path.join(ROOT, f["file"]), ROOT)
+    return [f for f in files if f["file"].startswith("src/")]
+
+
+def of_all(folder, rows_of):
+    """rows_of(what gcov says of a file), of all .gcda files."""
+    data = glob.glob(os.path.join(folder, "**", "*.gcda"), recursive=True)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for files in pool.map(files_of, data):
+            for f in files:
+                yield from rows_of(f)
+
+
+def calls(folder):
+    """(public functions, those that were not called)"""
+    with open(os.path.join(ROOT, "dreamddp.h")) as f:
+        declared = f.read().split("#ifdef DREAMDDP_IMPLEMENTATION")[0]
+    names = set(re.findall(r"^DDP_API [^;{(]*?\b(ddp_\w+)\(", declared, re.M))
+    called = {name for name in of_all(folder, lambda f: [x["name"] for x in f["functions"] if x["execution_count"]])}
+    return sorted(names), sorted(names - called)
 
 
 def merged(folder):
     """{file: {line: [count, {number of branches: [count of each]}]}}. A line of a header, and of a file that a test includes,
     is compiled several times, now and then into other branches: the fullest compilation speaks for it."""
     files = collections.defaultdict(dict)
-    data = glob.glob(os.path.join(folder, "**", "*.gcda"), recursive=True)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for rows in pool.map(counted, data):
-            for name, line, count, branches in rows:
-                at = files[name].setdefault(line, [0, {}])
-                at[0] += count
-                if branches:
-                    sums = at[1].setdefault(len(branches), [0] * len(branches))
-                    for i, n in enumerate(branches):
-                        sums[i] += n
+    for name, l in of_all(folder, lambda f: [(f["file"], l) for l in f["lines"]]):
+        at = files[name].setdefault(l["line_number"], [0, {}])
+        at[0] += l["count"]
+        if l["branches"]:
+            sums = at[1].setdefault(len(l["branches"]), [0] * len(l["branches"]))
+            for i, b in enumerate(l["branches"]):
+                sums[i] += b["count"]
     return files
 
 
@@ -64,8 +75,13 @@ def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--folder", default="build/cov")
     a.add_argument("--missing", metavar="ROOM")
+    a.add_argument("--calls", action="store_true")
     a.add_argument("--json", metavar="FILE")
     a = a.parse_args()
+    if a.calls:
+        names, others = calls(os.path.join(ROOT, a.folder))
+        print("%d of %d public functions were called; not: %s" % (len(names) - len(others), len(names), " ".join(others)))
+        return
     files = merged(os.path.join(ROOT, a.folder))
     if not files:
         sys.exit("coverage.py: %s holds no counts: run `make coverage`" % a.folder)
