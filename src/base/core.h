@@ -80,7 +80,7 @@ static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stre
 typedef struct ddp__text {
     char  *data;
     size_t size, room;
-    int    failed;
+    int    failed, fixed; /* fixed: data is the caller's, and does not grow */
 } ddp__text;
 
 DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);

@@ -10,7 +10,7 @@ static int ddp__text_reserve(ddp__text *t, size_t more)
     if (more <= SIZE_MAX / 2 - t->size) {
         if (t->size + more + 1 <= t->room) return 1;
         while (room < t->size + more + 1) room *= 2;
-        p = (char *)DDP_REALLOC(t->data, room);
+        p = t->fixed ? NULL : (char *)DDP_REALLOC(t->data, room);
         if (p) {
             t->data = p;
             t->room = room;
@@ -114,7 +114,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
-    ddp__text tmp = {NULL, 0, 0, 0};
+    ddp__text tmp = {NULL, 0, 0, 0, 0};
     ddp_status status;
     struct stat st;
     int straight;

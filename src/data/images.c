@@ -118,7 +118,7 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
 
 ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err)
 {
-    ddp__text a = {NULL, 0, 0, 0}, b = a;
+    ddp__text a = {NULL, 0, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
 
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
@@ -166,7 +166,7 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
 
 static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_status s = ddp__file_read(path, &t, err);
 
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
@@ -228,7 +228,7 @@ static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, 
 /* MNIST: the labels beside the images at f. */
 static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_error *err)
 {
-    ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0}};
+    ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
 
     if (ddp__folder_next(&labels, start, 1, "idx1-ubyte", err) == DDP_OK) {
@@ -256,7 +256,7 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     static const char *const start[3][2] = {
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
-    ddp__folder f = {folder, "", {NULL, 0, 0, 0}};
+    ddp__folder f = {folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
     ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
 

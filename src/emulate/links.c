@@ -193,7 +193,7 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp_status status;
     size_t at = 0;
     int line = 1;

@@ -323,7 +323,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 
 ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp__json *root = NULL;
 
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);

@@ -40,7 +40,7 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                       int generation, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_status code;
 
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "

@@ -8,7 +8,7 @@
 /* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp__json *best = NULL;
     ddp_status s = ddp__file_read(path, &text, err);
     int line = 1;

@@ -327,7 +327,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known = {NULL, 0, 0, 0};
+    ddp__text known = {NULL, 0, 0, 0, 0};
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
@@ -394,7 +394,7 @@ static void ddp__network_list(ddp__text *t, const char *key, const double *x, in
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     DDP__TRY(ddp_network_check(n, err));
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);

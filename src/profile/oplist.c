@@ -241,7 +241,7 @@ static void ddp__oplist_put(ddp__text *t, const ddp_oplist *list, int i)
 
 ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp__oplist_key *key;
     ddp_status status = DDP_OK;
 

@@ -284,7 +284,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp_profile p;
     ddp_status status;
     memset(&p, 0, sizeof p);
@@ -310,7 +310,7 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     DDP__TRY(ddp_profile_check(p, err));
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {

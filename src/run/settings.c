@@ -289,6 +289,7 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
     ddp__text t;
 
     memset(&t, 0, sizeof t);
+    t.data = out, t.room = room, t.fixed = 1;
     out[0] = 0;
     if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);
     else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
@@ -306,8 +307,6 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
         else if (r->most > 0) ddp__text_addf(&t, ", at most %g", r->most);
     }
     if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
-    if (t.data) snprintf(out, room, "%s", t.data);
-    ddp__text_free(&t);
 }
 
 /* What the field holds, as ddp__knob_set takes it. */

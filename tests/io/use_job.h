@@ -50,7 +50,7 @@ static void job_fenced(const ddp_graph *g)
     ddp_fence_options o;
     ddp_fence_plan plan;
     ddp_pipe_layout l;
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_network net;
     ddp_oplist list;
     ddp_error err;

@@ -85,7 +85,7 @@ static ddp_ctx *checkpoint_open(int rule, model *m)
 static char *checkpoint_slurp(const char *folder, const char *name, size_t *bytes)
 {
     char path[FUZZ_PATH + 80];
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_error err;
 
     snprintf(path, sizeof path, "%s/step-%012d/%s", folder, CHECKPOINT_STEPS, name);
