@@ -3911,7 +3911,7 @@ static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stre
 typedef struct ddp__text {
     char  *data;
     size_t size, room;
-    int    failed;
+    int    failed, fixed; /* fixed: data is the caller's, and does not grow */
 } ddp__text;
 
 DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);
@@ -4712,7 +4712,7 @@ static int ddp__text_reserve(ddp__text *t, size_t more)
     if (more <= SIZE_MAX / 2 - t->size) {
         if (t->size + more + 1 <= t->room) return 1;
         while (room < t->size + more + 1) room *= 2;
-        p = (char *)DDP_REALLOC(t->data, room);
+        p = t->fixed ? NULL : (char *)DDP_REALLOC(t->data, room);
         if (p) {
             t->data = p;
             t->room = room;
@@ -4816,7 +4816,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
-    ddp__text tmp = {NULL, 0, 0, 0};
+    ddp__text tmp = {NULL, 0, 0, 0, 0};
     ddp_status status;
     struct stat st;
     int straight;
@@ -12107,7 +12107,7 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
 
 ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err)
 {
-    ddp__text a = {NULL, 0, 0, 0}, b = a;
+    ddp__text a = {NULL, 0, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
 
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
@@ -12155,7 +12155,7 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
 
 static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_status s = ddp__file_read(path, &t, err);
 
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
@@ -12217,7 +12217,7 @@ static ddp_status ddp__folder_next(ddp__folder *f, const char *start, int open, 
 /* MNIST: the labels beside the images at f. */
 static ddp_images *ddp__folder_idx(const ddp__folder *f, const char *start, ddp_error *err)
 {
-    ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0}};
+    ddp__folder labels = {f->folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
 
     if (ddp__folder_next(&labels, start, 1, "idx1-ubyte", err) == DDP_OK) {
@@ -12245,7 +12245,7 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     static const char *const start[3][2] = {
         {"train-images", "t10k-images"}, {"data_batch", "test_batch"}, {"train", "test"}};
-    ddp__folder f = {folder, "", {NULL, 0, 0, 0}};
+    ddp__folder f = {folder, "", {NULL, 0, 0, 0, 0}};
     ddp_images *m = NULL;
     ddp_status s = folder ? DDP_OK : ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
 
@@ -12725,7 +12725,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 
 ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp__json *root = NULL;
 
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
@@ -13239,7 +13239,7 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
                                   const char *const *notes, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
 
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
@@ -15172,7 +15172,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
 {
     struct ifaddrs *all = NULL, *i, *best = NULL;
     ddp_status bad = DDP_OK;
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
 
     if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
@@ -25921,7 +25921,7 @@ static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text 
 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0};
+    ddp__text head = {NULL, 0, 0, 0, 0};
     ddp__file f;
     ddp_status code;
 
@@ -25941,7 +25941,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
     char *grown = NULL;
 
@@ -25958,7 +25958,7 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0};
+    ddp__text head = {NULL, 0, 0, 0, 0};
 
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
@@ -26589,7 +26589,7 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                       int generation, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp_status code;
 
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
@@ -28313,7 +28313,7 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp_status status;
     size_t at = 0;
     int line = 1;
@@ -28691,7 +28691,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp_profile p;
     ddp_status status;
     memset(&p, 0, sizeof p);
@@ -28717,7 +28717,7 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     DDP__TRY(ddp_profile_check(p, err));
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {
@@ -29237,7 +29237,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known = {NULL, 0, 0, 0};
+    ddp__text known = {NULL, 0, 0, 0, 0};
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
@@ -29304,7 +29304,7 @@ static void ddp__network_list(ddp__text *t, const char *key, const double *x, in
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     DDP__TRY(ddp_network_check(n, err));
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
@@ -35639,7 +35639,7 @@ static void ddp__oplist_put(ddp__text *t, const ddp_oplist *list, int i)
 
 ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     ddp__oplist_key *key;
     ddp_status status = DDP_OK;
 
@@ -41689,6 +41689,7 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
     ddp__text t;
 
     memset(&t, 0, sizeof t);
+    t.data = out, t.room = room, t.fixed = 1;
     out[0] = 0;
     if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);
     else if (r->kind == DDP__K_FLAG) ddp__text_addf(&t, "1 or 0");
@@ -41706,8 +41707,6 @@ static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, ch
         else if (r->most > 0) ddp__text_addf(&t, ", at most %g", r->most);
     }
     if (r->kind == DDP__K_WIRE) ddp__text_addf(&t, ":FRACTION");
-    if (t.data) snprintf(out, room, "%s", t.data);
-    ddp__text_free(&t);
 }
 
 /* What the field holds, as ddp__knob_set takes it. */
@@ -44040,9 +44039,11 @@ enum {
     DDP__BURST = 16,
     DDP__BURSTS = 5
 };
-/* Interference only delays: when the two fastest of some transfers differ by more, the fastest was
- * probably delayed too. */
-static const double ddp__meter_agree = 0.03;
+#ifndef DDP__METER_AGREE /* tests under sanitizers, whose times say nothing, measure in less time */
+#define DDP__METER_AGREE 0.03  /* interference only delays: when the two fastest of some transfers differ by more, the
+                                  fastest was probably delayed too */
+#define DDP__PROBE_LAST_S 0.12 /* of the last size, where a thread that wakes up late matters little */
+#endif
 static const double ddp__meter_patience_s = 3; /* of repeating one size */
 
 int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
@@ -44063,21 +44064,20 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + DDP__METER_AGREE) * first && now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
 }
 
-/* How many pieces to average when those are settled; 0: enough. The last size takes 0.12 s, where a
- * thread that wakes up late matters little. */
+/* How many pieces to average when those are settled; 0: enough. */
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
 
     if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
     if (pieces > DDP__PROBE_MEDIUM) return 0;
-    in_time = 0.12 / fastest * pieces;
+    in_time = DDP__PROBE_LAST_S / fastest * pieces;
     if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
     return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
 }
@@ -53994,7 +53994,7 @@ int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0;
 /* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0};
+    ddp__text text = {NULL, 0, 0, 0, 0};
     ddp__json *best = NULL;
     ddp_status s = ddp__file_read(path, &text, err);
     int line = 1;
@@ -56725,7 +56725,7 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
 
 ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
 
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
     return ddp__text_print(&t, out, "picture of the pipelines", err);
@@ -56770,7 +56770,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
-    ddp__text cell = {NULL, 0, 0, 0};
+    ddp__text cell = {NULL, 0, 0, 0, 0};
 
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
@@ -56789,7 +56789,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
 
     ddp__summary_text(&t, d);
     return ddp__text_print(&t, out, "table", err);
@@ -57389,7 +57389,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
 
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"

@@ -22,6 +22,11 @@ void  heap_free(void *p);
 #else
 #define INSTANCES(n) (n)
 #endif
+/* A link is measured with few transfers, and short ones, where times say little. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define DDP__METER_AGREE  0.3
+#define DDP__PROBE_LAST_S 0.02
+#endif
 /* The step of a loop over cases: each n-th under AddressSanitizer, half as many under ThreadSanitizer, which takes twice as
  * long; all of them are tried without. Odd steps stay odd. */
 #if defined(__SANITIZE_THREAD__)

@@ -10,9 +10,11 @@ enum {
     DDP__BURST = 16,
     DDP__BURSTS = 5
 };
-/* Interference only delays: when the two fastest of some transfers differ by more, the fastest was
- * probably delayed too. */
-static const double ddp__meter_agree = 0.03;
+#ifndef DDP__METER_AGREE /* tests under sanitizers, whose times say nothing, measure in less time */
+#define DDP__METER_AGREE 0.03  /* interference only delays: when the two fastest of some transfers differ by more, the
+                                  fastest was probably delayed too */
+#define DDP__PROBE_LAST_S 0.12 /* of the last size, where a thread that wakes up late matters little */
+#endif
 static const double ddp__meter_patience_s = 3; /* of repeating one size */
 
 int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
@@ -33,21 +35,20 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + DDP__METER_AGREE) * first && now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
 }
 
-/* How many pieces to average when those are settled; 0: enough. The last size takes 0.12 s, where a
- * thread that wakes up late matters little. */
+/* How many pieces to average when those are settled; 0: enough. */
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
 
     if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
     if (pieces > DDP__PROBE_MEDIUM) return 0;
-    in_time = 0.12 / fastest * pieces;
+    in_time = DDP__PROBE_LAST_S / fastest * pieces;
     if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
     return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
 }
