@@ -130,7 +130,7 @@ static ddp_status dumps_line(dumps *pm, const char *path, int number, const char
 
 static ddp_status dumps_read(dumps *pm, const char *path)
 {
-    ddp__text t = {NULL, 0, 0, 0};
+    ddp__text t = {NULL, 0, 0, 0, 0};
     dump_rank *rank = NULL;
     size_t at = 0;
     int number = 1;
