@@ -309,19 +309,26 @@ static ddp_status operators(uint64_t *h, ddp_error *err)
 
 /* ---- data and files ---- */
 
-static ddp_status texts(uint64_t *h, ddp_error *err)
+/* A file of the test's own, in whose writing nothing fails. */
+static void own_file(const char *name, const void *bytes, size_t n)
 {
     const int kind = faults->kind;
     FILE *f;
+
+    faults->kind = NO_CALLS;
+    f = fopen(file_named(name), "wb");
+    assert_true(f && fwrite(bytes, 1, n, f) == n && fclose(f) == 0);
+    faults->kind = kind;
+}
+
+static ddp_status texts(uint64_t *h, ddp_error *err)
+{
     ddp_tokens *t;
     ddp_token_range all;
     int32_t in[4], label[4];
     ddp_status s;
 
-    faults->kind = NO_CALLS; /* the test's own file */
-    f = fopen(file_named("a-text.txt"), "wb");
-    assert_true(f && fwrite("to be or not to be, that is", 1, 27, f) == 27 && fclose(f) == 0);
-    faults->kind = kind;
+    own_file("a-text.txt", "to be or not to be, that is", 27);
     if (!(t = ddp_tokens_open(file_named("a-text.txt"), err))) return err->code;
     s = ddp_tokens_check(t, ddp_tokens_vocabulary(t), err);
     if (!s) s = ddp_tokens_split(t, 0, 4, &all, NULL, err);
@@ -338,7 +345,6 @@ static ddp_status pictures(uint64_t *h, ddp_error *err)
     static unsigned char cifar[2][3073], idx[16 + 2 * 16], labels[8 + 2];
     static const unsigned char head[16] = {0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 4}, label[8] = {0, 0, 8, 1, 0, 0, 0, 2};
     static float x[3072];
-    const int kind = faults->kind;
     ddp_images *a;
     ddp_image_range train, val;
     ddp_image_norm norm;
@@ -347,14 +353,9 @@ static ddp_status pictures(uint64_t *h, ddp_error *err)
 
     for (int i = 0; i < 3073; i++) cifar[0][i] = (unsigned char)(i % 10), cifar[1][i] = (unsigned char)(i % 7);
     memcpy(idx, head, sizeof head), memcpy(labels, label, sizeof label);
-    faults->kind = NO_CALLS;
-    for (int i = 0; i < 3; i++) {
-        FILE *f = fopen(file_named(i == 0 ? "a-cifar.bin" : i == 1 ? "a-idx.img" : "a-idx.lbl"), "wb");
-        const void *data = i == 0 ? (void *)cifar : i == 1 ? (void *)idx : (void *)labels;
-        const size_t n = i == 0 ? sizeof cifar : i == 1 ? sizeof idx : sizeof labels;
-        assert_true(f && fwrite(data, 1, n, f) == n && fclose(f) == 0);
-    }
-    faults->kind = kind;
+    own_file("a-cifar.bin", cifar, sizeof cifar);
+    own_file("a-idx.img", idx, sizeof idx);
+    own_file("a-idx.lbl", labels, sizeof labels);
     for (int way = 0; !s && way < 4; way++) {
         a = way == 0 ? ddp_images_cifar(file_named("a-cifar.bin"), 10, err)
           : way == 1 ? ddp_images_cifar_bytes("cifar", cifar, sizeof cifar, 10, err)
@@ -654,16 +655,12 @@ static ddp_status collectives(uint64_t *h, ddp_error *err)
 
 static ddp_status strategies(uint64_t *h, ddp_error *err)
 {
+    static const char plan[] = "{\"period\":2,\"sets\":[[0],[1,2]]}\n";
     crowd c;
-    const int kind = faults->kind;
-    FILE *f;
     ddp_status s;
 
     BLANK(c);
-    faults->kind = NO_CALLS;
-    f = fopen(file_named("a-plan.json"), "wb");
-    assert_true(f && fputs("{\"period\":2,\"sets\":[[0],[1,2]]}\n", f) >= 0 && fclose(f) == 0);
-    faults->kind = kind;
+    own_file("a-plan.json", plan, sizeof plan - 1);
     c.own.name = "verbs", c.own.averages = DDP_AVERAGES_PARAMETERS, c.own.self_bytes = sizeof(verbs);
     c.own.start = verbs_start, c.own.backward_end = verbs_backward_end, c.own.step_end = verbs_step_end;
     s = crowded(&c, trains, DDP_DREAMDDP, 2, h, err);
@@ -726,19 +723,13 @@ static int staged(ddp_ctx *d, void *user)
 
 static ddp_status stages(uint64_t *h, ddp_error *err)
 {
-    const int kind = faults->kind;
+    static const char place[] = "{\"cost_s\":1,\"assign\":[[0,1]]}\n";
     crowd c;
-    FILE *f;
-    ddp_status s;
 
     BLANK(c);
-    faults->kind = NO_CALLS;
-    f = fopen(file_named("a-place.jsonl"), "wb");
-    assert_true(f && fputs("{\"cost_s\":1,\"assign\":[[0,1]]}\n", f) >= 0 && fclose(f) == 0);
-    faults->kind = kind;
+    own_file("a-place.jsonl", place, sizeof place - 1);
     c.micro_batches = 2;
-    s = crowded(&c, staged, DDP_WFBP, 2, h, err);
-    return s;
+    return crowded(&c, staged, DDP_WFBP, 2, h, err);
 }
 
 /* ---- the sweep ---- */
