@@ -7399,6 +7399,12 @@ static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
 /* How many parts of that size n needs. */
 static inline long ddp__parts(long n, long part) { return (n + part - 1) / part; }
 
+/* Asks for n floats that are read next: the processor follows a stream to the end of its page alone. */
+static inline void ddp__ahead(const float *x, long n)
+{
+    for (long i = 0; i < n; i += 16) __builtin_prefetch(x + i);
+}
+
 /* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
@@ -8053,8 +8059,7 @@ enum {
     DDP__CONV_NC = 576, /* columns of W in a block over weights */
     DDP__CONV_PC = 1024, /* positions of a chunk over images */
     DDP__CONV_SLAB = 40960,
-    DDP__CONV_MORE = 3, /* zeros that may be written past a line: of the next one, or past a plane */
-    DDP__CONV_RESULT = 131072 /* floats of the result in a block over images */
+    DDP__CONV_RESULT = 262144 /* floats of the result in a block over images */
 };
 
 /* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
@@ -8068,7 +8073,7 @@ typedef struct ddp__conv_plan {
     void (*block)(const struct ddp__conv_plan *plan, long group, long i0, long i1, long first, long last);
     long all;              /* chunks, or columns of W */
     long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
-    long pitch, plane;     /* floats of a row and of a plane of the slab */
+    long pitch, plane, slab; /* floats of a row, of a plane and of all of the slab */
     long rows, row_blocks; /* of W in a block */
     long span, spans;      /* of all in a block; how many of them */
 } ddp__conv_plan;
@@ -8080,7 +8085,7 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
     const long images = ddp__min_long(v->images, (rows_each + v->rows - 2) / v->rows + 1);
 
     plan->pitch = plan->across * (part + (v->kw - 1) / plan->across);
-    plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch + DDP__CONV_MORE;
+    plan->plane = (rows_each * plan->down + images * (v->kh - plan->down)) * plan->pitch;
     return plan->plane;
 }
 
@@ -8106,6 +8111,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp__conv_product *g, l
         else plan->part = (plan->part + 1) / 2;
     }
     if (plan->direct) plan->pitch = v->w, plan->plane = v->h * v->w;
+    plan->slab = plan->direct ? 0 : planes * plan->plane;
     plan->parts = ddp__parts(v->cols, plan->part);
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
 }
@@ -8161,20 +8167,8 @@ static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
     return l;
 }
 
-/* Lines are short: no calls, and zeros by fours. */
-static inline void ddp__conv_copy(float *dst, const float *src, ddp__conv_line l, long step, long n)
-{
-    long i;
-
-    for (i = 0; i < l.lo; i += 4) memset(dst + i, 0, 4 * sizeof *dst);
-    i = l.lo, src += l.first;
-    if (step == 1)
-        for (; i + 4 <= l.hi; i += 4) memcpy(dst + i, src + i, 4 * sizeof *dst);
-    for (; i < l.hi; i++) dst[i] = src[i * step];
-    for (; i < n; i += 4) memset(dst + i, 0, 4 * sizeof *dst);
-}
-
-/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. */
+/* The slab of planes p0..p1-1 (of x, where a group begins) behind positions first..last-1. Zeros beside the lines are
+ * there from the start, where a chunk has whole rows. */
 static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float *x, long p0,
                            long p1, long first, long last)
 {
@@ -8182,11 +8176,12 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     const long h = v->h, w = v->w, step = v->step, down = plan->down, across = plan->across, width = plan->pitch / across;
     const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * step;
-    const ddp__conv_line none = {0, 0, 0};
     ddp__conv_line lines[DDP__CONV_KERNEL];
-    long p, row, n, i, y, kind;
+    long at[DDP__CONV_PC + DDP__CONV_KERNEL], p, row, n, i, j, y, kind, all;
 
+    if (plan->parts > 1) memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (kind = 0; kind < across; kind++) lines[kind] = ddp__conv_clip(left + kind, w, step, width);
+    for (i = 0; step == 1 && i < row1 - row0 + v->kh; i++) at[i] = i * w;
     for (row = row0; row < row1; row += n) { /* image by image */
         const float *image = x + row / v->rows * v->image;
         const long y0 = v->top + row % v->rows * step;
@@ -8194,16 +8189,22 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
         for (p = p0; p < p1; p++) {
             const float *src = image + p * h * w;
             float *dst = slab + (p - p0) * plan->plane;
-            for (i = 0, y = y0; i < (n - 1) * down + v->kh; i++, y++) {
+            for (i = 0, y = y0; i < (n - 1) * down + v->kh; i += all, y += all, dst += all * plan->pitch) {
+                all = 1;
                 if (down < step && i && i % down == 0) y += step - down;
                 if (y < 0 || y >= h) {
-                    ddp__conv_copy(dst, src, none, 1, across * width);
-                    dst += across * width;
+                    memset(dst, 0, (size_t)plan->pitch * sizeof *dst);
                     continue;
                 }
-                if (p + 1 < p1) __builtin_prefetch(src + (h + y) * w); /* the next plane lies on another page */
-                for (kind = 0; kind < across; kind++, dst += width)
-                    ddp__conv_copy(dst, src + y * w, lines[kind], step, width);
+                if (step == 1) {
+                    all = ddp__min_long((n - 1) + v->kh - i, h - y);
+                    plan->kernels->gather(dst + lines->lo, plan->pitch, src + y * w + lines->first + lines->lo, at, all,
+                                          lines->hi - lines->lo);
+                }
+                for (kind = 0; step > 1 && kind < across; kind++)
+                    for (j = lines[kind].lo; j < lines[kind].hi; j++)
+                        dst[kind * width + j] = src[y * w + lines[kind].first + j * step];
+                if (p + 1 < p1) ddp__ahead(src + (h + y) * w, all * w);
             }
         }
         slab += ((n - 1) * down + v->kh) * plan->pitch;
@@ -8255,26 +8256,32 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
     float *left = fits ? y + q / run * g->y_image + q % run : NULL;
     float *right = fits ? y + (q + half) / run * g->y_image + (q + half) % run : NULL;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long t, i, j, e, len;
+    long at[DDP__GEMM_NR], runs[DDP__GEMM_NR], t, i, j, e;
 
+    for (j = 0; j < n; j += runs[j]) {
+        const long p = q + j, row = p / v->cols;
+        runs[j] = ddp__min_long(run - p % run, n - j);
+        at[j] = whole ? p / run * g->y_image + p % run
+                      : row / v->rows * g->y_image + row % v->rows * g->y_row + p % v->cols * g->y_col;
+    }
     for (t = 0; t < rows; t += kn->mr) {
-        if (fits && t + kn->mr <= rows) {
+        const long m = ddp__min_long(kn->mr, rows - t);
+        float *first = y + t * g->y_plane;
+        if (fits && m == kn->mr) {
             kn->gemm(k, a + t * k, b, left + t * g->y_plane, right + t * g->y_plane, g->y_plane, add);
             continue;
         }
+        for (j = 0; !fits && j < n; j += runs[j])
+            for (i = 0; i < m; i++)
+                ddp__ahead(first + i * g->y_plane + at[j], runs[j] * g->y_col);
         kn->gemm(k, a + t * k, b, part, part + half, kn->nr, 0);
-        for (j = 0; j < n; j += len) {
-            const long at = q + j, row = at / v->cols;
-            float *first = y + t * g->y_plane;
-            len = ddp__min_long(run - at % run, n - j);
-            first += whole ? at / run * g->y_image + at % run
-                           : row / v->rows * g->y_image + row % v->rows * g->y_row + at % v->cols * g->y_col;
-            for (i = 0; i < ddp__min_long(kn->mr, rows - t); i++) {
-                float *to = first + i * g->y_plane;
+        for (j = 0; j < n; j += runs[j]) {
+            for (i = 0; i < m; i++) {
+                float *to = first + i * g->y_plane + at[j];
                 const float *from = part + i * kn->nr + j;
-                if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
-                else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
-                else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+                if (g->y_col == 1) kn->affine(to, from, NULL, runs[j], 1, 0, 0, add);
+                else if (add) for (e = 0; e < runs[j]; e++) to[e * g->y_col] += from[e];
+                else for (e = 0; e < runs[j]; e++) to[e * g->y_col] = from[e];
             }
         }
     }
@@ -8294,6 +8301,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     long from[DDP__CONV_KC], p, t, q, j, n, run, first, last;
 
+    memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (p = 0; p < total; p += each) {
         const long k = ddp__min_long(each, total - p), p0 = p / taps;
         ddp__conv_pack_w(plan, a_pack, g->w + group * g->w_group, i0, i1, p, k);
@@ -8366,22 +8374,22 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
 
 /* ---- over weights ---- */
 
-/* Rows i0..i1-1 of y at positions first..last-1, turned. */
-static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0,
-                             long i1, long first, long last)
+/* Rows i0..i1-1 of y at k positions from first on, and zeros to the end of a register tile. */
+static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const float *y, long i0, long i1, long first, long k)
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, image = g->view.rows * g->view.cols;
-    long at[DDP__GEMM_MR], i, q, n;
+    long at[DDP__GEMM_MR], i, j, q, n;
 
     for (i = 0; i < mr; i++) at[i] = i * g->y_plane;
-    for (i = i0; i < i1; i += mr, pack += mr * (last - first)) {
+    for (i = i0; i < i1; i += mr, pack += mr * k) {
         const long rows = ddp__min_long(mr, i1 - i);
-        if (rows < mr) memset(pack, 0, (size_t)(mr * (last - first)) * sizeof *pack);
-        for (q = first; q < last; q += n) {
-            n = ddp__min_long(image - q % image, last - q);
-            plan->kernels->turn(pack + (q - first) * mr, mr, y + i * g->y_plane + q / image * g->y_image + q % image,
-                                at, rows, n);
+        if (rows < mr) memset(pack, 0, (size_t)(mr * k) * sizeof *pack);
+        for (q = 0; q < k; q += n) {
+            const float *src = y + i * g->y_plane + (first + q) / image * g->y_image + (first + q) % image;
+            n = ddp__min_long(image - (first + q) % image, k - q);
+            for (j = mr; j < 2 * mr && i + j < i1; j++) ddp__ahead(src + j * g->y_plane, n);
+            plan->kernels->gather(pack + q, k, src, at, rows, n);
         }
     }
 }
@@ -8398,13 +8406,15 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, e, f, n, first, last;
+    long from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, k, e, f, n, first, last;
 
+    memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (j = j0; j < j1; j++) from[j - j0] = ddp__conv_tap(plan, j / taps - p0, j % taps / v->kw, j % v->kw);
     for (t = 0; t < plan->chunks; t++) {
         const float *source = plan->direct ? x + p0 * plan->plane : slab;
         ddp__conv_chunk(plan, t, &first, &last);
-        ddp__conv_pack_y(plan, a_pack, y, i0, i1, first, last);
+        k = last - first;
+        ddp__conv_pack_y(plan, a_pack, y, i0, i1, first, k);
         if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (j1 - 1) / taps + 1, first, last);
         for (q = first; q < last; q += runs[q - first]) {
             at[q - first] = ddp__conv_at(plan, first, q, &n);
@@ -8413,16 +8423,16 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
         for (j = j0; j < j1; j += n) {
             n = ddp__min_long(kn->nr, j1 - j);
             if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
-            for (q = 0; q < last - first; q += runs[q])
+            for (q = 0; q < k; q += runs[q])
                 kn->turn(b_pack + q * kn->nr, kn->nr, source + at[q], from + (j - j0), n, runs[q]);
             for (i = i0; i < i1; i += kn->mr) {
                 float *to = w + i * g->w_row + j;
-                const float *a = a_pack + (i - i0) * (last - first);
+                const float *a = a_pack + (i - i0) * k;
                 if (n == kn->nr && i + kn->mr <= i1) {
-                    kn->gemm(last - first, a, b_pack, to, to + kn->nr / 2, g->w_row, 1);
+                    kn->gemm_at(k, a, k, 1, b_pack, kn->nr, to, g->w_row, NULL, 1);
                     continue;
                 }
-                kn->gemm(last - first, a, b_pack, part, part + kn->nr / 2, kn->nr, 0);
+                kn->gemm_at(k, a, k, 1, b_pack, kn->nr, part, kn->nr, NULL, 0);
                 for (e = 0; e < ddp__min_long(kn->mr, i1 - i); e++)
                     for (f = 0; f < n; f++) to[e * g->w_row + f] += part[e * kn->nr + f];
             }
@@ -8557,6 +8567,7 @@ void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float
     sum[0] = sum[1] = 0;
     for (long b = 0; b < s->dim[0]; b++) {
         float part[2];
+        if (b + 1 < s->dim[0]) ddp__ahead(x + (b + 1) * image, n), ddp__ahead(y + (b + 1) * image, n);
         kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
         sum[0] += (double)part[0];
         sum[1] += (double)part[1];
@@ -9288,6 +9299,7 @@ static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *
     for (long b = 0; b < s->dim[0]; b++, x += image) {
         float part[2], near;
         double off;
+        if (b + 1 < s->dim[0]) ddp__ahead(x + image, n);
         kn->moments(x, x, n, 0, 0, part);
         near = part[0] / (float)n;
         kn->moments(x, x, n, near, near, part);

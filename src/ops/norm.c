@@ -144,6 +144,7 @@ static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *
     for (long b = 0; b < s->dim[0]; b++, x += image) {
         float part[2], near;
         double off;
+        if (b + 1 < s->dim[0]) ddp__ahead(x + image, n);
         kn->moments(x, x, n, 0, 0, part);
         near = part[0] / (float)n;
         kn->moments(x, x, n, near, near, part);

@@ -112,6 +112,7 @@ void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float
     sum[0] = sum[1] = 0;
     for (long b = 0; b < s->dim[0]; b++) {
         float part[2];
+        if (b + 1 < s->dim[0]) ddp__ahead(x + (b + 1) * image, n), ddp__ahead(y + (b + 1) * image, n);
         kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
         sum[0] += (double)part[0];
         sum[1] += (double)part[1];

@@ -86,6 +86,12 @@ static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
 /* How many parts of that size n needs. */
 static inline long ddp__parts(long n, long part) { return (n + part - 1) / part; }
 
+/* Asks for n floats that are read next: the processor follows a stream to the end of its page alone. */
+static inline void ddp__ahead(const float *x, long n)
+{
+    for (long i = 0; i < n; i += 16) __builtin_prefetch(x + i);
+}
+
 /* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
 
 /* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
