@@ -87,10 +87,11 @@ test: deps-test
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/plain/,$(PATIENT))) \
 	    --jobs 2 $(call ordered,$(TIMED)) --jobs 1 $(addprefix build/plain/,$(STRICT)) $(ALONE_TOO)
 
-# Huge pages for the shadow halve what the kernel does for each process that a test starts.
+# What the kernel does for each process that a test starts: huge pages for the shadow halve it, and so does to clear the
+# shadow of a block of some MiB, less than a thread's stack, in place of a new one.
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
-	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 600 \
+	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 clear_shadow_mmap_threshold=6291456 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 600 \
 	    --idle $(JOBS) $(call ordered,$(addprefix build/tsan/,$(CALM)) $(addprefix build/asan/,$(PURE) $(CALM))) \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/asan/,$(PATIENT))) \
 	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(ALONE)))
