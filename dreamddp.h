@@ -8177,7 +8177,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * step;
     ddp__conv_line lines[DDP__CONV_KERNEL];
-    long at[DDP__CONV_PC + DDP__CONV_KERNEL], p, row, n, i, j, y, kind, all;
+    long at[(int)DDP__CONV_PC + (int)DDP__CONV_KERNEL], p, row, n, i, j, y, kind, all;
 
     if (plan->parts > 1) memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (kind = 0; kind < across; kind++) lines[kind] = ddp__conv_clip(left + kind, w, step, width);
@@ -17903,6 +17903,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     char name[DDP__ADDR_TEXT];
     ddp__addr *where;
 
+    if (h->kind == DDP__JOIN_ASK) return DDP__REFUSE_MUTE; /* it asks again, when the run has begun */
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
         h->detail != h->rank) {

@@ -129,7 +129,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
     const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * step;
     ddp__conv_line lines[DDP__CONV_KERNEL];
-    long at[DDP__CONV_PC + DDP__CONV_KERNEL], p, row, n, i, j, y, kind, all;
+    long at[(int)DDP__CONV_PC + (int)DDP__CONV_KERNEL], p, row, n, i, j, y, kind, all;
 
     if (plan->parts > 1) memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (kind = 0; kind < across; kind++) lines[kind] = ddp__conv_clip(left + kind, w, step, width);

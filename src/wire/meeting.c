@@ -170,6 +170,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     char name[DDP__ADDR_TEXT];
     ddp__addr *where;
 
+    if (h->kind == DDP__JOIN_ASK) return DDP__REFUSE_MUTE; /* it asks again, when the run has begun */
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
         h->detail != h->rank) {

@@ -635,6 +635,27 @@ static void new_workers_come(void **state)
     grows(DDP_LOCALSGD, 1, 3); /* it began alone */
 }
 
+/* Rank 0 waits for rank 1, and has nothing to say to a third one before all are there. */
+static void a_newcomer_waits_until_the_run_has_begun(void **state)
+{
+    static const int all[3] = {0, 1, 2};
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    run_begin(&p, DDP_LOCALSGD, 2, 3000);
+    p.max_world = 3;
+    pid[0] = start(&p, 0, 0);
+    pid[2] = start(&p, 2, 1);
+    ddp__sleep_until(ddp_now() + 1);
+    if (p.b->done[2]) fail_msg("the newcomer has ended: %s", p.b->text[2]);
+    pid[1] = start(&p, 1, 0);
+    for (int k = 0; k < 3; k++) wait_for(pid[k]);
+    all_well(&p, all, 3);
+    assert_int_equal(p.b->rank[2], 2);
+    munmap(p.b, sizeof *p.b);
+}
+
 static void room_has_to_make_sense(void **state)
 {
     ddp_config c;
@@ -806,6 +827,7 @@ int main(void)
         cmocka_unit_test(a_newcomer_that_stands_still_is_forgotten),
         cmocka_unit_test(a_newcomer_survives_its_donor),
         cmocka_unit_test(new_workers_come),
+        cmocka_unit_test(a_newcomer_waits_until_the_run_has_begun),
         cmocka_unit_test(room_has_to_make_sense),
         cmocka_unit_test(those_who_do_not_fit_are_refused),
 #ifdef DDP_USE_OPENSSL
