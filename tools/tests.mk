@@ -87,8 +87,8 @@ test: deps-test
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/plain/,$(PATIENT))) \
 	    --jobs 2 $(call ordered,$(TIMED)) --jobs 1 $(addprefix build/plain/,$(STRICT)) $(ALONE_TOO)
 
-# What the kernel does for each process that a test starts: huge pages for the shadow halve it, and so does to clear the
-# shadow of a block of some MiB, less than a thread's stack, in place of a new one.
+# Huge pages for the shadow halve what the kernel does for each process that a test starts. To clear the shadow of a block
+# of some MiB, less than a thread's stack, where a new one would be mapped, takes up to half of the rest.
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 clear_shadow_mmap_threshold=6291456 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 600 \

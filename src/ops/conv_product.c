@@ -149,7 +149,7 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                     continue;
                 }
                 if (step == 1) {
-                    all = ddp__min_long((n - 1) + v->kh - i, h - y);
+                    all = ddp__min_long(n - 1 + v->kh - i, h - y);
                     plan->kernels->gather(dst + lines->lo, plan->pitch, src + y * w + lines->first + lines->lo, at, all,
                                           lines->hi - lines->lo);
                 }
