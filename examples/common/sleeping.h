@@ -5,7 +5,7 @@
 
 enum { SLEEPING_FORWARD, SLEEPING_BACKWARD, SLEEPING_PARAMS, SLEEPING_WIDTH, SLEEPING_ARGS };
 
-/* Sleeps, and makes up for what the sleep before took too long. */
+/* Sleeps, and makes up for what this thread's sleep before took too long. */
 static void sleeping_for(double seconds)
 {
     static __thread double late;

@@ -222,7 +222,6 @@ typedef struct training_model {
     int        layers;
     float    **params, **grads; /* emulated layers */
     size_t    *count;
-    double     late;            /* seconds that sleeping is behind */
     double     slow;            /* times as long as the profile says */
     ddp_rng    noise;
 } training_model;
@@ -408,16 +407,6 @@ static const float *training_output(const training_model *m, const ddp_node *n)
     return m->pipe ? ddp_pipe_output(m->pipe, n) : ddp_output(m->graph, n);
 }
 
-/* Lets the emulated computer work for seconds more; waiting in a hook delays it, oversleeping
- * does not, because later layers make up for it. */
-static void training_pace(training_model *m, double seconds)
-{
-    double begin = ddp_now();
-
-    ddp_sleep_until(begin + seconds - m->late);
-    m->late += ddp_now() - begin - seconds;
-}
-
 /* Of training.sleep what is of that worker, 0 of none; -1: something in it is no number from 0 to 3600. */
 static double training_sleep_of(const char *list, int worker)
 {
@@ -440,17 +429,18 @@ static double training_takes(const training *t, training_model *m, double second
     return seconds * m->slow;
 }
 
+/* Waiting in a hook delays the emulated computer, oversleeping does not. */
 static int training_emulated_step(ddp_ctx *d, const training *t, training_model *m)
 {
     int l, bad = 0;
 
     for (l = 0; !bad && l < m->layers; l++) {
         bad = ddp_forward_begin(d, l);
-        training_pace(m, training_takes(t, m, t->emulate->forward_s[l]));
+        sleeping_for(training_takes(t, m, t->emulate->forward_s[l]));
     }
     for (l = m->layers - 1; !bad && l >= 0; l--) {
         bad = ddp_backward_begin(d, l);
-        training_pace(m, training_takes(t, m, t->emulate->backward_s[l]));
+        sleeping_for(training_takes(t, m, t->emulate->backward_s[l]));
         if (!bad) bad = ddp_backward_end(d, l);
     }
     return bad;
@@ -498,7 +488,7 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     for (a = 0; !bad && a < t->accumulate; a++) {
         training_fill(d, t, m, pass + a);
         bad = ddp_forward(m->graph);
-        if (t->sleep && a == 0) training_pace(m, training_sleep_of(t->sleep, ddp_rank(d)));
+        if (t->sleep && a == 0) sleeping_for(training_sleep_of(t->sleep, ddp_rank(d)));
         if (!bad) bad = ddp_backward(m->graph, m->loss);
         if (!bad) *loss += (double)ddp_value(m->graph, m->loss) / (double)t->accumulate;
     }

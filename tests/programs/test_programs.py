@@ -939,7 +939,7 @@ def check(folder):
     rows = ["l%d,20000,0.004,0.008," % i for i in range(5)]
     write(folder, "p.csv", csv(*rows))
     args = ["--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--steps", 40, "--net", "50mbit,1ms"]
-    # a step that a busy machine delays before the count begins is made up for in the next ones
+    # of what a busy machine delays before the count begins, a layer makes up for 10 ms at most
     alone = train(folder, *args[:3], "--steps", 40)
     expect(alone["step_ms"] >= 59, "60 ms of layers in %.1f ms" % alone["step_ms"])
     r = train(folder, *args, "--strategy", "dreamddp")
