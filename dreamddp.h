@@ -19501,6 +19501,7 @@ struct ddp__engine {
     uint16_t          *recoded;       /* [chunk] blocks to be read; NULL without them */
     float             *exact;         /* [chunk] a result before it was rounded; the same */
     unsigned char     *sink;          /* [chunk] bytes that nobody reads */
+    uintptr_t          looked_at[2];  /* pages of from and to that are there; until it waits */
 
     ddp__op           *window[DDP__WINDOW];
     ddp__op           *carried;       /* of a carrier: the last message between two that has begun */
@@ -19622,7 +19623,7 @@ DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
-/* 0 after a failure: the program has freed what an operation under way reads or writes there. */
+/* 0 after a failure: the program has freed what an operation under way uses there. Asked again after each wait. */
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
@@ -20444,22 +20445,18 @@ int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
 {
     const ddp__strips *const in[] = {&op->from, &op->to};
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t before = 0;
     char text[160];
 
     for (int i = 0; i < 2; i++) {
         const ddp__strip *last = in[i]->strip + in[i]->count - 1;
-        unsigned char core[1];
         size_t here;
         uintptr_t p;
         if (in[i]->count == 0 || at >= last->start + last->count) continue;
-        p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here);
-        if (p == before || mincore((void *)(p - p % page), 1, core) == 0 || errno != ENOMEM) {
-            before = p;
-            continue;
-        }
-        return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
-                          "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+        p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here) / page * page;
+        if (p != e->looked_at[0] && p != e->looked_at[1] && msync((void *)p, 1, MS_ASYNC) && errno == ENOMEM)
+            return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
+                              "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+        e->looked_at[i] = p;
     }
     return 1;
 }
@@ -23055,6 +23052,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
         p->out_sent += (size_t)took;
         ddp__atomic_add(&e->bytes_sent, (int64_t)took);
         if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);
+        else e->looked_at[0] = e->looked_at[1] = 0;
     }
     return moved;
 }
@@ -23449,6 +23447,7 @@ static void ddp__give_up(ddp__engine *e)
     while (busy) {
         double now = ddp_now();
         busy = 0;
+        e->looked_at[0] = e->looked_at[1] = 0;
         for (int r = 0; r < e->world; r++) {
             ddp__peer *p = &e->peers[r];
             if (r == e->rank) continue;
@@ -23520,6 +23519,7 @@ int ddp__round(ddp__engine *e, double *until)
     double now, script;
     int moved;
 
+    e->looked_at[0] = e->looked_at[1] = 0;
     ddp__look(e);
     script = ddp__emulate_script(e, ddp_now());
     moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);

@@ -122,22 +122,18 @@ int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at)
 {
     const ddp__strips *const in[] = {&op->from, &op->to};
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t before = 0;
     char text[160];
 
     for (int i = 0; i < 2; i++) {
         const ddp__strip *last = in[i]->strip + in[i]->count - 1;
-        unsigned char core[1];
         size_t here;
         uintptr_t p;
         if (in[i]->count == 0 || at >= last->start + last->count) continue;
-        p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here);
-        if (p == before || mincore((void *)(p - p % page), 1, core) == 0 || errno != ENOMEM) {
-            before = p;
-            continue;
-        }
-        return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
-                          "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+        p = (uintptr_t)ddp__memory_at(op, in[i], at, 1, &here) / page * page;
+        if (p != e->looked_at[0] && p != e->looked_at[1] && msync((void *)p, 1, MS_ASYNC) && errno == ENOMEM)
+            return ddp__fault(e, DDP_USAGE, "the memory for %s was freed before it was done: free a layer's arrays after "
+                              "ddp_sync_all or ddp_close", ddp__op_text(e, op, text, sizeof text));
+        e->looked_at[i] = p;
     }
     return 1;
 }

@@ -224,6 +224,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
         p->out_sent += (size_t)took;
         ddp__atomic_add(&e->bytes_sent, (int64_t)took);
         if (p->out_sent == p->out_total) ddp__frame_sent(e, peer, now);
+        else e->looked_at[0] = e->looked_at[1] = 0;
     }
     return moved;
 }

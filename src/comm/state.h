@@ -284,6 +284,7 @@ struct ddp__engine {
     uint16_t          *recoded;       /* [chunk] blocks to be read; NULL without them */
     float             *exact;         /* [chunk] a result before it was rounded; the same */
     unsigned char     *sink;          /* [chunk] bytes that nobody reads */
+    uintptr_t          looked_at[2];  /* pages of from and to that are there; until it waits */
 
     ddp__op           *window[DDP__WINDOW];
     ddp__op           *carried;       /* of a carrier: the last message between two that has begun */
@@ -405,7 +406,7 @@ DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
-/* 0 after a failure: the program has freed what an operation under way reads or writes there. */
+/* 0 after a failure: the program has freed what an operation under way uses there. Asked again after each wait. */
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);

@@ -152,6 +152,7 @@ static void ddp__give_up(ddp__engine *e)
     while (busy) {
         double now = ddp_now();
         busy = 0;
+        e->looked_at[0] = e->looked_at[1] = 0;
         for (int r = 0; r < e->world; r++) {
             ddp__peer *p = &e->peers[r];
             if (r == e->rank) continue;
@@ -223,6 +224,7 @@ int ddp__round(ddp__engine *e, double *until)
     double now, script;
     int moved;
 
+    e->looked_at[0] = e->looked_at[1] = 0;
     ddp__look(e);
     script = ddp__emulate_script(e, ddp_now());
     moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
