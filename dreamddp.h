@@ -265,11 +265,10 @@ DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 DDP_API int  ddp_serve(ddp_ctx *d);
 DDP_API int  ddp_servers(const ddp_ctx *d);
 
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
- * micro-batches all workers together have trained on since the first step, also those before a
- * checkpoint was loaded, on whatever world. Divided by ddp_world (where a pipeline is several ranks, by
- * the pipelines) and rounded down it is the number of the next one of each worker. ddp_set_lr: the
- * learning rate of the updates to come. */
+/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches all
+ * workers together have trained on since the first step, also those before a checkpoint was loaded, on whatever world.
+ * Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down it is the number of the
+ * next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
@@ -5220,10 +5219,9 @@ DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
  * second forward lies between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
- * again, share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1
- * places nothing). An array gets the smallest hole that fits when its
- * life begins and returns it when it ends. Cost: O(nodes x holes). */
+/* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing again, share = 1, or
+ * any stage, reuses memory of the dead (a stage has no built-in state: share = 1 places nothing). An array gets the
+ * smallest hole that fits when its life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
@@ -5736,9 +5734,8 @@ float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 /* ==== graph/arena.c ==== [graph] */
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
 
-/* What happens to a node at one time. Times count these events: all nodes forward, then all
- * backward, before the last node of a segment those of it that run again; last the weight
- * gradients that come apart. */
+/* What happens to a node at one time. Times count these events: all nodes forward, then all backward, before the last
+ * node of a segment those of it that run again; last the weight gradients that come apart. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */
@@ -13745,6 +13742,7 @@ struct ddp__wire {
     int    rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
     size_t pair_bytes; /* memory of its own that it takes per peer */
+    double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
     /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly end. */
@@ -16475,8 +16473,6 @@ void ddp__door_serve(ddp__door *d, double now)
 /* ==== wire/replay.c ==== [wire] */
 /* A link and the bytes of its stream that can be sent again; how they leave, and how a connection ends. */
 
-#include <netinet/tcp.h>
-
 static const double ddp__dial_first = 0.02; /* seconds between the first attempts */
 
 /* ---- what can be sent again ---- */
@@ -16529,11 +16525,6 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
 {
     double now = ddp_now();
 
-#if defined(__linux__) && defined(TCP_INFO)
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
-#endif
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
     p->why = why;
@@ -16967,6 +16958,8 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
 /* ==== wire/reconnect.c ==== [wire] */
 /* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's memory. */
 
+#include <netinet/tcp.h>
+
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL ((size_t)32 << 20)
@@ -17272,6 +17265,12 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd, p->why = 0;
     p->state = DDP__LINK_LIVE;
+#if defined(__linux__) && defined(TCP_INFO)
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * info.tcpi_rtt;
+#endif
+    if (!ddp__addr_is_loopback(&a)) t->base.round_trip = fmax(t->base.round_trip, fmax(p->round_trip, 1e-6));
     p->heard = p->unheard_since = ddp_now();
     if (!t->cfg.once) ddp__way_record(p, DDP__RECORD_HI, t->number);
     return DDP_OK;
@@ -17308,7 +17307,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     if (c->once) room = 0;
     c->replay_bytes = room;
     t->quiet_s = 1.5 * beat;
-    t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
+    t->ack_bytes = room / 8;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
@@ -18342,6 +18341,7 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
     for (int i = 0; i < world; i++) snprintf(t->base.names[i], DDP__WIRE_NAME, "MPI rank %d", i);
     t->base.begin = ddp__mpi_begin;
     t->base.end = ddp__mpi_end;
+    t->base.round_trip = -1;
     t->base.pair_bytes = 2 * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
     *out = &t->base;
     return DDP_OK;
@@ -18845,7 +18845,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
     DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
     DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
-    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair */
+    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair; layer = more credits */
     DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first */
     DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
     DDP__FRAME_FAREWELL,  /* answer to goodbye: everything before it was read */
@@ -18856,8 +18856,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_WANT,      /* asks for the result of operation seq */
     /* ranks that are threads of one process (share.c); no payload */
     DDP__FRAME_OFFER,     /* all-reduce: own values may be used in place, as offer `offset` says; needs a credit */
-    DDP__FRAME_SUMMED     /* the sender touches nothing of the operation any more; offset > 0:
-                             because the receiver's values from offset - 1 on were written */
+    DDP__FRAME_SUMMED     /* the sender is through; offset > 0: as the receiver's values from offset - 1 on were written */
 } ddp__frame_type;
 
 enum { DDP__CODING_BLOCK = 64 };
@@ -19235,7 +19234,7 @@ enum {
     DDP__LANES = 4,
     DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
-    DDP__SLOTS_MAX = 256,
+    DDP__SLOTS_MAX = 256, DDP__FEW = 3, /* few: to a process of this machine; more would leave its caches unread */
     DDP__SPANS = 2048, /* that are kept */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
@@ -19350,7 +19349,7 @@ typedef struct ddp__peer {
     const char    *out_text; /* or here, if there is no out_op */
     unsigned char  out_head[DDP__FRAME_BYTES];
     size_t         out_sent, out_total;
-    int            held_collective, held_p2p[DDP__LANES];
+    int            held_collective, held_p2p[DDP__LANES], granted; /* granted: the peer's `more` */
     int            want_heartbeat, want_abort, want_goodbye, want_farewell;
     int            send_dead;  /* the wire takes no more; the reading side says why */
     double         last_beat;
@@ -19482,7 +19481,8 @@ struct ddp__engine {
     /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among threads */
     size_t             ring_bytes, full_bytes, share_bytes;
     int                lanes;         /* that are in use: 2, or all */
-    int                credits, extra, slots; /* for each peer: for frames that need one, for results, both */
+    int                credits, extra, slots; /* for each peer: for frames that need one, for results, all */
+    int                more, few;     /* credits beyond those, as heartbeats tell; most slots there of an operation */
     int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes;
 
@@ -20793,13 +20793,14 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
-    int free_slots = e->credits - e->lanes - p->held_collective;
+    int free_slots = e->credits + p->granted - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->way->relays && !forward;
 
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
+    if (own >= e->few && !forward) return 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
         if (!other || other == op) continue;
@@ -22288,7 +22289,7 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
 {
     if (f->type == DDP__FRAME_CREDIT) return f->length == 0 && (!f->p2p || f->seq >> 30 < DDP__LANES);
     if (f->type == DDP__FRAME_ABORT) return f->length < DDP_ERROR_TEXT;
-    if (f->type < DDP__FRAME_STATE) return f->length == 0;
+    if (f->type < DDP__FRAME_STATE) return f->length == 0 && f->layer >= 0 && f->layer < DDP__SLOTS_MAX;
     return e->membership && (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
 }
 
@@ -22374,6 +22375,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         p->begun = f->seq;
         p->sends = f->count;
         p->receives = f->offset;
+        p->granted = f->layer;
         p->heard_at = now;
     } else if (f->type == DDP__FRAME_GOODBYE) {
         pthread_mutex_lock(&e->lock); /* ddp__engine_left reads it */
@@ -22420,7 +22422,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
         p->in_op = op;
         return 1;
     }
-    if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
+    if (solicited ? p->solicited >= e->extra : p->staged >= e->credits + e->more) {
         if (!solicited)
             ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the same link rate, "
                        "delay and chunk size", peer);
@@ -22875,6 +22877,7 @@ static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
         f->seq = e->next_seq;
         f->count = p->paired_seq[0];
         f->offset = p->paired_seq[1];
+        f->layer = e->more;
         return 1;
     }
     return 0;
@@ -23671,32 +23674,33 @@ static void ddp__dimension(ddp__engine *e)
 {
     size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->links.slowest);
     size_t unit = ddp__in_blocks((int)e->cfg.coding) ? DDP__CODING_BLOCK * sizeof(float) : 64;
-    size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
+    size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots, all;
+    double away, cap;
 
     if (most > 0 && bytes > most) bytes = most;
     if (bytes > DDP__CHUNK_MAX) bytes = DDP__CHUNK_MAX;
     bytes = bytes < unit ? unit : bytes / unit * unit;
+    all = most > 0 && most / bytes < DDP__SLOTS_MAX / 4 ? 4 * (most / bytes + 1) : (size_t)DDP__SLOTS_MAX;
     slots = (DDP__STAGING_BYTES - e->wire->pair_bytes) / bytes;
-    if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
-    if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
-    /* Where chunks are small an operation is short against its latency: more of them then. Decided
-     * by the chunk alone, so that it is the same over threads and TCP. */
+    if (slots > all) slots = all;
+    /* With small chunks an operation is short against its latency. By these alone: the same over threads and TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
     /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
     e->lanes = e->cfg.serves ? (int)DDP__LANES : 2;
     if (slots < (size_t)(e->width + e->lanes + 2)) slots = (size_t)(e->width + e->lanes + 2);
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
-    e->extra = 1;
-    e->control_room = 1;
+    e->extra = e->control_room = 1;
+    /* what is under way until a credit is back, at 10 Gbit/s where nobody says; at most 16 MiB per peer, 32 in all */
+    away = e->shaped ? 2 * e->links.flight : 1.25e9 * e->wire->round_trip;
+    cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
+    e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
+    e->few = e->shaped || fabs(e->wire->round_trip) > 0 ? (int)DDP__SLOTS_MAX : (int)DDP__FEW;
     if (e->shaped) {
-        /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = e->links.flight / (double)bytes + 5;
-        double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
-        e->extra += (int)(flight < cap ? flight : cap);
-        e->control_room = 64 + 4 * e->world * (int)slots;
+        e->extra += (int)fmin(e->links.flight / (double)bytes + 5, (double)(8 * DDP__STAGING_BYTES) / (double)bytes);
+        e->control_room = 64 + 4 * e->world * (e->credits + 1 + e->more);
     }
-    e->slots = e->credits + e->extra;
+    e->slots = e->credits + e->more + e->extra;
     if (e->wire->carrier) e->slots = 0, e->control_room = 1;
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
@@ -25311,6 +25315,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
     if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
+    if (left) ddp__shadow_release(e); /* none of them takes a result any more */
     /* a search waits for nobody who has left, whether or not an operation needs it */
     if (e->frozen && (left & ~el->own.left)) el->look = 1;
     if (!el->look) return;
@@ -39803,9 +39808,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
 }
 
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
- * cluster that begins with operation i, and returns how many it has; 0 if i is not its first or not all of it is
- * known. */
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins with
+ * operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;

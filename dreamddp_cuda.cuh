@@ -1521,10 +1521,9 @@ template <typename T> struct ddp__norm_to {
     int      add[2];
 };
 
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
- * mean(d). Block b takes part b of the rows. With PIECES part receives the block's sums of dy h and
- * of dy as ddp__k_columns leaves them. There are at most 256 blocks: two find room on a
- * multiprocessor, but where the sums alone take 64 registers. */
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d). Block b takes
+ * part b of the rows. With PIECES part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. There
+ * are at most 256 blocks: two find room on a multiprocessor, but where the sums alone take 64 registers. */
 template <typename T, int RMS, int PIECES>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS, (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
 ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """All-reduce: every transport of ours, gloo and Open MPI's own MPI_Allreduce, in one run.
 
-    bench/transport.py [--quick] [--only loopback|htb|emulated|overlap] [--rounds 3] [--ranks 2,4]
+    bench/transport.py [--quick] [--only loopback|htb|far|emulated|overlap] [--rounds 3] [--ranks 2,4]
 
 loopback  4 KiB to 64 MiB between processes (or threads) of this machine, unshaped
 htb       four network namespaces behind Linux's token buckets, 100 Mbit/s and 1 Gbit/s, under each
           congestion control that is allowed here, the same for all (as root)
+far       two and four namespaces whose packets are 10 or 50 ms on their way (bench/far.py; as root)
 emulated  the library's own shaped link with what TCP/IP leaves of a rate, beside htb of that rate
 overlap   16 MiB at 100 Mbit/s under 4 s of computing: what of it is left to wait for
 
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -60,7 +62,8 @@ def measure(commands, env=None):
     for job, (_, err) in zip(jobs, outputs):
         if job.returncode:
             sys.exit(f"transport.py: {' '.join(job.args)}: {err.strip()[-300:]}")
-    seen = [last_object(c, out) for c, (out, _) in zip(commands, outputs) if out.strip()]
+    results = ["\n".join(line for line in out.splitlines() if line.startswith("{")) for out, _ in outputs]  # gloo says more
+    seen = [last_object(c, out) for c, out in zip(commands, results) if out]
     if not seen:
         sys.exit(f"transport.py: {' '.join(map(str, commands[0]))} printed nothing")
     return max(seen, key=lambda r: r.get("median_ms", 0))
@@ -191,6 +194,41 @@ def htb(args, python, _):
     return rows
 
 
+# ---- machines that are far apart: bench/far.py carries their packets ----
+
+def inside_far(count, command):
+    return [["ip", "netns", "exec", f"ddpfar{i}", "env", f"GLOO_SOCKET_IFNAME=ddpfar{i}", *command, "--ranks", count, "--rank", i,
+             "--addr", f"10.78.0.1:{PORT}"] for i in range(count)]
+
+
+def far(args, python, _):
+    rows = []
+    if os.geteuid() or not os.path.exists("/dev/net/tun"):
+        print("\nfar: left out, it needs root and /dev/net/tun")
+        return rows
+    for ranks, rate, delay in ((2, 100, 50), (2, 1000, 10), (2, 1000, 50), (4, 1000, 10), (4, 1000, 50)):
+        carrier = subprocess.Popen([os.path.join(HERE, "far.py"), str(ranks), "--rate", str(rate), "--delay", str(delay)],
+                                   stdout=subprocess.PIPE, text=True)
+        try:
+            if carrier.stdout.readline().strip() != "ready":
+                print("\nfar: left out, no tun interfaces or namespaces here")
+                return rows
+            own = ["--bytes", 16 << 20, "--iters", 5]
+            cell = [("tcp", lambda: measure(inside_far(ranks, [OURS, "--transport", "tcp", "--insecure", *own])))]
+            if python:
+                cell.append(("gloo", lambda: measure(inside_far(ranks, [python, os.path.join(HERE, "gloo.py"), *own]))))
+            rows.append(row_of(*rounds_of(cell, max(1, args.rounds - 1)), part="far", bytes=16 << 20, ranks=ranks, mbit=rate,
+                               delay_ms=delay))
+        finally:
+            carrier.send_signal(signal.SIGINT)
+            carrier.wait()
+    table("16 MiB between namespaces that are far apart, ms (time over gloo's); bound: its bytes at the link's rate, and two delays",
+          rows, [n for n in ("tcp", "gloo") if n in rows[0]["median_ms"]],
+          ("ranks, rate, delay, bound", lambda r: f"{r['ranks']}, {r['mbit']} Mbit/s, {r['delay_ms']} ms, "
+           f"{2 * (r['ranks'] - 1) / r['ranks'] * r['bytes'] * 8 / r['mbit'] / 1e3 + 2 * r['delay_ms']:.0f}"))
+    return rows
+
+
 def emulated(args, shaped):
     rows = []
     for rate, size in ((100, 1 << 20), (100, 16 << 20), (1000, 16 << 20)):
@@ -241,7 +279,7 @@ def overlap(_args, mpi):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one round, fewer iterations, one congestion control")
-    parser.add_argument("--only", choices=("loopback", "htb", "emulated", "overlap"), help="one part")
+    parser.add_argument("--only", choices=("loopback", "htb", "far", "emulated", "overlap"), help="one part")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--ranks", default="2,4", help="of the loopback part [2,4]")
     args = parser.parse_args()
@@ -252,11 +290,13 @@ def main():
     mpi = bool(shutil.which("mpirun")) and os.path.exists(RIVAL)
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, Linux {os.uname().release}; "
           f"gloo: {'yes' if python else 'no PyTorch here'}; MPI: {'yes' if mpi else 'no mpirun or build/mpi_allreduce'}")
-    result, parts = [], [args.only] if args.only else ["loopback", "htb", "emulated", "overlap"]
+    result, parts = [], [args.only] if args.only else ["loopback", "htb", "far", "emulated", "overlap"]
     if "loopback" in parts:
         result += loopback(args, python, mpi)
     if "htb" in parts:
         result += htb(args, python, mpi)
+    if "far" in parts:
+        result += far(args, python, mpi)
     if "emulated" in parts:
         result += emulated(args, [r for r in result if r["part"] == "htb"])
     if "overlap" in parts:

@@ -82,32 +82,33 @@ static void ddp__dimension(ddp__engine *e)
 {
     size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->links.slowest);
     size_t unit = ddp__in_blocks((int)e->cfg.coding) ? DDP__CODING_BLOCK * sizeof(float) : 64;
-    size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
+    size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots, all;
+    double away, cap;
 
     if (most > 0 && bytes > most) bytes = most;
     if (bytes > DDP__CHUNK_MAX) bytes = DDP__CHUNK_MAX;
     bytes = bytes < unit ? unit : bytes / unit * unit;
+    all = most > 0 && most / bytes < DDP__SLOTS_MAX / 4 ? 4 * (most / bytes + 1) : (size_t)DDP__SLOTS_MAX;
     slots = (DDP__STAGING_BYTES - e->wire->pair_bytes) / bytes;
-    if (slots > DDP__SLOTS_MAX) slots = DDP__SLOTS_MAX;
-    if (most > 0 && slots > 4 * (most / bytes + 1)) slots = 4 * (most / bytes + 1);
-    /* Where chunks are small an operation is short against its latency: more of them then. Decided
-     * by the chunk alone, so that it is the same over threads and TCP. */
+    if (slots > all) slots = all;
+    /* With small chunks an operation is short against its latency. By these alone: the same over threads and TCP. */
     e->width = bytes <= DDP__CHUNK_SMALL ? DDP__WINDOW : 4;
     /* one per operation in flight, the ring's bubble, the lanes of send/recv, results */
     e->lanes = e->cfg.serves ? (int)DDP__LANES : 2;
     if (slots < (size_t)(e->width + e->lanes + 2)) slots = (size_t)(e->width + e->lanes + 2);
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
-    e->extra = 1;
-    e->control_room = 1;
+    e->extra = e->control_room = 1;
+    /* what is under way until a credit is back, at 10 Gbit/s where nobody says; at most 16 MiB per peer, 32 in all */
+    away = e->shaped ? 2 * e->links.flight : 1.25e9 * e->wire->round_trip;
+    cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
+    e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
+    e->few = e->shaped || fabs(e->wire->round_trip) > 0 ? (int)DDP__SLOTS_MAX : (int)DDP__FEW;
     if (e->shaped) {
-        /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = e->links.flight / (double)bytes + 5;
-        double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
-        e->extra += (int)(flight < cap ? flight : cap);
-        e->control_room = 64 + 4 * e->world * (int)slots;
+        e->extra += (int)fmin(e->links.flight / (double)bytes + 5, (double)(8 * DDP__STAGING_BYTES) / (double)bytes);
+        e->control_room = 64 + 4 * e->world * (e->credits + 1 + e->more);
     }
-    e->slots = e->credits + e->extra;
+    e->slots = e->credits + e->more + e->extra;
     if (e->wire->carrier) e->slots = 0, e->control_room = 1;
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);

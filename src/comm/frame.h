@@ -12,7 +12,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_SUM,       /* ring all-reduce: partial sum for the next rank; needs a credit */
     DDP__FRAME_RESULT,    /* all-reduce: finished values; the receiver certainly waits for them */
     DDP__FRAME_CREDIT,    /* offset = staging slots that operation seq gives back */
-    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair */
+    DDP__FRAME_HEARTBEAT, /* seq = collectives begun; count, offset = sends, receives of the pair; layer = more credits */
     DDP__FRAME_ABORT,     /* payload = sentence, count = status, offset = rank that failed first */
     DDP__FRAME_GOODBYE,   /* nothing but farewells will follow */
     DDP__FRAME_FAREWELL,  /* answer to goodbye: everything before it was read */
@@ -23,8 +23,7 @@ typedef enum ddp__frame_type {
     DDP__FRAME_WANT,      /* asks for the result of operation seq */
     /* ranks that are threads of one process (share.c); no payload */
     DDP__FRAME_OFFER,     /* all-reduce: own values may be used in place, as offer `offset` says; needs a credit */
-    DDP__FRAME_SUMMED     /* the sender touches nothing of the operation any more; offset > 0:
-                             because the receiver's values from offset - 1 on were written */
+    DDP__FRAME_SUMMED     /* the sender is through; offset > 0: as the receiver's values from offset - 1 on were written */
 } ddp__frame_type;
 
 enum { DDP__CODING_BLOCK = 64 };

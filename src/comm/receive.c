@@ -90,7 +90,7 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
 {
     if (f->type == DDP__FRAME_CREDIT) return f->length == 0 && (!f->p2p || f->seq >> 30 < DDP__LANES);
     if (f->type == DDP__FRAME_ABORT) return f->length < DDP_ERROR_TEXT;
-    if (f->type < DDP__FRAME_STATE) return f->length == 0;
+    if (f->type < DDP__FRAME_STATE) return f->length == 0 && f->layer >= 0 && f->layer < DDP__SLOTS_MAX;
     return e->membership && (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
 }
 
@@ -176,6 +176,7 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
         p->begun = f->seq;
         p->sends = f->count;
         p->receives = f->offset;
+        p->granted = f->layer;
         p->heard_at = now;
     } else if (f->type == DDP__FRAME_GOODBYE) {
         pthread_mutex_lock(&e->lock); /* ddp__engine_left reads it */
@@ -222,7 +223,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
         p->in_op = op;
         return 1;
     }
-    if (solicited ? p->solicited >= e->extra : p->staged >= e->credits) {
+    if (solicited ? p->solicited >= e->extra : p->staged >= e->credits + e->more) {
         if (!solicited)
             ddp__fault(e, DDP_NET, "rank %d sent more than its credits allow; all ranks must use the same link rate, "
                        "delay and chunk size", peer);

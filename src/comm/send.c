@@ -47,6 +47,7 @@ static int ddp__control_frame(ddp__engine *e, int peer, ddp__frame *f)
         f->seq = e->next_seq;
         f->count = p->paired_seq[0];
         f->offset = p->paired_seq[1];
+        f->layer = e->more;
         return 1;
     }
     return 0;

@@ -77,13 +77,14 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
-    int free_slots = e->credits - e->lanes - p->held_collective;
+    int free_slots = e->credits + p->granted - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->way->relays && !forward;
 
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
+    if (own >= e->few && !forward) return 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
         if (!other || other == op) continue;

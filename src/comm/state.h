@@ -18,7 +18,7 @@ enum {
     DDP__LANES = 4,
     DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
-    DDP__SLOTS_MAX = 256,
+    DDP__SLOTS_MAX = 256, DDP__FEW = 3, /* few: to a process of this machine; more would leave its caches unread */
     DDP__SPANS = 2048, /* that are kept */
     DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
@@ -133,7 +133,7 @@ typedef struct ddp__peer {
     const char    *out_text; /* or here, if there is no out_op */
     unsigned char  out_head[DDP__FRAME_BYTES];
     size_t         out_sent, out_total;
-    int            held_collective, held_p2p[DDP__LANES];
+    int            held_collective, held_p2p[DDP__LANES], granted; /* granted: the peer's `more` */
     int            want_heartbeat, want_abort, want_goodbye, want_farewell;
     int            send_dead;  /* the wire takes no more; the reading side says why */
     double         last_beat;
@@ -265,7 +265,8 @@ struct ddp__engine {
     /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among threads */
     size_t             ring_bytes, full_bytes, share_bytes;
     int                lanes;         /* that are in use: 2, or all */
-    int                credits, extra, slots; /* for each peer: for frames that need one, for results, both */
+    int                credits, extra, slots; /* for each peer: for frames that need one, for results, all */
+    int                more, few;     /* credits beyond those, as heartbeats tell; most slots there of an operation */
     int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes;
 

@@ -65,7 +65,6 @@ DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step
  * ddp_images_batch. -1 of none. */
 DDP_API long ddp_dealt(uint64_t seed, long step, int rank, int world, long batch, long b, long count);
 
-
 /* ---- images ---- */
 
 #define DDP_IMAGE_CHANNELS 3 /* most channels of an image */

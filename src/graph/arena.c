@@ -1,9 +1,8 @@
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
 #include "graph/graph_internal.h"
 
-/* What happens to a node at one time. Times count these events: all nodes forward, then all
- * backward, before the last node of a segment those of it that run again; last the weight
- * gradients that come apart. */
+/* What happens to a node at one time. Times count these events: all nodes forward, then all backward, before the last
+ * node of a segment those of it that run again; last the weight gradients that come apart. */
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
 /* Free space of an arena, sorted by offset, neighbours merged. */

@@ -174,10 +174,9 @@ DDP_LIB void ddp__node_feed(const ddp_node *n, void *to, const void *from);
  * second forward lies between them. */
 DDP_LIB int ddp__pair_inside(const ddp_graph *g, int i);
 
-/* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
- * again, share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1
- * places nothing). An array gets the smallest hole that fits when its
- * life begins and returns it when it ends. Cost: O(nodes x holes). */
+/* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing again, share = 1, or
+ * any stage, reuses memory of the dead (a stage has no built-in state: share = 1 places nothing). An array gets the
+ * smallest hole that fits when its life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 

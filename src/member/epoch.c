@@ -331,6 +331,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
     if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
+    if (left) ddp__shadow_release(e); /* none of them takes a result any more */
     /* a search waits for nobody who has left, whether or not an operation needs it */
     if (e->frozen && (left & ~el->own.left)) el->look = 1;
     if (!el->look) return;

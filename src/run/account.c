@@ -120,9 +120,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
     return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
 }
 
-/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
- * cluster that begins with operation i, and returns how many it has; 0 if i is not its first or not all of it is
- * known. */
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the cluster that begins with
+ * operation i, and returns how many it has; 0 if i is not its first or not all of it is known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;

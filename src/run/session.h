@@ -87,11 +87,10 @@ DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 DDP_API int  ddp_serve(ddp_ctx *d);
 DDP_API int  ddp_servers(const ddp_ctx *d);
 
-/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
- * micro-batches all workers together have trained on since the first step, also those before a
- * checkpoint was loaded, on whatever world. Divided by ddp_world (where a pipeline is several ranks, by
- * the pipelines) and rounded down it is the number of the next one of each worker. ddp_set_lr: the
- * learning rate of the updates to come. */
+/* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many micro-batches all
+ * workers together have trained on since the first step, also those before a checkpoint was loaded, on whatever world.
+ * Divided by ddp_world (where a pipeline is several ranks, by the pipelines) and rounded down it is the number of the
+ * next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);

@@ -425,7 +425,6 @@ const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 float ddp_rate(const ddp_ctx *d) { return d->lr; }
 
-
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }

@@ -358,6 +358,7 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
     for (int i = 0; i < world; i++) snprintf(t->base.names[i], DDP__WIRE_NAME, "MPI rank %d", i);
     t->base.begin = ddp__mpi_begin;
     t->base.end = ddp__mpi_end;
+    t->base.round_trip = -1;
     t->base.pair_bytes = 2 * DDP__MPI_BUFFERS * DDP__MPI_BYTES;
     *out = &t->base;
     return DDP_OK;

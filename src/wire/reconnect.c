@@ -1,6 +1,8 @@
 /* Streams over connections that may be replaced: into the replay ring, and out of records into the engine's memory. */
 #include "wire/replay.h"
 
+#include <netinet/tcp.h>
+
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
 #define DDP__REPLAY_ALL ((size_t)32 << 20)
@@ -306,6 +308,12 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd, p->why = 0;
     p->state = DDP__LINK_LIVE;
+#if defined(__linux__) && defined(TCP_INFO)
+    struct tcp_info info;
+    socklen_t size = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * info.tcpi_rtt;
+#endif
+    if (!ddp__addr_is_loopback(&a)) t->base.round_trip = fmax(t->base.round_trip, fmax(p->round_trip, 1e-6));
     p->heard = p->unheard_since = ddp_now();
     if (!t->cfg.once) ddp__way_record(p, DDP__RECORD_HI, t->number);
     return DDP_OK;
@@ -342,7 +350,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     if (c->once) room = 0;
     c->replay_bytes = room;
     t->quiet_s = 1.5 * beat;
-    t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
+    t->ack_bytes = room / 8;
     t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||

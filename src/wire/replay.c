@@ -1,8 +1,6 @@
 /* A link and the bytes of its stream that can be sent again; how they leave, and how a connection ends. */
 #include "wire/replay.h"
 
-#include <netinet/tcp.h>
-
 static const double ddp__dial_first = 0.02; /* seconds between the first attempts */
 
 /* ---- what can be sent again ---- */
@@ -55,11 +53,6 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
 {
     double now = ddp_now();
 
-#if defined(__linux__) && defined(TCP_INFO)
-    struct tcp_info info;
-    socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
-#endif
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
     p->why = why;

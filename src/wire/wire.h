@@ -42,6 +42,7 @@ struct ddp__wire {
     int    rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
     size_t pair_bytes; /* memory of its own that it takes per peer */
+    double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
     /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly end. */

@@ -383,6 +383,34 @@ static void memory_is_bounded_and_taken_only_at_open(void **state)
 
 static int64_t kernel_bytes[3][2], engine_bytes[3][2];
 
+static void make_far(ddp__engine_config *cfg, int rank)
+{
+    (void)rank;
+    cfg->wire->round_trip = 0.1;
+}
+
+static void check_credits(net_rank *me, void *user)
+{
+    const int away = *(const int *)user;
+    uint64_t seed = 12;
+
+    if ((me->engine->more > 0) != away || me->engine->few != (away ? (int)DDP__SLOTS_MAX : (int)DDP__FEW))
+        net_fail(me, "%d more credits, at most %d an operation", me->engine->more, me->engine->few);
+    stress(me, &seed);
+}
+
+static void who_is_far_away_gives_more_credits(void **state)
+{
+    (void)state;
+    for (int away = 0; away < 2; away++) {
+        net_setup set;
+        net_defaults(&set, 3);
+        set.tcp = 1;
+        if (away) set.tune = make_far;
+        net_run(&set, check_credits, &away);
+    }
+}
+
 static void count_bytes(net_rank *me, void *user)
 {
     float *data = (float *)calloc(100003, sizeof *data);
@@ -544,6 +572,53 @@ static void a_rank_that_closes_early_has_left(void **state)
         net_defaults(&set, 3);
         set.tcp = tcp;
         net_run(&set, leave_early, NULL);
+    }
+}
+
+/* ---- a result is kept until all are known to have it ---- */
+
+static int say_nothing(ddp__engine *e, int peer, int urgent, ddp__frame *f)
+{
+    while (ddp__elastic_membership()->frame(e, peer, urgent, f))
+        if (f->type != DDP__FRAME_DONE) return 1;
+    return 0;
+}
+
+static void mute_rank_one(ddp__engine_config *cfg, int rank)
+{
+    static ddp__membership mute;
+
+    if (rank != 1) return;
+    mute = *cfg->membership;
+    mute.frame = say_nothing;
+    cfg->membership = &mute;
+}
+
+static void sum_and_leave(net_rank *me, void *user)
+{
+    static float data[2][100];
+    ddp_piece p;
+    ddp_message m;
+
+    (void)user;
+    p.data = data[me->rank];
+    p.count = 100;
+    net_message(&m, DDP_ALL_REDUCE, &p, 1);
+    net_ok(me, net_do(me, &m));
+}
+
+static void nothing_is_kept_for_who_has_left(void **state)
+{
+    for (int tcp = 0; tcp <= NET_TCP; tcp++) {
+        const double begin = ddp_now();
+        net_setup set;
+        (void)state;
+        net_defaults(&set, 2);
+        set.cfg.min_world = 1;
+        set.tcp = tcp;
+        set.tune = mute_rank_one;
+        net_run(&set, sum_and_leave, NULL);
+        assert_true(ddp_now() - begin < 15); /* not twice peer_timeout_s, which is 20 */
     }
 }
 
@@ -741,10 +816,12 @@ int main(void)
         cmocka_unit_test(urgent_messages_leave_room_for_the_oldest),
         cmocka_unit_test(divergence_is_the_squared_distance_to_the_average),
         cmocka_unit_test(memory_is_bounded_and_taken_only_at_open),
+        cmocka_unit_test(who_is_far_away_gives_more_credits),
         cmocka_unit_test(bytes_are_those_that_the_kernel_counts),
         cmocka_unit_test(a_mismatch_names_both_sides_on_all_ranks),
         cmocka_unit_test(an_operation_that_a_rank_never_submits_times_out_by_name),
         cmocka_unit_test(a_rank_that_closes_early_has_left),
+        cmocka_unit_test(nothing_is_kept_for_who_has_left),
         cmocka_unit_test(abort_reaches_every_rank_with_the_same_sentence),
         cmocka_unit_test(a_lost_or_silent_peer_is_named_with_operation_and_layer),
         cmocka_unit_test(a_write_to_memory_in_flight_is_reported_by_layer),

@@ -320,6 +320,19 @@ static void ranks_in_step_do_not_queue_at_one_receiver(void **state)
     check_transfer(&t, 1);
 }
 
+/* Credits come back a round trip later: a peer that is far away gives more of them. */
+static void a_long_link_is_kept_full(void **state)
+{
+    transfer t = all_reduce_of(2, 1, (size_t)4 << 20, 125e6, 0.05);
+    (void)state;
+    check_transfer(&t, 0);
+    check_transfer(&t, 1);
+    t.verb = DDP_SEND;
+    t.to_zero = 1;
+    t.bound = t.predicted = (double)(t.n * 4) / t.rate + t.delay_s;
+    check_transfer(&t, 1);
+}
+
 static void several_messages_pay_the_delay_once(void **state)
 {
     transfer t = all_reduce_of(2, 8, (size_t)1 << 17, 12.5e6, 0.02);
@@ -499,6 +512,7 @@ int main(void)
         cmocka_unit_test(all_reduce_takes_its_traffic_over_the_rate),
         cmocka_unit_test(two_ranks_over_a_slow_link_agree_with_the_arithmetic),
         cmocka_unit_test(ranks_in_step_do_not_queue_at_one_receiver),
+        cmocka_unit_test(a_long_link_is_kept_full),
         cmocka_unit_test(several_messages_pay_the_delay_once),
         cmocka_unit_test(a_broadcast_shares_the_uplink_of_its_root),
         cmocka_unit_test(senders_share_the_downlink_of_one_receiver),
