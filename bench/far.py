@@ -12,6 +12,7 @@ import collections
 import fcntl
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -92,6 +93,8 @@ def main():
         parser.error("2 to 16 namespaces, a rate above 0, a delay of 0 or more")
     if os.geteuid():
         sys.exit("far.py: namespaces need root")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has it ignored
     try:
         fds = up(args.count)
         print("ready", flush=True)
