@@ -99,7 +99,7 @@ static void ddp__dimension(ddp__engine *e)
     e->chunk = bytes / sizeof(float);
     e->credits = (int)slots - 1;
     e->extra = e->control_room = 1;
-    /* what is under way until a credit is back, where nobody says of 1 Gbit/s for all; at most 16 MiB a peer, 32 in all */
+    /* what is under way until a credit is back, of 1 Gbit/s where nobody says; at most 16 MiB a peer, 32 in all */
     away = e->shaped ? 2 * e->links.flight : 1.25e8 * e->wire->round_trip / (e->world - 1);
     cap = (double)(16 * DDP__STAGING_BYTES) * fmin(1, 2.0 / (e->world - 1));
     e->more = (int)fmax(0, fmin(fmin(away, cap) / (double)bytes, (double)all - 1 - e->credits));
