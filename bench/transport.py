@@ -157,10 +157,10 @@ def spaces_up(rate, control):
     return ok
 
 
-def inside(command):
-    """Four commands, one per namespace, each told its rank."""
-    return [["ip", "netns", "exec", f"{SPACE}{i}", *command, "--ranks", 4, "--rank", i, "--addr", f"10.79.0.1:{PORT}"]
-            for i in range(4)]
+def inside(command, count=4, space=SPACE, device=SPACE + "w", net="10.79.0"):
+    """One command per namespace, each told its rank."""
+    return [["ip", "netns", "exec", f"{space}{i}", "env", f"GLOO_SOCKET_IFNAME={device}{i}", *command, "--ranks", count,
+             "--rank", i, "--addr", f"{net}.1:{PORT}"] for i in range(count)]
 
 
 def htb(args, python, _):
@@ -180,9 +180,7 @@ def htb(args, python, _):
                     own = ["--bytes", size, "--iters", iters]
                     cell = [("tcp", lambda o=own: measure(inside([OURS, "--transport", "tcp", "--insecure", *o])))]
                     if python:
-                        cell.append(("gloo", lambda o=own: measure(
-                            [[*c[:4], "env", f"GLOO_SOCKET_IFNAME={SPACE}w{i}", *c[4:]] for i, c in
-                             enumerate(inside([python, os.path.join(HERE, "gloo.py"), *o]))])))
+                        cell.append(("gloo", lambda o=own: measure(inside([python, os.path.join(HERE, "gloo.py"), *o]))))
                     rows.append(row_of(*rounds_of(cell, max(1, args.rounds - 1)), part="htb", bytes=size, ranks=4,
                                        mbit=rate, control=control))
     finally:
@@ -196,11 +194,6 @@ def htb(args, python, _):
 
 # ---- machines that are far apart: bench/far.py carries their packets ----
 
-def inside_far(count, command):
-    return [["ip", "netns", "exec", f"ddpfar{i}", "env", f"GLOO_SOCKET_IFNAME=ddpfar{i}", *command, "--ranks", count, "--rank", i,
-             "--addr", f"10.78.0.1:{PORT}"] for i in range(count)]
-
-
 def far(args, python, _):
     rows = []
     if os.geteuid() or not os.path.exists("/dev/net/tun"):
@@ -213,10 +206,10 @@ def far(args, python, _):
             if carrier.stdout.readline().strip() != "ready":
                 print("\nfar: left out, no tun interfaces or namespaces here")
                 return rows
-            own = ["--bytes", 16 << 20, "--iters", 5]
-            cell = [("tcp", lambda: measure(inside_far(ranks, [OURS, "--transport", "tcp", "--insecure", *own])))]
+            own, where = ["--bytes", 16 << 20, "--iters", 5], (ranks, "ddpfar", "ddpfar", "10.78.0")
+            cell = [("tcp", lambda: measure(inside([OURS, "--transport", "tcp", "--insecure", *own], *where)))]
             if python:
-                cell.append(("gloo", lambda: measure(inside_far(ranks, [python, os.path.join(HERE, "gloo.py"), *own]))))
+                cell.append(("gloo", lambda: measure(inside([python, os.path.join(HERE, "gloo.py"), *own], *where))))
             rows.append(row_of(*rounds_of(cell, max(1, args.rounds - 1)), part="far", bytes=16 << 20, ranks=ranks, mbit=rate,
                                delay_ms=delay))
         finally:
