@@ -14316,7 +14316,7 @@ typedef struct ddp__way {
     char      guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it first came, or "" */
     /* while broken */
     double    down_at, dial_at, dial_until, pause, refused_since;
-    double    round_trip;       /* of the last connection, or 0 */
+    double    round_trip;       /* as the link began, or 0 */
     uint32_t  peer_number;      /* of the peer's wire; 0 = not yet known */
     uint32_t  attempt;          /* dialler: last one made; other side: last one accepted */
     unsigned char answer[DDP__HELLO_BYTES];
