@@ -715,234 +715,857 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
                           part, n, parts);
 }
 
-/* ==== cuda/elementwise.cuh ==== [cuda] */
-/* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
+/* ==== cuda/feedback.cuh ==== [cuda] */
+/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, and PGP
+ * sums of plan/osp.h, on device arrays. */
 
-enum { DDP__MAP_THREADS = 256 };
+/* In the order in which they are said, where several are found. */
+enum {
+    DDP__SAYS_NOTHING,
+    DDP__SAYS_NAN,
+    DDP__SAYS_NO_LEVEL,
+    DDP__SAYS_NOT_FINITE, /* of an importance */
+    DDP__SAYS_INDEX,
+    DDP__SAYS_HEAD,
+    DDP__SAYS_HALF,
+    DDP__SAYS_LOW,
+    DDP__SAYS_SCALE,
+    DDP__SAYS_SUM,
+    DDP__SAYS_DIFFERENCE
+};
 
-/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
-struct ddp__map_gelu {
-    __device__ float operator()(float x, float) const
+/* The launches of one call: what DDP__RUN knows of a device. */
+typedef struct ddp__cuda_queue {
+    cudaStream_t stream;
+    ddp_error    error;
+} ddp__cuda_queue;
+
+static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
+
+static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
+{
+    const cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess && dev->error.code == DDP_OK)
+        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel, cudaGetErrorString(e));
+}
+
+static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
+{
+    if (dev->error.code != DDP_OK && err) *err = dev->error;
+    return dev->error.code;
+}
+
+/* Notes a find; of several the one said first, and of those the lowest place, stays. */
+static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, size_t at)
+{
+    atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
+}
+
+/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1: found. */
+template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
+{
+    const unsigned long long found = v->pending;
+    if (found && blockIdx.x == 0 && threadIdx.x == 0 && !v->what) {
+        v->at = ~found & 0xffffffffffffffull;
+        v->what = (int)(~found >> 56);
+        f(v);
+    }
+    return found != 0;
+}
+
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f) { (void)ddp__verdict_end(v, f); }
+
+/* Elements of one or two arrays (NULL: 0). */
+struct ddp__verdict_values {
+    const float *a, *b;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
-        return 0.5f * x * (1 + tanhf(u));
+        v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
     }
 };
-struct ddp__map_gelu_grad {
-    __device__ float operator()(float x, float dy) const
+
+ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp_cuda_verdict v;
+    cudaError_t e;
+    double a, b;
+
+    if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
+    e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
+    if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
+    a = (double)v.value[0], b = (double)v.value[1];
+    switch (v.what) {
+    case DDP__SAYS_NOTHING: return DDP_OK;
+    case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
+    case DDP__SAYS_NO_LEVEL:
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
+    case DDP__SAYS_NOT_FINITE:
+        return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
+                         "be finite", v.at, a, b);
+    case DDP__SAYS_INDEX:
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
+                         "the number of elements", v.at, v.number);
+    case DDP__SAYS_HEAD:
+        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
+                         "of this packing and number of elements");
+    case DDP__SAYS_HALF: return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_LOW:
+        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
+    case DDP__SAYS_SCALE:
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+    default:
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
+                         "leave this step out", v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+    }
+}
+
+/* ---- error feedback ---- */
+
+enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
+
+/* Blocks for n elements, which their threads then take in strides. */
+static unsigned ddp__feedback_blocks(size_t n)
+{
+    const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
+    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
+}
+
+#define DDP__STRIDE(kernel, n, ...) DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+
+static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
+static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
+
+/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both arrays
+ * allow 16 bytes at a time. */
+template <int ADD> static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
+                                                          ddp_cuda_verdict *v)
+{
+    float g[4];
+
+    if (ADD ? ddp__verdict_end(v, ddp__verdict_values{residual, gradient}) : v->what) return;
+    for (size_t i = ddp__thread_first(), fours = (n + 3) / 4; i < fours; i += ddp__thread_step()) {
+        const size_t at = 4 * (ADD ? fours - 1 - i : i);
+        ddp__piece_load(g, gradient, (long)at, (long)n, wide && at + 4 <= n);
+        if (ADD) ddp__piece_store(residual, g, (long)at, (long)n, wide && at + 4 <= n, 1);
+        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++)
+            if (ddp__magnitude(g[e]) >= DDP__HUGE && ddp__sum_spoils(residual[at + e], g[e]))
+                ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
+    }
+}
+
+static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n, ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step())
+        if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
+}
+
+struct ddp__verdict_index {
+    const uint64_t *index;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
+};
+
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, ddp_cuda_verdict *v)
+{
+    if (ddp__verdict_end(v, ddp__verdict_index{index})) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
+}
+
+ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
+                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const int wide = ddp__aligned(residual, gradient);
+
+    if (!residual || !gradient || !verdict)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
+    if (!n) return DDP_OK;
+    DDP__STRIDE(ddp__k_feedback<0>, (n + 3) / 4, residual, gradient, n, wide, verdict);
+    DDP__STRIDE(ddp__k_feedback<1>, (n + 3) / 4, residual, gradient, n, wide, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
+                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+
+    if (!residual || !index || !verdict)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
+    if (!k) return DDP_OK;
+    DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
+    DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+/* ---- PGP: the sum of |gradient x parameter|, in the parts of ddp_osp_importance ---- */
+
+/* A warp to each chunk. */
+static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
+                                         const float *parameter, size_t n, ddp_cuda_verdict *v)
+{
+    const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
+    const size_t begin = c * DDP__OSP_CHUNK, end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
+    double sum = 0;
+
+    if (v->what || begin >= n) return;
+    for (size_t i = begin + lane; i < end; i += 32) {
+        const double x = fabs((double)gradient[i] * (double)parameter[i]);
+        if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
+        sum += x;
+    }
+    sum = ddp__warp_sum(sum);
+    if (lane == 0) chunk[c] = sum;
+}
+
+/* One warp. */
+static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
+                                        ddp__verdict_values values, ddp_cuda_verdict *v)
+{
+    const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
+    double sum = 0;
+    if (ddp__verdict_end(v, values)) return;
+    for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
+    sum = ddp__warp_sum(sum);
+    if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
+}
+
+size_t ddp_cuda_osp_scratch(size_t n) { return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double); }
+
+ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
+                                   int mean, void *scratch, size_t scratch_bytes, double *out,
+                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {gradient, parameter};
+    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
+    double *chunk = (double *)scratch;
+
+    if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
+    if (scratch_bytes < ddp_cuda_osp_scratch(n))
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
+                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
+    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
+    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, values, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+/* ==== cuda/topk.cuh ==== [cuda] */
+/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what reaches it. The
+ * second makes a list of what reaches the first digit, which the others read: 2 reads of the array. Where the list has
+ * no room, the third makes it of what reaches two digits (3 reads), or nobody does (4 reads). */
+
+enum {
+    DDP__TOPK_THREADS = 512,
+    DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
+    DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
+    DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
+    DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
+    DDP__TOPK_DIGIT = 2048  /* values of the first digit, which has 11 bits; the others have 10 */
+};
+
+/* What a pass begins with: the k-th as far as it is known. */
+typedef struct ddp__topk_step {
+    uint32_t           prefix; /* its digits that have been counted */
+    uint32_t           digit;  /* the last of them */
+    int                listed; /* 1: this pass reads the list */
+    int                make;   /* 1: this pass makes it */
+    unsigned long long rank;   /* the k-th is so many-th of those equal to the prefix */
+} ddp__topk_step;
+
+/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the array. */
+typedef struct ddp__topk_chunk { unsigned long long begin, end; } ddp__topk_chunk;
+
+/* Device memory of a call. */
+typedef struct ddp__topk_room {
+    unsigned long long *total; /* [3][DIGIT] how often each digit is */
+    ddp__topk_step     *step;  /* [4] */
+    ddp__topk_chunk    *chunk; /* [blocks] */
+    uint32_t           *part;  /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in turn */
+    uint32_t           *bits;  /* [most] the list: elements */
+    uint64_t           *index; /* and their places */
+    unsigned long long  most, n, k;
+    int                 blocks;
+} ddp__topk_room;
+
+/* The sum over the warp's lanes up to this one. */
+template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
+{
+    for (int far = 1; far < 32; far *= 2) {
+        const T more = __shfl_up_sync(DDP__ALL_LANES, mine, far);
+        if ((int)threadIdx.x % 32 >= far) mine += more;
+    }
+    return mine;
+}
+
+/* The sum over the block's threads before this one; *all: over all. */
+template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all)
+{
+    __shared__ T sum[DDP__TOPK_WARPS];
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const T up = ddp__topk_up_to(mine);
+    T before = up - mine;
+
+    if (lane == 31) sum[warp] = up;
+    __syncthreads();
+    *all = 0;
+    for (int w = 0; w < DDP__TOPK_WARPS; w++) {
+        if (w < warp) before += sum[w];
+        *all += sum[w];
+    }
+    __syncthreads(); /* sum may be written again */
+    return before;
+}
+
+/* Chooses the digit of the k-th that the pass before counted. */
+template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(const ddp__topk_room &r)
+{
+    enum { COUNT = PASS > 1 ? DDP__TOPK_DIGIT / 2 : DDP__TOPK_DIGIT, EACH = COUNT / DDP__TOPK_THREADS };
+    __shared__ ddp__topk_step next;
+    const ddp__topk_step s = PASS > 1 ? r.step[PASS - 1] : ddp__topk_step{0, 0, 0, 0, r.k};
+    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest */
+    const unsigned long long *total = r.total + (PASS - 1) * DDP__TOPK_DIGIT + top;
+    unsigned long long mine = 0, before, all;
+
+    for (int i = 0; i < EACH; i++) mine += total[-i];
+    before = ddp__topk_before(mine, &all);
+    for (int i = 0; i < EACH; i++) {
+        const unsigned long long these = total[-i];
+        if (before < s.rank && s.rank <= before + these) { /* once in the block */
+            next.digit = (uint32_t)(top - i);
+            next.prefix = s.prefix << 10 | next.digit;
+            next.rank = s.rank - before;
+            next.listed = s.listed | s.make;
+            next.make = !next.listed && r.k - next.rank + these <= r.most;
+        }
+        before += these;
+    }
+    __syncthreads();
+    return next;
+}
+
+/* Where a thread's elements of a tile lie: fours, 128 apart. */
+static inline __device__ unsigned ddp__topk_place(int i)
+{
+    return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
+}
+
+/* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
+static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at, unsigned long long end,
+                                                 int wide, uint32_t *x)
+{
+    const unsigned left = at < end ? (unsigned)min(end - at, (unsigned long long)DDP__TOPK_TILE) : 0;
+    unsigned there = 0;
+
+    from += at;
+    if (wide && left == DDP__TOPK_TILE) {
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4) {
+            const ddp__vec<uint32_t> four = ddp__vec_load(from + ddp__topk_place(i));
+            DDP__UNROLL for (int e = 0; e < 4; e++) x[i + e] = four.v[e];
+        }
+        return 0xffff;
+    }
+    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+        const unsigned is = ddp__topk_place(i) < left;
+        x[i] = is ? from[ddp__topk_place(i)] : 0;
+        there |= is << i;
+    }
+    return there;
+}
+
+/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns how many
+ * there are. One barrier: sum must not be that of the last call. */
+static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    unsigned own = 0, up, row, count;
+
+    /* 8 bits for each: fours of a warp are 128 elements */
+    DDP__UNROLL for (int j = 0; j < 4; j++) own |= (unsigned)__popc(mask >> 4 * j & 15) << 8 * j;
+    up = ddp__topk_up_to(own);
+    row = __shfl_sync(DDP__ALL_LANES, up, 31);
+    up -= own;
+    if (lane == 0) sum[warp] = (row & 255) + (row >> 8 & 255) + (row >> 16 & 255) + (row >> 24);
+    __syncthreads();
+    count = lane < DDP__TOPK_WARPS ? sum[lane] : 0;
+    own = __reduce_add_sync(DDP__ALL_LANES, lane < warp ? count : 0);
+    *before = 0;
+    DDP__UNROLL for (int j = 0; j < 4; j++) {
+        *before |= (unsigned long long)(own + (up >> 8 * j & 255)) << 16 * j;
+        own += row >> 8 * j & 255;
+    }
+    return __reduce_add_sync(DDP__ALL_LANES, count);
+}
+
+/* What *before says of the first element in left, which is then counted. */
+static inline __device__ unsigned ddp__topk_next(unsigned long long *before, unsigned left)
+{
+    const int at = (__ffs((int)left) - 1) / 4 * 16;
+    const unsigned is = (unsigned)(*before >> at) & 0xffff;
+    *before += 1ull << at;
+    return is;
+}
+
+/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have. reach: those
+ * of the chunk that reach the prefix. */
+template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass,
+                                                                     const unsigned *bins, unsigned reach)
+{
+    enum { EACH = COUNT / DDP__TOPK_THREADS };
+    const int first = (int)threadIdx.x * EACH;
+    unsigned long long *total = r.total + pass * DDP__TOPK_DIGIT;
+    uint32_t *part = r.part + ((size_t)(pass % 2) * (unsigned)r.blocks + blockIdx.x) * DDP__TOPK_DIGIT;
+    unsigned mine = 0, below, all;
+
+    __syncthreads();
+    for (int b = first; b < first + EACH; b++) mine += bins[b];
+    below = ddp__topk_before(mine, &all);
+    for (int b = first; b < first + EACH; b++) {
+        part[b] = reach - below;
+        below += bins[b];
+        if (bins[b]) atomicAdd(&total[b], (unsigned long long)bins[b]);
+    }
+    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
+}
+
+/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the cache. */
+static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
+ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
+{
+    __shared__ unsigned bins[DDP__TOPK_DIGIT];
+    const uint32_t *const from = (const uint32_t *)(const void *)x;
+    const unsigned long long tile = DDP__TOPK_TILE, most = ((r.n - 1) / tile / (unsigned)r.blocks + 1) * tile;
+    const unsigned long long begin = min(most * blockIdx.x, r.n), end = min(begin + most, r.n);
+    const int wide = ddp__aligned(x);
+    unsigned left = (unsigned)((end - begin + tile - 1) / tile);
+    uint32_t ahead[DDP__TOPK_EACH], largest = 0;
+
+    if (v->what) return;
+    for (int b = (int)threadIdx.x; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[b] = 0;
+    if (threadIdx.x == 0) {
+        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* which will be counted behind the end */
+        r.chunk[blockIdx.x] = {begin, end};
+    }
+    __syncthreads();
+    if (left) (void)ddp__topk_load(from, begin + (left - 1) * tile, end, wide, ahead);
+    while (left--) {
+        const unsigned long long at = begin + left * tile;
+        uint32_t e[DDP__TOPK_EACH];
+
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
+        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+            atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
+            largest = max(largest, e[i] & DDP__MAGNITUDE);
+        }
+    }
+    if (__syncthreads_or(largest > DDP__INFINITE))
+        for (unsigned long long place = begin + threadIdx.x; place < end; place += DDP__TOPK_THREADS)
+            if ((from[place] & DDP__MAGNITUDE) > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, place);
+    ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
+}
+
+/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that reach it.
+ * Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the front. */
+template <int PASS> static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
+ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
+{
+    enum { COUNT = DDP__TOPK_DIGIT / 2, KNOWN = 30 - 10 * PASS, SHIFT = PASS < 2 ? 10 : 0 };
+    __shared__ unsigned bins[COUNT], sum[2][2][DDP__TOPK_WARPS];
+    const int t = (int)threadIdx.x, block = (int)blockIdx.x;
+    unsigned long long out, above, equal = 0;
+    uint32_t m[DDP__TOPK_EACH];
+
+    if (PASS == 1 ? ddp__verdict_end(v, ddp__verdict_values{x, NULL}) : v->pending != 0) return;
+    for (int b = t; b < COUNT; b += DDP__TOPK_THREADS) bins[b] = 0;
+    const ddp__topk_step s = ddp__topk_choose<PASS>(r);
+    const ddp__topk_chunk c = r.chunk[block];
+    /* what reaches the prefix, here and in the chunks before */
+    const uint32_t *const part = r.part + (PASS + 1) % 2 * (size_t)r.blocks * DDP__TOPK_DIGIT + s.digit;
+    const unsigned reach = part[(size_t)block * DDP__TOPK_DIGIT];
+    (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT] : 0ull, &out);
+    if (PASS == 3) {
+        (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT + 1] : 0ull, &above);
+        equal = out - above;
+        out = above + (equal < s.rank ? equal : s.rank);
+    }
+    if (t == 0 && block == 0) r.step[PASS] = s;
+    if (t == 0 && s.make) r.chunk[block] = {out, out + reach};
+
+    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x, floor = s.prefix << KNOWN;
+    const int wide = ddp__aligned(from + c.begin);
+    unsigned there = ddp__topk_load(from, c.begin, c.end, wide, m), turn = 0;
+    for (unsigned long long at = c.begin; at < c.end; at += DDP__TOPK_TILE, turn ^= 1) {
+        unsigned take = 0, same = 0, found = 0;
+        unsigned long long before = 0;
+
+        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
+            take |= (unsigned)((m[i] & DDP__MAGNITUDE) >= floor) << i;
+            if (PASS == 3) same |= (unsigned)((m[i] & DDP__MAGNITUDE) == floor) << i;
+        }
+        take &= there;
+        same &= there;
+        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* in flight meanwhile */
+        if (PASS == 3) { /* leaves out the ties behind the rank */
+            found = ddp__topk_rank(same, &before, sum[turn][0]);
+            for (unsigned left = same; left; left &= left - 1)
+                if (equal + ddp__topk_next(&before, left) >= s.rank) take &= ~(left & (0u - left));
+            equal += found;
+        }
+        if (PASS == 3 || s.make) found = ddp__topk_rank(take, &before, sum[turn][1]);
+        for (unsigned left = take; left; left &= left - 1) {
+            const unsigned long long place = at + ddp__topk_place(__ffs((int)left) - 1);
+            const unsigned long long to = out + ddp__topk_next(&before, left);
+            const uint32_t bits = from[place]; /* again, but of few, and out of the cache */
+            if (PASS == 3) {
+                index[to] = s.listed ? r.index[place] : place;
+                if (value) value[to] = __uint_as_float(bits);
+                continue;
+            }
+            if (s.make) r.index[to] = place, r.bits[to] = bits;
+            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
+        }
+        out += found;
+    }
+    if (PASS < 3) ddp__topk_counted<COUNT>(r, PASS, bins, reach);
+}
+
+/* ---- on the host ---- */
+
+/* Cuts the scratch into arrays; returns its bytes, 0 where they do not fit a size_t. */
+static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
+{
+    const size_t tiles = (n - 1) / DDP__TOPK_TILE + 1, extra = 65536;
+    const size_t blocks = tiles < DDP__TOPK_BLOCKS ? tiles : (size_t)DDP__TOPK_BLOCKS;
+    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra, most = wish / 4 * 4 + 4;
+    const size_t fixed = 3 * DDP__TOPK_DIGIT * sizeof *r->total + 4 * sizeof *r->step +
+                         blocks * (sizeof *r->chunk + 2 * DDP__TOPK_DIGIT * sizeof *r->part);
+
+    if (most > (SIZE_MAX - fixed) / 12) return 0;
+    memset(r, 0, sizeof *r);
+    r->n = n;
+    r->k = k;
+    r->most = most;
+    r->blocks = (int)blocks;
+    if (scratch) { /* all but the last are multiples of 16 bytes */
+        r->total = (unsigned long long *)scratch;
+        r->chunk = (ddp__topk_chunk *)(void *)(r->total + 3 * DDP__TOPK_DIGIT);
+        r->part = (uint32_t *)(void *)(r->chunk + blocks);
+        r->bits = r->part + 2 * blocks * DDP__TOPK_DIGIT;
+        r->index = (uint64_t *)(void *)(r->bits + most);
+        r->step = (ddp__topk_step *)(void *)(r->index + most);
+    }
+    return fixed + most * 12;
+}
+
+size_t ddp_cuda_topk_scratch(size_t n, size_t k)
+{
+    ddp__topk_room r;
+    return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
+}
+
+ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
+                         float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    ddp__topk_room r;
+
+    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
+                               ddp_cuda_topk_scratch(n, k), index, err));
+    if (!verdict || (uintptr_t)scratch % 16)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
+    (void)ddp__topk_cut_room(n, k, scratch, &r);
+    (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
+    DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);
+    DDP__RUN(ddp__k_topk<1>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
+    DDP__RUN(ddp__k_topk<2>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
+    DDP__RUN(ddp__k_topk<3>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+/* ==== cuda/batch_norm.cuh ==== [cuda] */
+/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
+ * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
+ * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
+ * order, in double. */
+
+enum {
+    DDP__CHANNEL_THREADS = 256,
+    DDP__CHANNEL_PART = 4096,  /* elements at least */
+    DDP__CHANNEL_BLOCKS = 1024 /* about so many in all */
+};
+
+typedef struct ddp__channels {
+    long images, channels, n; /* n = elements of a plane */
+    long parts, part;         /* of a channel; elements of a part, a multiple of 8 */
+} ddp__channels;
+
+/* What the statistics of a part are: elements, mean, sum of squared differences from it. */
+struct ddp__moments {
+    double n, mean, squares;
+
+    /* Chan, Golub and LeVeque (1979). */
+    __device__ void operator+=(const ddp__moments &b)
     {
-        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
-        return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
+        const double off = b.mean - mean, all = n + b.n;
+
+        if (b.n == 0) return;
+        if (n == 0) {
+            *this = b;
+            return;
+        }
+        squares = squares + b.squares + off * off * n * b.n / all;
+        mean = mean + off * b.n / all;
+        n = all;
     }
 };
-/* NaN passes; the gradient at 0 is 0. */
-struct ddp__map_relu {
-    __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
-};
-struct ddp__map_relu_grad {
-    __device__ float operator()(float x, float dy) const { return x > 0 ? dy : 0; }
-};
-struct ddp__map_add {
-    __device__ float operator()(float a, float b) const { return a + b; }
-};
-struct ddp__map_copy {
-    __device__ float operator()(float a, float) const { return a; }
+
+/* Of dy and of dy (x - mean). */
+struct ddp__channel_sum {
+    double sum, product;
+
+    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
 };
 
-/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
- * arrays are multiples of 16 bytes. */
-template <typename T, typename F>
-static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
+static ddp__channels ddp__channels_of(const ddp_shape *s)
 {
-    const int width = ddp__vec<T>::width;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    float x[width], y[width];
+    ddp__channels c = {s->dim[0], s->dim[1], s->dim[2] * s->dim[3], 0, 0};
+    const long count = c.images * c.n;
 
-    if (i >= n) return;
-    wide = wide && i + width <= n;
-    ddp__piece_load(x, a, i, n, wide);
-    if (b) ddp__piece_load(y, b, i, n, wide);
-    for (int k = 0; k < width; k++) x[k] = f(x[k], b ? y[k] : 0);
-    ddp__piece_store(out, x, i, n, wide, add);
+    c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
+    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
+    c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
+    return c;
 }
 
-template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
-{
-    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
-              (const T *)b, n, add, ddp__aligned(out, a, b), f);
-}
+/* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
+ * is a multiple of that. at = element of the array, left = elements of the part still to come. */
+struct ddp__channel_walk {
+    long at, left, i, n, skip, step, step_i, step_at;
 
-/* The map over n elements of the type that arrays of shape have on the device. */
-template <typename F>
-static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
-{
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    const long n = ddp_shape_count(&c->spec->out);
-    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
-    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
-}
+    __device__ ddp__channel_walk(const ddp__channels &c, int wide)
+    {
+        const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
+        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
 
-/* Of one input. */
-template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
-{
-    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
-}
-
-template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
-{
-    if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
-}
-
-/* The gradient of input k is that of the output. */
-static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
-{
-    if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
-        ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
-}
-
-static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
-{
-    ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
-}
-
-/* Input by input: both may be the same array, the second then adding to the first. */
-static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
-{
-    ddp__cuda_copy_grad(c, 0);
-    ddp__cuda_copy_grad(c, 1);
-}
-
-DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
-    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
-    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
-
-/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
-
-/* Rows of a and of b are row elements apart. */
-template <typename T>
-static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long r = i / pieces, at = i % pieces * width;
-    float x[width], y[width];
-
-    if (r >= rows) return;
-    ddp__piece_load(x, a + r * row, at, n, wide);
-    ddp__piece_load(y, b + r * row, at, n, wide);
-    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
-    ddp__piece_store(out + r * n, x, at, n, wide, 0);
-}
-
-/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
-template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
-                                          long row, int add_a, int add_b, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long r = i / pieces, at = i % pieces * width;
-    float x[width], y[width], d[width];
-
-    if (r >= rows) return;
-    ddp__piece_load(x, a + r * row, at, n, wide);
-    ddp__piece_load(y, b + r * row, at, n, wide);
-    ddp__piece_load(d, dy + r * n, at, n, wide);
-    for (int k = 0; k < width; k++) {
-        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
-        x[k] = d[k] * y[k] * (s + silu * (1 - s));
-        d[k] *= silu;
+        n = c.n;
+        i = begin - image * n;
+        at = (image * c.channels + blockIdx.x) * n + i;
+        left = (end < count ? end : count) - begin;
+        step = (long)DDP__CHANNEL_THREADS * wide;
+        step_i = step % n;
+        skip = (c.channels - 1) * n; /* from the end of a plane to the channel's next */
+        step_at = step + step / n * skip;
     }
-    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
-    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
-}
-
-/* Where the factors lie in the arrays given per input; NULL stays NULL. */
-template <typename T>
-static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
-                                            const void *second, const T **a, const T **b)
-{
-    *a = (const T *)first;
-    *b = s->inputs > 1 ? (const T *)second
-         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
-}
-
-template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const T *a, *b;
-    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
-              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
-}
-
-template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const T *a, *b, *da, *db;
-
-    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
-    if (!da && !db) return;
-    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
-              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
-              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
-}
-
-/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
-
-/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
-__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
-{
-    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-    return ddp__mix64(stream + draw * DDP__RNG_STEP);
-}
-
-/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
-template <typename T>
-static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
-                                      uint32_t bound, float scale, int add, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const uint64_t stream = ddp__rng_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
-    float v[width];
-
-    if (at >= n) return;
-    wide = wide && at + width <= n;
-    ddp__piece_load(v, in, at, n, wide);
-    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
-        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
-        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
-        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
+    __device__ void next()
+    {
+        left -= step;
+        at += step_at;
+        i += step_i;
+        if (i < n) return;
+        i -= n;
+        at += skip;
     }
-    ddp__piece_store(out, v, at, n, wide, add);
+};
+
+/* ---- moments ---- */
+
+/* Squares are of differences from the thread's first element, so a mean far from 0 costs no
+ * digits. W: elements of a load. */
+template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
+{
+    __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
+    ddp__channel_walk walk(c, W);
+    ddp__moments m = {0, 0, 0};
+    float first = 0, sum = 0, squares = 0;
+
+    if (walk.left > 0) first = ddp__to_float(x[walk.at]);
+    for (; walk.left > 0; walk.next()) {
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
+        for (int e = 0; e < W; e++) {
+            const float d = ddp__to_float(v.v[e]) - first;
+            sum += d;
+            squares += d * d;
+        }
+        m.n += W;
+    }
+    if (m.n > 0) {
+        m.mean = (double)first + (double)sum / m.n;
+        m.squares = (double)squares - (double)sum * (double)sum / m.n;
+        if (m.squares < 0) m.squares = 0;
+    }
+    m = ddp__block_sum<DDP__CHANNEL_THREADS>(m, all);
+    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
+/* ---- sums of dy, and of dy (x - mean) ---- */
+
+/* x NULL: the second is 0. stat: mean and another float per channel. */
+template <typename T, int W>
+__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat, ddp__channels c)
+{
+    __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
+    const float mean = x ? stat[2 * blockIdx.x] : 0;
+    float sum = 0, product = 0;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        const ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
+        if (!x) continue;
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
+        for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
+    }
+    const ddp__channel_sum total =
+        ddp__block_sum<DDP__CHANNEL_THREADS>(ddp__channel_sum{(double)sum, (double)product}, all);
+    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = total;
+}
+
+/* What a channel's parts sum to. */
+template <typename N> static inline __device__ N ddp__channel_total(const N *part, const ddp__channels &c, long channel)
+{
+    N all = part[channel * c.parts];
+    for (long p = 1; p < c.parts; p++) all += part[channel * c.parts + p];
+    return all;
+}
+
+/* grad[c] += the sum of channel c. */
+static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__channel_sum *part, ddp__channels c)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i).sum;
+}
+
+/* ---- batch norm ---- */
+
+/* Joins the parts of each channel; training 0 reads the running statistics instead. */
+static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
+                                                    const ddp__moments *part, ddp__channels c, int training)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    double mean, var;
+
+    if (i >= c.channels) return;
+    mean = (double)running_mean[i];
+    var = (double)running_var[i];
+    if (training) {
+        const ddp__moments m = ddp__channel_total(part, c, i);
+        mean = m.mean;
+        var = m.squares / m.n;
+        running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
+        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
+                                                         (double)running_var[i]));
+    }
+    stat[2 * i] = (float)mean;
+    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
+}
+
+/* y = x * factor + shift, of each channel. */
+template <typename T, int W>
+__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
+                                        const T *shift, ddp__channels c)
+{
+    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
+    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
+        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
+        ddp__vec_store(y + walk.at, v);
+    }
+}
+
+/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
 template <typename T>
-static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
+                                         const float *stat, const T *scale, ddp__channels c)
 {
-    const long n = ddp_shape_count(&c->spec->out);
-    const double p = c->training ? c->spec->arg[0] : 0;
-    if (p == 0 && !add && out == in) return;
-    DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
-              ddp__mix64(c->random + DDP__RNG_STEP), (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add,
-              ddp__aligned(out, in));
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const double count = (double)c.images * (double)c.n;
+    double mean, rstd, factor, of_x;
+    ddp__channel_sum all;
+
+    if (i >= c.channels) return;
+    all = ddp__channel_total(part, c, i);
+    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
+    factor = (double)ddp__to_float(scale[i]) * rstd;
+    of_x = -factor * rstd * rstd * all.product / count;
+    if (dscale) dscale[i] += (float)(all.product * rstd);
+    if (dshift) dshift[i] += (float)all.sum;
+    slope[3 * i] = (float)factor;
+    slope[3 * i + 1] = (float)of_x;
+    slope[3 * i + 2] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
-template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T, int W>
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, ddp__channels c)
 {
-    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
+    const float *s = slope + 3 * blockIdx.x;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at), d = ddp__vec_load<T, W>(dy + walk.at);
+        ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
+        for (int e = 0; e < W; e++) {
+            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
+            if (add) g += ddp__to_float(r.v[e]);
+            r.v[e] = ddp__from_float<T>(g);
+        }
+        ddp__vec_store(dx + walk.at, r);
+    }
 }
 
-template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, const ddp_op_call *c)
+/* ---- on the host ---- */
+
+static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
 {
-    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
+    const ddp__channels c = ddp__channels_of(&s->in[0]);
+    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
 }
+
+/* DDP__WALK(kernel, wide, c, args...): kernel<T, W> over the parts of all channels of c; wide 1: planes are read 16 bytes
+ * at a time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                          \
+    do {                                                                                                         \
+        const dim3 ddp__grid((unsigned)(c).channels, (unsigned)(c).parts);                                       \
+        if (wide)                                                                                                \
+            DDP__RUN((kernel<T, ddp__vec<T>::width>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);          \
+        else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
+    } while (0)
+
+template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->out);
+    ddp__moments *part = (ddp__moments *)dev->scratch;
+    const T *x = (const T *)call->in[0];
+
+    if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
+    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
+              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, x, (const float *)call->saved,
+              (const T *)call->param[0], (const T *)call->param[1]);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]);
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
+    float *slope = (float *)(part + c.channels * c.parts);
+    const float *stat = (const float *)call->saved;
+    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+
+    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat);
+    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
+              (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
+    if (call->grad_in[0])
+        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0]);
+}
+
+DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
 /* ==== cuda/blas.cuh ==== [cuda] */
 /* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
@@ -1188,474 +1811,1218 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     return 1;
 }
 
-/* ==== cuda/embedding.cuh ==== [cuda] */
-/* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
- * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
- * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
+/* ==== cuda/conv_product.cuh ==== [cuda] */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
+ * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
+ * each block gathers the tiles it needs. */
 
-enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__EMBEDDING_SEGMENT = 64, DDP__POSITION_THREADS = 256 };
+#include <mma.h>
 
-/* A token outside 0..v-1 gives a row of NAN. */
+/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
+ * (float32; the reference for the others), or on tensor cores in bf16 or TF32
+ *
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
+ * BM / 2 rows and 32 columns; in the end every lane is shown the sums of its own column. ---- */
+
+enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36 };
+
+/* ---- plain: both tiles have k as their slow index ---- */
+
+template <int BM, bool ByRow> struct ddp__conv_plain {
+    typedef float value; /* of the tensors */
+    typedef float tile;  /* in shared memory */
+    enum {
+        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
+        b_size = depth * b_row
+    };
+    float sum[rows];
+
+    static __device__ int   a_at(int m, int k) { return k * a_row + m; }
+    static __device__ int   b_at(int n, int k) { return k * b_row + n; }
+    static __device__ float number(float x) { return x; }
+
+    /* 16 bytes of row m of A, from column k on. */
+    static __device__ void put_a(float *a, int m, int k, const ddp__vec<float> &e)
+    {
+        for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
+    }
+
+    /* The same of column n of B, where B is not by row. */
+    static __device__ void put_b(float *b, int n, int k, const ddp__vec<float> &e)
+    {
+        for (int i = 0; i < 4; i++) b[b_at(n, k + i)] = e.v[i];
+    }
+
+    __device__ void clear()
+    {
+        for (int i = 0; i < rows; i++) sum[i] = 0;
+    }
+
+    /* m, n: where the warp's rows and columns begin. */
+    __device__ void multiply(const float *a, const float *b, int m, int n, int lane)
+    {
+        for (int k = 0; k < depth; k++) {
+            const float x = b[b_at(n + lane, k)];
+            DDP__UNROLL for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
+        }
+    }
+
+    /* show(row of the warp, sum) for every row of the lane's column. */
+    template <typename Show> __device__ void each(float *room, int lane, Show show)
+    {
+        (void)room;
+        (void)lane;
+        DDP__UNROLL for (int i = 0; i < rows; i++) show(i, sum[i]);
+    }
+};
+
+/* ---- tensor cores ---- */
+
+/* One of the two number formats: a tile element, and the products' depth. */
+struct ddp__mma_bf16 {
+    typedef ddp__bf16 value;
+    typedef ddp__bf16 element;
+    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
+    enum { k = 16 };
+};
+
+struct ddp__mma_tf32 {
+    typedef float value;
+    typedef nvcuda::wmma::precision::tf32 element;
+    static __device__ float number(float x) { return nvcuda::wmma::__float_to_tf32(x); }
+    enum { k = 8 };
+};
+
+/* ByRow: a row of B's tile is one k, else one column. Rows are 16 bytes longer than what they
+ * hold, so that the lanes of a load meet different banks. */
+template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
+    typedef typename N::value value;
+    typedef value             tile;
+    enum {
+        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
+        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
+        b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
+    };
+
+    static __device__ int   a_at(int m, int k) { return m * a_row + k; }
+    static __device__ int   b_at(int n, int k) { return ByRow ? k * b_row + n : n * b_row + k; }
+    static __device__ value number(value x) { return N::number(x); }
+
+    static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
+    {
+        ddp__vec_store(a + a_at(m, k), e);
+    }
+
+    static __device__ void put_b(tile *b, int n, int k, const ddp__vec<tile> &e)
+    {
+        ddp__vec_store(b + b_at(n, k), e);
+    }
+
+    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
+
+    __device__ void clear()
+    {
+        for (int i = 0; i < BM / 32; i++)
+            for (int j = 0; j < 2; j++) nvcuda::wmma::fill_fragment(sum[i][j], 0.0f);
+    }
+
+    __device__ void multiply(const tile *a, const tile *b, int m, int n, int lane)
+    {
+        using namespace nvcuda::wmma;
+        typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
+
+        (void)lane;
+        DDP__UNROLL for (int k = 0; k < depth; k += N::k) {
+            fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
+            fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
+            for (int j = 0; j < 2; j++) load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
+            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
+                load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
+                for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
+            }
+        }
+    }
+
+    /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
+    template <typename Show> __device__ void each(float *room, int lane, Show show)
+    {
+        DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
+            for (int j = 0; j < 2; j++)
+                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
+                                                nvcuda::wmma::mem_row_major);
+            __syncwarp();
+            for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
+            __syncwarp();
+        }
+    }
+};
+
+template <int BM, bool ByRow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (ByRow)>;
+template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (ByRow)>;
+
+/* ---- what is multiplied ---- */
+
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and what it is multiplied
+ * by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 where
+ * there is none. Plane p of group g of image i begins at x + i*image + (g*planes + p)*h*w. */
+typedef struct ddp__cuda_conv {
+    const void *x;
+    long        image;
+    int         planes, h, w, rows, cols, step, top, left, kh, kw;
+    int         m, groups;    /* rows of the other matrix, of each group */
+    long        pixels;       /* images x rows x cols: positions */
+    void       *y;            /* element (i, r, c) of an image: y_image, y_plane, y_row, y_col */
+    long        y_image, y_plane, y_row, y_col;
+    const void *bias;         /* [groups x m], or NULL */
+    int         add;          /* y is added to */
+    const void *weight;       /* packed, m_pad rows of k_pad for each group */
+    int         m_pad, k_pad;
+    const struct ddp__conv_reach *taps; /* [k_pad] */
+} ddp__cuda_conv;
+
+/* What column k of the packed weights multiplies: an element that far from a position's first. */
+typedef struct ddp__conv_reach {
+    long at;
+    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+} ddp__conv_reach;
+
+enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
+
+/* A position: where its window begins in image 0's first plane of the group, and the element of
+ * y. Positions past the last have a window that lies nowhere. */
+typedef struct ddp__conv_place {
+    long x, y;
+    int  row, col, real;
+} ddp__conv_place;
+
+static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
+{
+    ddp__conv_place p;
+    const long plane = (long)v.rows * v.cols;
+    const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
+                                             : pixel / plane; /* four times as slow */
+    const int rest = (int)(pixel - image * plane);
+    const int r = rest / v.cols, c = rest - r * v.cols;
+
+    p.real = pixel < v.pixels;
+    p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
+    p.col = v.left + c * v.step;
+    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    return p;
+}
+
+/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
+ * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
+typedef struct ddp__conv_pack {
+    const void *w;
+    long        group, row, plane, kh_step, kw_step;
+} ddp__conv_pack;
+
+template <typename M>
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
+{
+    const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
+    const typename M::value *w = (const typename M::value *)s.w;
+
+    for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        const int k = (int)(i % v.k_pad), p = k % v.planes, tap = k / v.planes;
+        const int a = tap / v.kw, b = tap % v.kw, m = (int)(i / v.k_pad % v.m_pad);
+        const long g = i / v.k_pad / v.m_pad;
+        const int real = a < v.kh;
+
+        out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
+                                               a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
+        if (i >= v.k_pad) continue;
+        taps[k].at = ((long)p * v.h + a) * v.w + b;
+        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
+    }
+}
+
+/* Windows whose rows can be read 16 bytes at a time: positions are as far apart as elements, and
+ * a row of positions begins where one of elements does. Then 16 bytes of positions lie in one row
+ * and see, at a tap, as many elements, from at most one before to one behind the same place. */
+template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
+{
+    const int width = ddp__vec<T>::width;
+    return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
+           v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
+}
+
+/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
+ * in: the row is there. */
+template <typename M> __device__ static __forceinline__ ddp__vec<typename M::tile>
+ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
+{
+    typedef typename M::value value;
+    const int width = ddp__vec<value>::width;
+    const value zero = ddp__from_float<value>(0);
+    ddp__vec<value> e;
+    ddp__vec<typename M::tile> r;
+    value next = zero;
+
+    DDP__UNROLL for (int i = 0; i < width; i++) e.v[i] = zero;
+    if (in) e = ddp__vec_load(at - d);
+    if (in && d < 0 && c > 0) next = at[0];
+    if (in && d > 0 && c + width < v.w) next = at[width - 1];
+    DDP__UNROLL for (int i = 0; i < width; i++) {
+        const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
+        const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
+        r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
+    }
+    return r;
+}
+
+/* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
+ *
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
+ * are a multiple of the depth, so that a tile is of one tap. Rows: that, and ddp__conv_by_rows. ---- */
+
+template <typename M, bool Whole, bool Rows>
+__global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
+{
+    typedef typename M::tile tile;
+    typedef typename M::value value;
+    enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
+    enum { Across = DDP__CONV_COLUMNS / (Rows ? (int)W : 1), N = DDP__CONV_THREADS / Across };
+    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
+    const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
+    const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
+    const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const ddp__conv_place from = ddp__conv_position(v, first + column);
+    const long plane = (long)v.h * v.w;
+    const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
+    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
+    ddp__vec<tile> left[A], piece[M::depth / N];
+    tile right[B];
+    int a = 0, b = 0, p = 0;
+    M product;
+
+    const auto load = [&](int k) {
+        const int in = (unsigned)(from.row + a) < (unsigned)v.h && (unsigned)(from.col + b) < (unsigned)v.w;
+        const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
+
+        for (int i = 0; i < A; i++) {
+            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
+            left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
+        }
+        DDP__UNROLL for (int i = 0; i < M::depth / N && Rows; i++)
+            piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
+                                        (unsigned)(from.row + a) < (unsigned)v.h);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
+            value e = ddp__from_float<value>(0);
+            if (Whole) {
+                if (in) e = at[2 * i * plane];
+            } else {
+                const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
+                if ((unsigned)(from.row + tap.a) < (unsigned)v.h && (unsigned)(from.col + tap.b) < (unsigned)v.w)
+                    e = x[tap.at];
+            }
+            right[i] = M::number(e);
+        }
+        if (Whole && (p += M::depth) == v.planes) {
+            p = 0;
+            if (++b == v.kw) b = 0, a++;
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < A; i++) {
+            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
+            M::put_a(to, row, part * W, left[i]);
+        }
+        to += M::a_size;
+        for (int i = 0; i < M::depth / N && Rows; i++) ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
+    };
+
+    product.clear();
+    load(0);
+    put(store[0]);
+    __syncthreads();
+    for (int k = 0, now = 0; k < v.k_pad; k += M::depth, now ^= 1) {
+        const int more = k + M::depth < v.k_pad;
+        if (more) load(k + M::depth);
+        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
+        if (more) put(store[now ^ 1]);
+        __syncthreads();
+    }
+
+    const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
+                 [&](int i, float sum) {
+                     const int row = top + warp_m + i;
+                     const long channel = (long)group * v.m + row;
+                     value *y = (value *)v.y + channel * v.y_plane + to.y;
+                     if (row >= v.m || !to.real) return;
+                     if (v.bias) sum += ddp__to_float(((const value *)v.bias)[channel]);
+                     if (v.add) sum += ddp__to_float(*y);
+                     *y = ddp__from_float<value>(sum);
+                 });
+}
+
+/* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
+ *
+ * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous; Wide: it can be read
+ * 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and ddp__conv_by_rows. Grid: row tiles x
+ * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
+ * part adds to out. ---- */
+
+template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
+    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+{
+    typedef typename M::tile tile;
+    typedef typename M::value value;
+    enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
+    enum { V = M::tall / 64, W = 16 / sizeof(tile), C = DDP__CONV_COLUMNS / 64 };
+    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
+    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw;
+    const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
+    const long plane = (long)v.h * v.w, begin = (long)blockIdx.y * part;
+    const long end = begin + part < v.pixels ? begin + part : v.pixels;
+    const int lane_k = t % M::depth, first = t / M::depth;
+    const value *x = (const value *)v.x + group * (long)v.planes * plane;
+    const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
+    ddp__vec<tile> wide[V], piece[C];
+    tile rows[A], cols[B];
+    M product;
+
+    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
+        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
+        taps[j].at = ((long)p * v.h + a) * v.w + b;
+        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
+    }
+    __syncthreads();
+
+    const auto load = [&](long k) {
+        const ddp__conv_place p = ddp__conv_position(v, k + lane_k);
+        const int in = k + lane_k < end;
+
+        if (Wide) {
+            const long pixel = k + t % 4 * W;
+            const ddp__conv_place from = ddp__conv_position(v, pixel);
+            for (int i = 0; i < V; i++) {
+                const int row = (t + i * DDP__CONV_THREADS) / 4;
+                for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
+                if (pixel >= end || top + row >= v.m) continue;
+                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
+                for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
+            }
+            DDP__UNROLL for (int i = 0; i < C && Rows; i++) {
+                const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
+                const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
+                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b, from.col - v.left, there);
+            }
+        }
+        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) {
+            const int row = first + i * Step;
+            value e = ddp__from_float<value>(0);
+            if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
+            rows[i] = M::number(e);
+        }
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
+            const ddp__conv_reach tap = taps[first + i * Step];
+            value e = ddp__from_float<value>(0);
+            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h && (unsigned)(p.col + tap.b) < (unsigned)v.w)
+                e = x[p.x + tap.at];
+            cols[i] = M::number(e);
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < V && Wide; i++) M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
+        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
+        to += M::a_size;
+        for (int i = 0; i < C && Rows; i++) M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+    };
+
+    product.clear();
+    load(begin);
+    put(store[0]);
+    __syncthreads();
+    for (long k = begin, now = 0; k < end; k += M::depth, now ^= 1) {
+        const int more = k + M::depth < end;
+        if (more) load(k + M::depth);
+        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
+        if (more) put(store[now ^ 1]);
+        __syncthreads();
+    }
+
+    const int column = left + warp_n + lane, single = gridDim.y == 1;
+    out += (long)blockIdx.y * v.groups * v.m * columns;
+    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
+                 [&](int i, float sum) {
+                     const int row = top + warp_m + i;
+                     const long at = ((long)group * v.m + row) * columns + column;
+                     if (row >= v.m || column >= columns) return;
+                     out[at] = single ? out[at] + sum : sum;
+                 });
+}
+
+/* grad[i] += part 0's + part 1's + ... */
+static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+    if (i >= n) return;
+    for (int s = 0; s < parts; s++) sum += out[s * n + i];
+    grad[i] += sum;
+}
+
+/* grad += the parts that lie in dev->scratch. */
+static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
+{
+    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
+}
+
+/* ==== cuda/conv.cuh ==== [cuda] */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
+ * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
+
+/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
+
+enum { DDP__DEPTHWISE_THREADS = 256 };
+
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
+/* Weights: [groups x m][kh][kw]. One thread per output. */
+template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
+{
+    const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long at = i / plane, channels = (long)v.groups * v.m, channel = at % channels;
+    const int r = (int)(i % plane) / v.cols, c = (int)(i % plane) % v.cols;
+    const T *x = (const T *)v.x + at / channels * v.image + channel / v.m * ((long)v.h * v.w);
+    float sum = 0;
+
+    if (i >= n) return;
+    w += channel * v.kh * v.kw;
+    for (int a = 0; a < v.kh; a++) {
+        const int row = v.top + r * v.step + a;
+        if (row < 0 || row >= v.h) continue;
+        for (int b = 0; b < v.kw; b++) {
+            const int col = v.left + c * v.step + b;
+            if (col < 0 || col >= v.w) continue;
+            sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(x[(long)row * v.w + col]);
+        }
+    }
+    if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
+    ((T *)v.y)[i] = ddp__from_float<T>(sum);
+}
+
+/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
+template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
+{
+    const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / plane;
+    const long n = v.pixels / out * v.groups * plane, group = at % v.groups;
+    const int r = (int)(i % plane) / v.w - v.top, c = (int)(i % plane) % v.w - v.left;
+    const T *y = (const T *)v.y + at * v.m * out;
+    float sum = 0;
+
+    if (i >= n) return;
+    w += group * v.m * v.kh * v.kw;
+    for (int o = 0; o < v.m; o++, y += out, w += v.kh * v.kw)
+        for (int a = r % v.step; a < v.kh && a <= r; a += v.step) {
+            const int row = (r - a) / v.step;
+            if (row >= v.rows) continue;
+            for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
+                const int col = (c - b) / v.step;
+                if (col >= v.cols) continue;
+                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[(long)row * v.cols + col]);
+            }
+        }
+    if (add) sum += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(sum);
+}
+
+/* part[(channel out, part)][tap]: each block sums one tap after the other over a part of a
+ * channel's outputs; c describes those. */
+template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
+{
+    __shared__ double all[DDP__CHANNEL_THREADS];
+    const int t = (int)threadIdx.x, taps = v.kh * v.kw;
+    const T *x = (const T *)v.x + (long)blockIdx.x / v.m * ((long)v.h * v.w);
+    const T *y = (const T *)v.y;
+
+    for (int tap = 0; tap < taps; tap++) {
+        const int a = tap / v.kw, b = tap % v.kw;
+        float sum = 0;
+
+        for (ddp__channel_walk walk(c, 1); walk.left > 0; walk.next()) {
+            const int row = v.top + (int)(walk.i / v.cols) * v.step + a;
+            const int col = v.left + (int)(walk.i % v.cols) * v.step + b;
+            const long image = walk.at / (c.channels * c.n);
+            if (row >= 0 && row < v.h && col >= 0 && col < v.w)
+                sum += ddp__to_float(y[walk.at]) * ddp__to_float(x[image * v.image + (long)row * v.w + col]);
+        }
+        const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
+        if (t == 0) part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
+    }
+}
+
 template <typename T>
-static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
+static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
+              (const T *)call->param[0]);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__RUN((ddp__k_depthwise_weights<T>), dim3((unsigned)c.channels, (unsigned)c.parts), DDP__CHANNEL_THREADS, v,
+                 part, c);
+        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]), DDP__DEPTHWISE_THREADS, v,
+                  (T *)call->grad_in[0], (const T *)call->param[0], call->add_in[0]);
+}
+
+/* ---- products ---- */
+
+enum {
+    DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
+    DDP__CONV_PART = 512,        /* positions at least that a block sums a weight's gradient over */
+    DDP__POINT_IMAGES = 32,      /* whose gradients of 1x1 weights are summed at a time */
+    DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
+};
+
+/* The same product with the numbers that kernels count with; its arrays come later, and the packed weights. */
+static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
+{
+    const ddp__conv_view &w = g.view;
+    ddp__cuda_conv v;
+
+    memset(&v, 0, sizeof v);
+    v.image = w.image;
+    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
+    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
+    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
+    v.m = (int)g.m, v.groups = (int)g.groups;
+    v.pixels = w.images * w.rows * w.cols;
+    v.y_image = g.y_image, v.y_plane = g.y_plane, v.y_row = g.y_row, v.y_col = g.y_col;
+    v.add = g.add;
+    return v;
+}
+
+/* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
+ * The bias of cuBLASLt is one of columns, ours would be one of rows. */
+static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
+{
+    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
+           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
+           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
+}
+
+/* Tall tiles where they fill the GPU. The sums are the same in both. */
+static int ddp__conv_tall(int m, long columns, int groups)
+{
+    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
+}
+
+/* Packed weights are whole tiles, of that depth. */
+static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
+{
+    v->m_pad = (v->m + 127) / 128 * 128;
+    v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
+}
+
+static size_t ddp__larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
+{
+    ddp__conv_pad(&v, half ? 32 : 16);
+    return (size_t)v.groups * (size_t)v.m_pad * (size_t)v.k_pad * (half ? 2 : 4) +
+           (size_t)v.k_pad * sizeof(ddp__conv_reach);
+}
+
+/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
+ * the sums are the same on every GPU. */
+static int ddp__conv_splits(const ddp__cuda_conv &v)
+{
+    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
+    return (int)(wish < most ? wish : most);
+}
+
+static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
+{
+    const ddp__channels c = ddp__channels_of(&s->out);
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+    const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
+    const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
+    size_t most;
+
+    ddp__conv_product_of(s, &g);
+    v = ddp__cuda_conv_of(g);
+    if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
+    most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
+    if (ddp__conv_point_fits(v, half))
+        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
+    most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
+    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
+    v.planes = (int)(s->out.dim[1] / v.groups);
+    return ddp__larger(most, ddp__conv_packed_bytes(v, half));
+}
+
+/* ---- launches, for each kind of product ---- */
+
+template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
+{
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
+                    (unsigned)v.groups);
+
+    if (v.planes % M::depth)
+        DDP__RUN((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, v);
+    else if (ddp__conv_by_rows<typename M::value>(v))
+        DDP__RUN((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, v);
+    else
+        DDP__RUN((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, v);
+}
+
+template <template <int, bool> class M>
+static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
+{
+    typedef M<64, true> Short;
+    typename Short::tile *packed = (typename Short::tile *)dev->scratch;
+    ddp__conv_reach *taps;
+    long n;
+
+    ddp__conv_pad(&v, Short::depth);
+    n = (long)v.groups * v.m_pad * v.k_pad;
+    taps = (ddp__conv_reach *)(void *)(packed + n);
+    v.weight = packed;
+    v.taps = taps;
+    n = ddp__blocks(n, 256);
+    DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, true> >(dev, v);
+    else ddp__conv_run_images<Short>(dev, v);
+}
+
+template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
+                    (unsigned)v.groups);
+    const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
+    float *to = parts > 1 ? (float *)dev->scratch : grad;
+
+    if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
+        DDP__RUN((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, v, to, part);
+    else if (ddp__conv_by_rows<typename M::value>(v))
+        DDP__RUN((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, v, to, part);
+    else
+        DDP__RUN((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, v, to, part);
+    if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
+}
+
+template <template <int, bool> class M>
+static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    if (v.m > 64) ddp__conv_run_weights<M<128, false> >(dev, v, grad);
+    else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
+}
+
+/* f(dev, args...) with the products of the device's numbers. */
+#define DDP__CONV_RUN(f, dev, ...)                                          \
+    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
+                   : f<ddp__conv_plain>(dev, __VA_ARGS__))
+
+/* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
+ * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
+
+/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
+static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
+{
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
+    p.shape.count = v.pixels / v.cols;
+    p.shape.b_step = v.image;
+    p.shape.c_step = v.y_image;
+    p.add = v.add;
+    (void)ddp__cuda_multiply(dev, &p);
+}
+
+/* grad += dy x^T, image by image. */
+static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
+    const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
+
+    p.shape.a_step = v.y_image, p.shape.b_step = v.image;
+    p.shape.c_step = n;
+    p.shape.half_out = 0;
+    for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
+        const long left = images - first;
+        p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
+        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
+        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
+        (void)ddp__cuda_multiply(dev, &p);
+        ddp__conv_add_parts(dev, grad, n, p.shape.count);
+    }
+}
+
+/* ---- the operator ---- */
+
+/* v, as g has it, by weights that begin at w. turned: for a gradient of the input, whose stride is 1. */
+static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__conv_product &g, const ddp__cuda_conv &v, const void *w,
+                                  int turned)
+{
+    const ddp__conv_pack s = {w, g.w_group, g.w_row, g.w_plane, g.w_kh, g.w_kw};
+
+    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, w)) ddp__conv_point_images(dev, v, w, turned);
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
+}
+
+template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+
+    ddp__conv_product_of(call->spec, &g);
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
+    v.x = call->in[0], v.y = call->out;
+    v.bias = call->param[1];
+    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
+    else ddp__cuda_conv_images(dev, g, v, call->param[0], 0);
+}
+
+template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const T *dy = (const T *)call->grad_out, *no_x = NULL;
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
+    const float *no_stat = NULL;
+
+    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
+}
+
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
+{
+    const ddp__conv_view &in = forward.view;
+    const long bytes = dev->half ? 2 : 4;
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+    long w, y;
+
+    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
+                                             dev->stream));
+    for (long r = 0; r < in.step && r < in.h; r++)
+        for (long c = 0; c < in.step && c < in.w; c++) {
+            if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
+            g.add = call->add_in[0];
+            v = ddp__cuda_conv_of(g);
+            v.x = call->grad_out;
+            v.y = (unsigned char *)call->grad_in[0] + y * bytes;
+            ddp__cuda_conv_images(dev, g, v, (const unsigned char *)call->param[0] + w * bytes, 1);
+        }
+}
+
+template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    ddp__conv_product forward, g;
+    ddp__cuda_conv v;
+
+    ddp__conv_product_of(call->spec, &forward);
+    g = forward;
+    ddp__conv_flat(&g);
+    v = ddp__cuda_conv_of(g);
+    v.x = call->in[0], v.y = (void *)call->grad_out;
+    if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
+    if (ddp__cuda_depthwise(v)) {
+        ddp__cuda_depthwise_backward<T>(dev, call, v);
+        return;
+    }
+    if (call->grad_param[0]) {
+        if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y))
+            ddp__conv_point_weights(dev, v, (float *)call->grad_param[0]);
+        else DDP__CONV_RUN(ddp__conv_weights, dev, v, (float *)call->grad_param[0]);
+    }
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, forward);
+}
+
+DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
+
+/* ==== cuda/elementwise.cuh ==== [cuda] */
+/* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
+
+enum { DDP__MAP_THREADS = 256 };
+
+/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
+struct ddp__map_gelu {
+    __device__ float operator()(float x, float) const
+    {
+        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
+        return 0.5f * x * (1 + tanhf(u));
+    }
+};
+struct ddp__map_gelu_grad {
+    __device__ float operator()(float x, float dy) const
+    {
+        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
+        return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
+    }
+};
+/* NaN passes; the gradient at 0 is 0. */
+struct ddp__map_relu {
+    __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
+};
+struct ddp__map_relu_grad {
+    __device__ float operator()(float x, float dy) const { return x > 0 ? dy : 0; }
+};
+struct ddp__map_add {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct ddp__map_copy {
+    __device__ float operator()(float a, float) const { return a; }
+};
+
+/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
+ * arrays are multiples of 16 bytes. */
+template <typename T, typename F>
+static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
+{
+    const int width = ddp__vec<T>::width;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    float x[width], y[width];
+
+    if (i >= n) return;
+    wide = wide && i + width <= n;
+    ddp__piece_load(x, a, i, n, wide);
+    if (b) ddp__piece_load(y, b, i, n, wide);
+    for (int k = 0; k < width; k++) x[k] = f(x[k], b ? y[k] : 0);
+    ddp__piece_store(out, x, i, n, wide, add);
+}
+
+template <typename T, typename F>
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
+{
+    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
+              (const T *)b, n, add, ddp__aligned(out, a, b), f);
+}
+
+/* The map over n elements of the type that arrays of shape have on the device. */
+template <typename F>
+static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    const long n = ddp_shape_count(&c->spec->out);
+    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
+    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
+}
+
+/* Of one input. */
+template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
+}
+
+template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
+{
+    if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
+}
+
+/* The gradient of input k is that of the output. */
+static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
+{
+    if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
+        ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
+}
+
+static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
+}
+
+/* Input by input: both may be the same array, the second then adding to the first. */
+static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
+{
+    ddp__cuda_copy_grad(c, 0);
+    ddp__cuda_copy_grad(c, 1);
+}
+
+DDP__FAMILY(ddp__cuda_elementwise_ops,
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
+    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
+
+/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
+
+/* Rows of a and of b are row elements apart. */
+template <typename T>
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long row = i / pieces, at = i % pieces * width;
-    float x[width];
-
-    if (row >= rows) return;
-    if (token[row] >= 0 && token[row] < v)
-        ddp__piece_load(x, table + token[row] * n, at, n, wide);
-    else
-        for (int k = 0; k < width; k++) x[k] = NAN;
-    ddp__piece_store(out + row * n, x, at, n, wide, 0);
-}
-
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
- * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
-static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_order(int *order, const int *token, long rows)
-{
-    const long row = (long)blockIdx.x * DDP__EMBEDDING_THREADS + threadIdx.x;
-    const int mine = row < rows ? token[row] : 0;
-    __shared__ int4 tile[DDP__EMBEDDING_TILE / 4];
-    int *one = (int *)tile;
-    long place = 0;
-
-    for (long from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
-        const int n = rows - from < DDP__EMBEDDING_TILE ? (int)(rows - from) : DDP__EMBEDDING_TILE;
-        int i, count = 0;
-        __syncthreads();
-        for (i = (int)threadIdx.x; i < DDP__EMBEDDING_TILE; i += DDP__EMBEDDING_THREADS)
-            one[i] = i < n ? token[from + i] : INT_MAX; /* which is below no token */
-        __syncthreads();
-        if (from + DDP__EMBEDDING_TILE <= row)
-            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
-                const int4 v = tile[i];
-                count += (v.x <= mine) + (v.y <= mine) + (v.z <= mine) + (v.w <= mine);
-            }
-        else if (from > row)
-            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
-                const int4 v = tile[i];
-                count += (v.x < mine) + (v.y < mine) + (v.z < mine) + (v.w < mine);
-            }
-        else
-            for (i = 0; i < n; i++) count += one[i] < mine || (one[i] == mine && from + i < row);
-        place += count;
-    }
-    if (row < rows) order[place] = (int)row;
-}
-
-/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment alone goes
- * into the table; of one that is in the segment before, or in the next, the sum is kept: part[2 segment] or the one behind. */
-template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
-ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order, long rows, long v, long n, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
-    const long last = first + DDP__EMBEDDING_SEGMENT < rows ? first + DDP__EMBEDDING_SEGMENT : rows;
-    float sum[width], x[width];
-
-    if (at >= n) return;
-    for (long p = first; p < last;) {
-        const int mine = token[order[p]], before = p == first && p > 0 && token[order[p - 1]] == mine;
-        for (int k = 0; k < width; k++) sum[k] = 0;
-        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++) {
-            ddp__piece_load(x, dy + order[p] * n, at, n, wide);
-            for (int k = 0; k < width; k++) sum[k] += x[k];
-        }
-        if (mine < 0 || mine >= v) continue;
-        const int apart = before || (p == last && p < rows && token[order[p]] == mine);
-        float *to = apart ? part + (2 * (long)blockIdx.x + !before) * n : table + mine * n;
-        for (int k = 0; k < width; k++)
-            if (at + k < n) to[at + k] = apart ? sum[k] : to[at + k] + sum[k];
-    }
-}
-
-/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in order. */
-static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token, const int *order, long rows, long v, long n)
-{
-    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
-    const long next = first + DDP__EMBEDDING_SEGMENT;
-    const int mine = next < rows ? token[order[next]] : -1;
-    float sum;
-
-    if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
-    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine) return; /* it begins before */
-    sum = part[(2 * (long)blockIdx.x + 1) * n + at];
-    for (long s = blockIdx.x + 1; s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
-        sum += part[2 * s * n + at];
-    table[mine * n + at] += sum;
-}
-
-template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long rows = ddp_shape_rows(&c->spec->out);
-    const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
-              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
-}
-
-template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long rows = ddp_shape_rows(&c->spec->out);
-    const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const unsigned segments = (unsigned)ddp__blocks(rows, DDP__EMBEDDING_SEGMENT);
-    const dim3 blocks(segments, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
-    const dim3 joins(segments, (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS));
-    int *order = (int *)dev->scratch;
-    float *part = (float *)(order + rows);
-
-    if (!c->grad_param[0]) return;
-    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
-    DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
-             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
-    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part, (const int *)c->in[0], order, rows, v, n);
-}
-
-static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
-{
-    const size_t rows = (size_t)ddp_shape_rows(&s->out), segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
-    return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
-}
-
-/* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
-
-template <typename T>
-static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width, b = blockIdx.y;
+    const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
 
-    if (at >= n || b >= batch) return;
-    ddp__piece_load(y, table, at, n, wide);
-    ddp__piece_load(x, in + b * n, at, n, wide);
-    for (int k = 0; k < width; k++) x[k] += y[k];
-    ddp__piece_store(out + b * n, x, at, n, wide, 0);
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
-/* table and dx may be NULL; dx may be dy. */
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
 template <typename T>
-static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
+                                          long row, int add_a, int add_b, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width], d[width];
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    ddp__piece_load(d, dy + r * n, at, n, wide);
+    for (int k = 0; k < width; k++) {
+        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
+        x[k] = d[k] * y[k] * (s + silu * (1 - s));
+        d[k] *= silu;
+    }
+    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
+    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
+}
+
+/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+template <typename T>
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
+                                            const void *second, const T **a, const T **b)
+{
+    *a = (const T *)first;
+    *b = s->inputs > 1 ? (const T *)second
+         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
+}
+
+template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b;
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
+              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
+}
+
+template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b, *da, *db;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
+    if (!da && !db) return;
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
+              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
+              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+}
+
+/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
+
+/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
+{
+    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
+    return ddp__mix64(stream + draw * DDP__RNG_STEP);
+}
+
+/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+template <typename T>
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
+                                      uint32_t bound, float scale, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    float sum[width], d[width];
+    const uint64_t stream = ddp__rng_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    float v[width];
 
     if (at >= n) return;
-    for (int k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4 for (long b = 0; b < batch; b++) {
-        ddp__piece_load(d, dy + b * n, at, n, wide);
-        for (int k = 0; k < width; k++) sum[k] += d[k];
-        if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
+    wide = wide && at + width <= n;
+    ddp__piece_load(v, in, at, n, wide);
+    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
+        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
+        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
+        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
     }
-    for (int k = 0; table && k < width; k++)
-        if (at + k < n) table[at + k] += sum[k];
-}
-
-template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long n = s->dim[1] * s->dim[2];
-    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS), (unsigned)s->dim[0]);
-    DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
-             (const T *)c->param[0], s->dim[0], n, ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
-}
-
-template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long n = s->dim[1] * s->dim[2];
-    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
-              (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
-              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
-}
-
-/* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
- * and heads that a block turns ---- */
-
-enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
-
-/* Block (position, group of sequences). to = or += the rotation of from by direction times the
- * angles; columns from turned on are copied. to may be from. */
-template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
-ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
-            int direction, int add, int wide)
-{
-    const int step = wide ? ddp__vec<T>::width : 1;
-    const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
-    const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
-    const int half = d / 2;
-    __shared__ float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
-    float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
-
-    for (int i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
-        const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
-        cosine[i] = (float)cos(angle);
-        sine[i] = (float)sin(angle);
-    }
-    __syncthreads();
-    for (long b = first; b < last; b++) {
-        const T *x = from + (b * time + t) * row;
-        T *y = to + (b * time + t) * row;
-        for (long p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
-            const int k = (int)(p % half);
-            const long at = p / half * d + k;
-            ddp__piece_load(u, x, at, at + step, wide);
-            ddp__piece_load(v, x, at + half, at + half + step, wide);
-            for (int i = 0; i < step; i++) {
-                const float c = cosine[k + i], s = sine[k + i], old = u[i];
-                u[i] = old * c - v[i] * s;
-                v[i] = v[i] * c + old * s;
-            }
-            ddp__piece_store(y, u, at, at + step, wide, add);
-            ddp__piece_store(y, v, at + half, at + half + step, wide, add);
-        }
-        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
-            ddp__piece_load(u, x, p, p + step, wide);
-            ddp__piece_store(y, u, p, p + step, wide, add);
-        }
-    }
+    ddp__piece_store(out, v, at, n, wide, add);
 }
 
 template <typename T>
-static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
-                                int direction, int add)
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
 {
-    const ddp__heads z = ddp__heads_of(s);
-    const dim3 blocks((unsigned)z.t, (unsigned)ddp__blocks(z.b, DDP__ROPE_BATCH));
-    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, z.b, z.t, z.row,
-             z.row - z.kv_heads * z.d, z.d, s->arg[2] > 0 ? s->arg[2] : 10000.0, direction, add,
-             ddp__wide<T>(z.d / 2, to, from));
+    const long n = ddp_shape_count(&c->spec->out);
+    const double p = c->training ? c->spec->arg[0] : 0;
+    if (p == 0 && !add && out == in) return;
+    DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
+              ddp__mix64(c->random + DDP__RNG_STEP), (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add,
+              ddp__aligned(out, in));
 }
 
-template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda_rope_turn<T>(dev, c->spec, c->out, c->in[0], 1, 0);
+    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
 }
 
-template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    if (c->grad_in[0]) ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
 }
 
-/* ==== cuda/norm.cuh ==== [cuda] */
-/* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
- * row and down the columns have a fixed order. */
+/* ==== cuda/pool.cuh ==== [cuda] */
+/* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
+ * summed by one thread in the CPU's order. */
 
-enum {
-    DDP__NORM_ROWS = 8,  /* warps of a block of forward */
-    DDP__NORM_PIECES = 4 /* most pieces of a row that a lane keeps */
-};
+enum { DDP__POOL_THREADS = 256 };
 
-/* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
- * 0: any row; each pass over it reads it again. The order of sums is the same. */
-#define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
-    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p += PIECES > 0, j += 32 * width)
-
-template <int PIECES, typename T>
-__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n, int wide)
+/* The first and the last of `count` windows that hold element i of a side. */
+static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
 {
-    if (PIECES) ddp__raw_floats<T>(v, kept);
-    else ddp__piece_load(v, row, j, n, wide);
+    const int at = i + z.padding;
+    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
+    *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
-ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
-            float *stat, long rows, long n, float eps, int wide)
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
+template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z)
 {
-    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
-    const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
-    const T *x = in + row * n;
-    ddp__raw kept[PIECES ? PIECES : 1], more[PIECES ? PIECES : 1], last[PIECES ? PIECES : 1];
-    float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
+    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    int r0, r1, c0, c1, best_r, best_c;
+    float best, sum = 0;
 
-    if (row >= rows) return;
-    if (PIECES) ddp__row_load(kept, x, n), wide = 1;
-    if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
-    DDP__NORM_EACH {
-        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
-        if (plus) {
-            ddp__norm_take<PIECES>(a, more[p], plus + row * n, j, n, wide);
-            for (int i = 0; i < width; i++) v[i] = ddp__to_float(ddp__from_float<T>(v[i] + a[i]));
-            kept[p] = ddp__raw_of<T>(v);
-            if (j < n) ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
+    if (o >= z.planes * plane) return;
+    x += o / plane * z.h * z.w;
+    ddp__pool_span(&z, i, z.h, &r0, &r1);
+    ddp__pool_span(&z, j, z.w, &c0, &c1);
+    best = ddp__to_float(x[(long)r0 * z.w + c0]);
+    best_r = r0;
+    best_c = c0;
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            const float e = ddp__to_float(x[(long)r * z.w + c]);
+            sum += e;
+            if (!MAX || e <= best || isnan(best)) continue;
+            best = e;
+            best_r = r;
+            best_c = c;
         }
-        for (int i = 0; i < width; i++) sum += v[i];
-    }
-    if (plus) x = sum_out + row * n;
-    if (!RMS) mean = ddp__warp_sum(sum) / (float)n;
-    sum = 0;
-    DDP__NORM_EACH {
-        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
-        for (int i = 0; i < width; i++)
-            if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
-    }
-    rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
-    if (PIECES) ddp__row_load(more, scale, n);
-    if (PIECES && !RMS) ddp__row_load(last, shift, n);
-    DDP__NORM_EACH {
-        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
-        ddp__norm_take<PIECES>(a, more[p], scale, j, n, wide);
-        if (!RMS) ddp__norm_take<PIECES>(b, last[p], shift, j, n, wide);
-        for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
-        if (j < n) ddp__piece_store(out + row * n, v, j, n, wide, 0);
-    }
-    if (lane) return;
-    if (RMS) {
-        stat[row] = rstd;
-    } else {
-        stat[2 * row] = mean;
-        stat[2 * row + 1] = rstd;
-    }
+    y[o] = ddp__from_float<T>(MAX ? best : sum * part);
+    if (MAX) place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride + z.padding);
 }
 
-/* Where the gradient of a norm's input goes: with old (NULL: 0) added to it, to each of at that is
- * not NULL; add: to what is there. */
-template <typename T> struct ddp__norm_to {
-    const T *old;
-    T       *at[2];
-    int      add[2];
-};
-
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d). Block b takes
- * part b of the rows. With PIECES part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. There
- * are at most 256 blocks: two find room on a multiprocessor, but where the sums alone take 64 registers. */
-template <typename T, int RMS, int PIECES>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS, (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
-ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
-                 float *part, long rows, long n, long height, int wide)
+/* MAX: from the windows that took this element; else a part of each that holds it. */
+template <typename T, int MAX>
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z)
 {
-    const int width = ddp__vec<T>::width, held = PIECES ? PIECES : 1;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
-    __shared__ float shared[DDP__COLUMN_WARPS][32 * width];
-    ddp__raw xs[held], ds[held], as[held], old[held];
-    float scaled[held][width], plain[held][width], x[width], d[width], a[width];
+    const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
+    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
+    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    int i0, i1, j0, j1;
+    float sum;
 
-    for (int p = 0; p < held; p++)
-        for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    if (PIECES) ddp__row_load(as, scale, n), wide = 1;
-    for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
-        const T *xr = in + row * n, *dr = grad + row * n;
-        const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
-        float mean_d = 0, mean_dh = 0;
-        if (PIECES) ddp__row_load(xs, xr, n), ddp__row_load(ds, dr, n);
-        DDP__NORM_EACH {
-            ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
-            ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
-            ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
-            for (int i = 0; i < width; i++) {
-                const float h = (x[i] - mean) * rstd;
-                mean_d += d[i] * a[i];
-                mean_dh += d[i] * a[i] * h;
-                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
-            }
+    if (at >= z.planes * plane) return;
+    dy += at / plane * out;
+    if (MAX) place += at / plane * out;
+    ddp__window_range(z, r, z.rows, &i0, &i1);
+    ddp__window_range(z, c, z.cols, &j0, &j1);
+    sum = add ? ddp__to_float(dx[at]) : 0;
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) {
+            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride + z.padding;
+            const long o = (long)i * z.cols + j;
+            if (!MAX) sum += ddp__to_float(dy[o]) * part;
+            else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
         }
-        mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
-        mean_dh = ddp__warp_sum(mean_dh) / (float)n;
-        if (PIECES && to.old) ddp__row_load(old, to.old + row * n, n);
-        DDP__NORM_EACH {
-            if (j >= n) continue;
-            ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
-            ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
-            ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
-            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
-            if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
-            for (int i = 0; i < width; i++) /* as an array of T would hold it */
-                x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL for (int i = 0; i < 2; i++)
-                if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
-        }
-    }
-    if (PIECES) {
-        part += blockIdx.x * n;
-        DDP__UNROLL for (int p = 0; p < held; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
-        part += gridDim.x * n;
-        DDP__UNROLL for (int p = 0; p < held && !RMS; p++)
-            ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
-    }
+    dx[at] = ddp__from_float<T>(sum);
 }
 
-/* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
-#define DDP__NORM_VERSIONS(k) {k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES>}
-template <typename T> static long ddp__norm_pieces(long n, int wide)
+/* A warp to each plane of n elements. */
+template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long planes, long n)
 {
-    const long pieces = ddp__blocks(n, 32 * ddp__vec<T>::width);
-    return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
+    const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
+    const int lane = (int)threadIdx.x % 32;
+    float sum = 0;
+    for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
+    sum = ddp__warp_sum(sum);
+    if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
 }
 
-/* sum: the addition whose output is the input; NULL: it has run. */
-template <typename T, int RMS>
-static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
 {
-    static decltype(&ddp__k_norm<T, RMS, 0>) const norm[] = DDP__NORM_VERSIONS(ddp__k_norm);
-    const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
-    const ddp_shape *s = &c->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : DDP__NORM_EPS;
-    const int wide = ddp__wide<T>(n, c->out, in, plus, c->in[0]) && ddp__aligned(c->param[0], c->param[1]);
-
-    DDP__EACH(norm[ddp__norm_pieces<T>(n, wide)], 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
-              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
-              (float *)c->saved, rows, n, (float)eps, wide);
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    float d = ddp__to_float(dy[i / n]) / (float)n;
+    if (add) d += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(d);
 }
 
-template <typename T, int RMS>
-static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
-{
-    static decltype(&ddp__k_norm_grad<T, RMS, 0>) const norm_grad[] = DDP__NORM_VERSIONS(ddp__k_norm_grad);
-    const ddp_shape *s = &c->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
-    const int params = c->grad_param[0] || c->grad_param[1];
-    float *part = (float *)dev->scratch;
-    ddp__norm_to<T> to;
-    int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
-    long pieces;
+/* ---- on the host: one thread to each element ---- */
 
-    memset(&to, 0, sizeof to);
-    to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
-    to.at[0] = (T *)c->grad_in[0];
-    for (int k = 0; sum && k < 2; k++) {
-        to.at[k] = (T *)sum->grad_in[k];
-        to.add[k] = sum->add_in[k];
-        wide = wide && ddp__aligned(to.at[k]);
-    }
-    pieces = params && c->grad_in[0] ? ddp__norm_pieces<T>(n, wide) : 0;
-    if (params && !pieces)
-        ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
-            dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
+template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
+              (float *)c->saved, (const T *)c->in[0], ddp__pool_sizes(c->spec));
+}
+
+template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
     if (c->grad_in[0])
-        DDP__RUN(norm_grad[pieces], (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
-                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
-    if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
+        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
+                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__pool_sizes(c->spec));
 }
 
-typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
+template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
+    DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
+              (const T *)c->in[0], planes, count / planes);
+}
 
-/* The same for the numbers of the device, behind its addition and alone. */
-template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half>
-static void ddp__cuda_norm_pair(const ddp_op_call *sum, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    (dev->half ? Half : Single)(dev, sum, c);
+    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
+    if (c->grad_in[0])
+        DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
+                  (const T *)c->grad_out, c->add_in[0], count, count / planes);
 }
-template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
-{
-    ddp__cuda_norm_pair<Single, Half>(NULL, c);
-}
-#define DDP__NORMS(as, RMS)                                                                                          \
-    as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> >,                                 \
-        as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> >
 
-static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
+static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 {
-    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
+    if (c->out != c->in[0]) ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_copy());
 }
+
+static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
+
+#define DDP__POOL(f, MAX) ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >
+
+DDP__FAMILY(ddp__cuda_pool_ops,
+    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
+    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
+    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
 
 /* ==== cuda/mma.cuh ==== [cuda] */
 /* The tensor-core instructions that flash attention is made of, one function each; and tiles and
@@ -2478,6 +3845,259 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
     return (size_t)(z.b * z.t * z.heads) * sizeof(float);
 }
 
+/* ==== cuda/embedding.cuh ==== [cuda] */
+/* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
+ * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
+ * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
+
+enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__EMBEDDING_SEGMENT = 64, DDP__POSITION_THREADS = 256 };
+
+/* A token outside 0..v-1 gives a row of NAN. */
+template <typename T>
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long row = i / pieces, at = i % pieces * width;
+    float x[width];
+
+    if (row >= rows) return;
+    if (token[row] >= 0 && token[row] < v)
+        ddp__piece_load(x, table + token[row] * n, at, n, wide);
+    else
+        for (int k = 0; k < width; k++) x[k] = NAN;
+    ddp__piece_store(out + row * n, x, at, n, wide, 0);
+}
+
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
+ * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
+static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+ddp__k_embedding_order(int *order, const int *token, long rows)
+{
+    const long row = (long)blockIdx.x * DDP__EMBEDDING_THREADS + threadIdx.x;
+    const int mine = row < rows ? token[row] : 0;
+    __shared__ int4 tile[DDP__EMBEDDING_TILE / 4];
+    int *one = (int *)tile;
+    long place = 0;
+
+    for (long from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
+        const int n = rows - from < DDP__EMBEDDING_TILE ? (int)(rows - from) : DDP__EMBEDDING_TILE;
+        int i, count = 0;
+        __syncthreads();
+        for (i = (int)threadIdx.x; i < DDP__EMBEDDING_TILE; i += DDP__EMBEDDING_THREADS)
+            one[i] = i < n ? token[from + i] : INT_MAX; /* which is below no token */
+        __syncthreads();
+        if (from + DDP__EMBEDDING_TILE <= row)
+            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
+                const int4 v = tile[i];
+                count += (v.x <= mine) + (v.y <= mine) + (v.z <= mine) + (v.w <= mine);
+            }
+        else if (from > row)
+            for (i = 0; i < DDP__EMBEDDING_TILE / 4; i++) {
+                const int4 v = tile[i];
+                count += (v.x < mine) + (v.y < mine) + (v.z < mine) + (v.w < mine);
+            }
+        else
+            for (i = 0; i < n; i++) count += one[i] < mine || (one[i] == mine && from + i < row);
+        place += count;
+    }
+    if (row < rows) order[place] = (int)row;
+}
+
+/* Block (segment of places, columns): adds the rows of each of its tokens, in order. A token of this segment alone goes
+ * into the table; of one that is in the segment before, or in the next, the sum is kept: part[2 segment] or the one behind. */
+template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+ddp__k_embedding_grad(float *table, float *part, const T *dy, const int *token, const int *order, long rows, long v, long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long last = first + DDP__EMBEDDING_SEGMENT < rows ? first + DDP__EMBEDDING_SEGMENT : rows;
+    float sum[width], x[width];
+
+    if (at >= n) return;
+    for (long p = first; p < last;) {
+        const int mine = token[order[p]], before = p == first && p > 0 && token[order[p - 1]] == mine;
+        for (int k = 0; k < width; k++) sum[k] = 0;
+        DDP__UNROLL_4 for (; p < last && token[order[p]] == mine; p++) {
+            ddp__piece_load(x, dy + order[p] * n, at, n, wide);
+            for (int k = 0; k < width; k++) sum[k] += x[k];
+        }
+        if (mine < 0 || mine >= v) continue;
+        const int apart = before || (p == last && p < rows && token[order[p]] == mine);
+        float *to = apart ? part + (2 * (long)blockIdx.x + !before) * n : table + mine * n;
+        for (int k = 0; k < width; k++)
+            if (at + k < n) to[at + k] = apart ? sum[k] : to[at + k] + sum[k];
+    }
+}
+
+/* Block (segment, columns): a token that begins there and goes on behind it gets what its segments have, in order. */
+static __global__ void ddp__k_embedding_join(float *table, const float *part, const int *token, const int *order, long rows, long v, long n)
+{
+    const long at = (long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x, first = (long)blockIdx.x * DDP__EMBEDDING_SEGMENT;
+    const long next = first + DDP__EMBEDDING_SEGMENT;
+    const int mine = next < rows ? token[order[next]] : -1;
+    float sum;
+
+    if (at >= n || mine < 0 || mine >= v || token[order[next - 1]] != mine) return;
+    if (first > 0 && token[order[first]] == mine && token[order[first - 1]] == mine) return; /* it begins before */
+    sum = part[(2 * (long)blockIdx.x + 1) * n + at];
+    for (long s = blockIdx.x + 1; s * DDP__EMBEDDING_SEGMENT < rows && token[order[s * DDP__EMBEDDING_SEGMENT]] == mine; s++)
+        sum += part[2 * s * n + at];
+    table[mine * n + at] += sum;
+}
+
+template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const long rows = ddp_shape_rows(&c->spec->out);
+    const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
+    DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
+}
+
+template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const long rows = ddp_shape_rows(&c->spec->out);
+    const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
+    const unsigned segments = (unsigned)ddp__blocks(rows, DDP__EMBEDDING_SEGMENT);
+    const dim3 blocks(segments, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
+    const dim3 joins(segments, (unsigned)ddp__blocks(n, DDP__EMBEDDING_THREADS));
+    int *order = (int *)dev->scratch;
+    float *part = (float *)(order + rows);
+
+    if (!c->grad_param[0]) return;
+    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
+    DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part,
+             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
+    DDP__RUN(ddp__k_embedding_join, joins, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0], part, (const int *)c->in[0], order, rows, v, n);
+}
+
+static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
+{
+    const size_t rows = (size_t)ddp_shape_rows(&s->out), segments = (rows + DDP__EMBEDDING_SEGMENT - 1) / DDP__EMBEDDING_SEGMENT;
+    return rows * sizeof(int) + 2 * segments * (size_t)s->param[0].shape.dim[1] * sizeof(float);
+}
+
+/* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
+
+template <typename T>
+static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width, b = blockIdx.y;
+    float x[width], y[width];
+
+    if (at >= n || b >= batch) return;
+    ddp__piece_load(y, table, at, n, wide);
+    ddp__piece_load(x, in + b * n, at, n, wide);
+    for (int k = 0; k < width; k++) x[k] += y[k];
+    ddp__piece_store(out + b * n, x, at, n, wide, 0);
+}
+
+/* table and dx may be NULL; dx may be dy. */
+template <typename T>
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    float sum[width], d[width];
+
+    if (at >= n) return;
+    for (int k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4 for (long b = 0; b < batch; b++) {
+        ddp__piece_load(d, dy + b * n, at, n, wide);
+        for (int k = 0; k < width; k++) sum[k] += d[k];
+        if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
+    }
+    for (int k = 0; table && k < width; k++)
+        if (at + k < n) table[at + k] += sum[k];
+}
+
+template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long n = s->dim[1] * s->dim[2];
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS), (unsigned)s->dim[0]);
+    DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
+             (const T *)c->param[0], s->dim[0], n, ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+}
+
+template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long n = s->dim[1] * s->dim[2];
+    DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
+              (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
+              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
+}
+
+/* ---- rope: the angles of a position are computed once, in double as on the CPU, for the sequences
+ * and heads that a block turns ---- */
+
+enum { DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 };
+
+/* Block (position, group of sequences). to = or += the rotation of from by direction times the
+ * angles; columns from turned on are copied. to may be from. */
+template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
+            int direction, int add, int wide)
+{
+    const int step = wide ? ddp__vec<T>::width : 1;
+    const long t = blockIdx.x, first = (long)blockIdx.y * DDP__ROPE_BATCH;
+    const long last = first + DDP__ROPE_BATCH < batch ? first + DDP__ROPE_BATCH : batch;
+    const int half = d / 2;
+    __shared__ float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
+    float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
+
+    for (int i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
+        const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+    __syncthreads();
+    for (long b = first; b < last; b++) {
+        const T *x = from + (b * time + t) * row;
+        T *y = to + (b * time + t) * row;
+        for (long p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
+            const int k = (int)(p % half);
+            const long at = p / half * d + k;
+            ddp__piece_load(u, x, at, at + step, wide);
+            ddp__piece_load(v, x, at + half, at + half + step, wide);
+            for (int i = 0; i < step; i++) {
+                const float c = cosine[k + i], s = sine[k + i], old = u[i];
+                u[i] = old * c - v[i] * s;
+                v[i] = v[i] * c + old * s;
+            }
+            ddp__piece_store(y, u, at, at + step, wide, add);
+            ddp__piece_store(y, v, at + half, at + half + step, wide, add);
+        }
+        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
+            ddp__piece_load(u, x, p, p + step, wide);
+            ddp__piece_store(y, u, p, p + step, wide, add);
+        }
+    }
+}
+
+template <typename T>
+static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, const void *from,
+                                int direction, int add)
+{
+    const ddp__heads z = ddp__heads_of(s);
+    const dim3 blocks((unsigned)z.t, (unsigned)ddp__blocks(z.b, DDP__ROPE_BATCH));
+    DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, z.b, z.t, z.row,
+             z.row - z.kv_heads * z.d, z.d, s->arg[2] > 0 ? s->arg[2] : 10000.0, direction, add,
+             ddp__wide<T>(z.d / 2, to, from));
+}
+
+template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_rope_turn<T>(dev, c->spec, c->out, c->in[0], 1, 0);
+}
+
+template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0]) ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+}
+
 /* ==== cuda/loss.cuh ==== [cuda] */
 /* cross_entropy: a block per row of logits reads them once forward and once backward, where the
  * gradient may take their place; probabilities are never stored. */
@@ -2621,6 +4241,222 @@ static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
     return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
 }
 
+/* ==== cuda/norm.cuh ==== [cuda] */
+/* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
+ * row and down the columns have a fixed order. */
+
+enum {
+    DDP__NORM_ROWS = 8,  /* warps of a block of forward */
+    DDP__NORM_PIECES = 4 /* most pieces of a row that a lane keeps */
+};
+
+/* PIECES > 0: a row is wide and that many pieces for each lane, which keeps them: it is read once.
+ * 0: any row; each pass over it reads it again. The order of sums is the same. */
+#define DDP__NORM_EACH /* piece p kept, which begins at element j */ \
+    DDP__UNROLL for (long p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p += PIECES > 0, j += 32 * width)
+
+template <int PIECES, typename T>
+__device__ static __forceinline__ void ddp__norm_take(float *v, ddp__raw &kept, const T *row, long j, long n, int wide)
+{
+    if (PIECES) ddp__raw_floats<T>(v, kept);
+    else ddp__piece_load(v, row, j, n, wide);
+}
+
+/* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
+template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
+            float *stat, long rows, long n, float eps, int wide)
+{
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
+    const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
+    const T *x = in + row * n;
+    ddp__raw kept[PIECES ? PIECES : 1], more[PIECES ? PIECES : 1], last[PIECES ? PIECES : 1];
+    float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
+
+    if (row >= rows) return;
+    if (PIECES) ddp__row_load(kept, x, n), wide = 1;
+    if (PIECES && plus) ddp__row_load(more, plus + row * n, n);
+    DDP__NORM_EACH {
+        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
+        if (plus) {
+            ddp__norm_take<PIECES>(a, more[p], plus + row * n, j, n, wide);
+            for (int i = 0; i < width; i++) v[i] = ddp__to_float(ddp__from_float<T>(v[i] + a[i]));
+            kept[p] = ddp__raw_of<T>(v);
+            if (j < n) ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
+        }
+        for (int i = 0; i < width; i++) sum += v[i];
+    }
+    if (plus) x = sum_out + row * n;
+    if (!RMS) mean = ddp__warp_sum(sum) / (float)n;
+    sum = 0;
+    DDP__NORM_EACH {
+        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
+        for (int i = 0; i < width; i++)
+            if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
+    }
+    rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
+    if (PIECES) ddp__row_load(more, scale, n);
+    if (PIECES && !RMS) ddp__row_load(last, shift, n);
+    DDP__NORM_EACH {
+        ddp__norm_take<PIECES>(v, kept[p], x, j, n, wide);
+        ddp__norm_take<PIECES>(a, more[p], scale, j, n, wide);
+        if (!RMS) ddp__norm_take<PIECES>(b, last[p], shift, j, n, wide);
+        for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
+        if (j < n) ddp__piece_store(out + row * n, v, j, n, wide, 0);
+    }
+    if (lane) return;
+    if (RMS) {
+        stat[row] = rstd;
+    } else {
+        stat[2 * row] = mean;
+        stat[2 * row + 1] = rstd;
+    }
+}
+
+/* Where the gradient of a norm's input goes: with old (NULL: 0) added to it, to each of at that is
+ * not NULL; add: to what is there. */
+template <typename T> struct ddp__norm_to {
+    const T *old;
+    T       *at[2];
+    int      add[2];
+};
+
+/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no mean(d). Block b takes
+ * part b of the rows. With PIECES part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. There
+ * are at most 256 blocks: two find room on a multiprocessor, but where the sums alone take 64 registers. */
+template <typename T, int RMS, int PIECES>
+static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS, (PIECES * ddp__vec<T>::width << !RMS) < 64 ? 2 : 1)
+ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
+                 float *part, long rows, long n, long height, int wide)
+{
+    const int width = ddp__vec<T>::width, held = PIECES ? PIECES : 1;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
+    __shared__ float shared[DDP__COLUMN_WARPS][32 * width];
+    ddp__raw xs[held], ds[held], as[held], old[held];
+    float scaled[held][width], plain[held][width], x[width], d[width], a[width];
+
+    for (int p = 0; p < held; p++)
+        for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    if (PIECES) ddp__row_load(as, scale, n), wide = 1;
+    for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
+        const T *xr = in + row * n, *dr = grad + row * n;
+        const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
+        float mean_d = 0, mean_dh = 0;
+        if (PIECES) ddp__row_load(xs, xr, n), ddp__row_load(ds, dr, n);
+        DDP__NORM_EACH {
+            ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
+            ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
+            ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
+            for (int i = 0; i < width; i++) {
+                const float h = (x[i] - mean) * rstd;
+                mean_d += d[i] * a[i];
+                mean_dh += d[i] * a[i] * h;
+                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
+            }
+        }
+        mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
+        mean_dh = ddp__warp_sum(mean_dh) / (float)n;
+        if (PIECES && to.old) ddp__row_load(old, to.old + row * n, n);
+        DDP__NORM_EACH {
+            if (j >= n) continue;
+            ddp__norm_take<PIECES>(x, xs[p], xr, j, n, wide);
+            ddp__norm_take<PIECES>(d, ds[p], dr, j, n, wide);
+            ddp__norm_take<PIECES>(a, as[p], scale, j, n, wide);
+            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            if (to.old) ddp__norm_take<PIECES>(a, old[p], to.old + row * n, j, n, wide);
+            for (int i = 0; i < width; i++) /* as an array of T would hold it */
+                x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
+            DDP__UNROLL for (int i = 0; i < 2; i++)
+                if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
+        }
+    }
+    if (PIECES) {
+        part += blockIdx.x * n;
+        DDP__UNROLL for (int p = 0; p < held; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
+        part += gridDim.x * n;
+        DDP__UNROLL for (int p = 0; p < held && !RMS; p++)
+            ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
+    }
+}
+
+/* The versions of kernel k by PIECES, and which of them takes rows of n elements. */
+#define DDP__NORM_VERSIONS(k) {k<T, RMS, 0>, k<T, RMS, 1>, k<T, RMS, 2>, k<T, RMS, 3>, k<T, RMS, DDP__NORM_PIECES>}
+template <typename T> static long ddp__norm_pieces(long n, int wide)
+{
+    const long pieces = ddp__blocks(n, 32 * ddp__vec<T>::width);
+    return wide && pieces <= DDP__NORM_PIECES ? pieces : 0;
+}
+
+/* sum: the addition whose output is the input; NULL: it has run. */
+template <typename T, int RMS>
+static void ddp__cuda_norm_forward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+{
+    static decltype(&ddp__k_norm<T, RMS, 0>) const norm[] = DDP__NORM_VERSIONS(ddp__k_norm);
+    const void *in = sum ? sum->in[0] : c->in[0], *plus = sum ? sum->in[1] : NULL;
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : DDP__NORM_EPS;
+    const int wide = ddp__wide<T>(n, c->out, in, plus, c->in[0]) && ddp__aligned(c->param[0], c->param[1]);
+
+    DDP__EACH(norm[ddp__norm_pieces<T>(n, wide)], 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
+              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1],
+              (float *)c->saved, rows, n, (float)eps, wide);
+}
+
+template <typename T, int RMS>
+static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c)
+{
+    static decltype(&ddp__k_norm_grad<T, RMS, 0>) const norm_grad[] = DDP__NORM_VERSIONS(ddp__k_norm_grad);
+    const ddp_shape *s = &c->spec->in[0];
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const long height = ddp__column_part(rows), parts = ddp__column_parts(rows);
+    const int params = c->grad_param[0] || c->grad_param[1];
+    float *part = (float *)dev->scratch;
+    ddp__norm_to<T> to;
+    int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    long pieces;
+
+    memset(&to, 0, sizeof to);
+    to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
+    to.at[0] = (T *)c->grad_in[0];
+    for (int k = 0; sum && k < 2; k++) {
+        to.at[k] = (T *)sum->grad_in[k];
+        to.add[k] = sum->add_in[k];
+        wide = wide && ddp__aligned(to.at[k]);
+    }
+    pieces = params && c->grad_in[0] ? ddp__norm_pieces<T>(n, wide) : 0;
+    if (params && !pieces)
+        ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
+            dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
+    if (c->grad_in[0])
+        DDP__RUN(norm_grad[pieces], (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
+                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
+    if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
+}
+
+typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
+
+/* The same for the numbers of the device, behind its addition and alone. */
+template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half>
+static void ddp__cuda_norm_pair(const ddp_op_call *sum, const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    (dev->half ? Half : Single)(dev, sum, c);
+}
+template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
+{
+    ddp__cuda_norm_pair<Single, Half>(NULL, c);
+}
+#define DDP__NORMS(as, RMS)                                                                                          \
+    as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> >,                                 \
+        as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> >
+
+static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
+{
+    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
+}
+
 /* ==== cuda/text.cuh ==== [cuda] */
 /* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied,
  * and linear with the gelu behind it are products of cuBLASLt. */
@@ -2733,1842 +4569,6 @@ static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, co
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
-}
-
-/* ==== cuda/conv_product.cuh ==== [cuda] */
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
- * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
- * each block gathers the tiles it needs. */
-
-#include <mma.h>
-
-/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
- * (float32; the reference for the others), or on tensor cores in bf16 or TF32
- *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
- * BM / 2 rows and 32 columns; in the end every lane is shown the sums of its own column. ---- */
-
-enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36 };
-
-/* ---- plain: both tiles have k as their slow index ---- */
-
-template <int BM, bool ByRow> struct ddp__conv_plain {
-    typedef float value; /* of the tensors */
-    typedef float tile;  /* in shared memory */
-    enum {
-        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
-        b_size = depth * b_row
-    };
-    float sum[rows];
-
-    static __device__ int   a_at(int m, int k) { return k * a_row + m; }
-    static __device__ int   b_at(int n, int k) { return k * b_row + n; }
-    static __device__ float number(float x) { return x; }
-
-    /* 16 bytes of row m of A, from column k on. */
-    static __device__ void put_a(float *a, int m, int k, const ddp__vec<float> &e)
-    {
-        for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
-    }
-
-    /* The same of column n of B, where B is not by row. */
-    static __device__ void put_b(float *b, int n, int k, const ddp__vec<float> &e)
-    {
-        for (int i = 0; i < 4; i++) b[b_at(n, k + i)] = e.v[i];
-    }
-
-    __device__ void clear()
-    {
-        for (int i = 0; i < rows; i++) sum[i] = 0;
-    }
-
-    /* m, n: where the warp's rows and columns begin. */
-    __device__ void multiply(const float *a, const float *b, int m, int n, int lane)
-    {
-        for (int k = 0; k < depth; k++) {
-            const float x = b[b_at(n + lane, k)];
-            DDP__UNROLL for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
-        }
-    }
-
-    /* show(row of the warp, sum) for every row of the lane's column. */
-    template <typename Show> __device__ void each(float *room, int lane, Show show)
-    {
-        (void)room;
-        (void)lane;
-        DDP__UNROLL for (int i = 0; i < rows; i++) show(i, sum[i]);
-    }
-};
-
-/* ---- tensor cores ---- */
-
-/* One of the two number formats: a tile element, and the products' depth. */
-struct ddp__mma_bf16 {
-    typedef ddp__bf16 value;
-    typedef ddp__bf16 element;
-    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
-    enum { k = 16 };
-};
-
-struct ddp__mma_tf32 {
-    typedef float value;
-    typedef nvcuda::wmma::precision::tf32 element;
-    static __device__ float number(float x) { return nvcuda::wmma::__float_to_tf32(x); }
-    enum { k = 8 };
-};
-
-/* ByRow: a row of B's tile is one k, else one column. Rows are 16 bytes longer than what they
- * hold, so that the lanes of a load meet different banks. */
-template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
-    typedef typename N::value value;
-    typedef value             tile;
-    enum {
-        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
-        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
-        b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
-    };
-
-    static __device__ int   a_at(int m, int k) { return m * a_row + k; }
-    static __device__ int   b_at(int n, int k) { return ByRow ? k * b_row + n : n * b_row + k; }
-    static __device__ value number(value x) { return N::number(x); }
-
-    static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
-    {
-        ddp__vec_store(a + a_at(m, k), e);
-    }
-
-    static __device__ void put_b(tile *b, int n, int k, const ddp__vec<tile> &e)
-    {
-        ddp__vec_store(b + b_at(n, k), e);
-    }
-
-    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
-
-    __device__ void clear()
-    {
-        for (int i = 0; i < BM / 32; i++)
-            for (int j = 0; j < 2; j++) nvcuda::wmma::fill_fragment(sum[i][j], 0.0f);
-    }
-
-    __device__ void multiply(const tile *a, const tile *b, int m, int n, int lane)
-    {
-        using namespace nvcuda::wmma;
-        typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
-
-        (void)lane;
-        DDP__UNROLL for (int k = 0; k < depth; k += N::k) {
-            fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
-            fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
-            for (int j = 0; j < 2; j++) load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
-            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
-                load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
-                for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
-            }
-        }
-    }
-
-    /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
-    template <typename Show> __device__ void each(float *room, int lane, Show show)
-    {
-        DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
-            for (int j = 0; j < 2; j++)
-                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
-                                                nvcuda::wmma::mem_row_major);
-            __syncwarp();
-            for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
-            __syncwarp();
-        }
-    }
-};
-
-template <int BM, bool ByRow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (ByRow)>;
-template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (ByRow)>;
-
-/* ---- what is multiplied ---- */
-
-/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and what it is multiplied
- * by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 where
- * there is none. Plane p of group g of image i begins at x + i*image + (g*planes + p)*h*w. */
-typedef struct ddp__cuda_conv {
-    const void *x;
-    long        image;
-    int         planes, h, w, rows, cols, step, top, left, kh, kw;
-    int         m, groups;    /* rows of the other matrix, of each group */
-    long        pixels;       /* images x rows x cols: positions */
-    void       *y;            /* element (i, r, c) of an image: y_image, y_plane, y_row, y_col */
-    long        y_image, y_plane, y_row, y_col;
-    const void *bias;         /* [groups x m], or NULL */
-    int         add;          /* y is added to */
-    const void *weight;       /* packed, m_pad rows of k_pad for each group */
-    int         m_pad, k_pad;
-    const struct ddp__conv_reach *taps; /* [k_pad] */
-} ddp__cuda_conv;
-
-/* What column k of the packed weights multiplies: an element that far from a position's first. */
-typedef struct ddp__conv_reach {
-    long at;
-    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
-} ddp__conv_reach;
-
-enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
-
-/* A position: where its window begins in image 0's first plane of the group, and the element of
- * y. Positions past the last have a window that lies nowhere. */
-typedef struct ddp__conv_place {
-    long x, y;
-    int  row, col, real;
-} ddp__conv_place;
-
-static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
-{
-    ddp__conv_place p;
-    const long plane = (long)v.rows * v.cols;
-    const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
-                                             : pixel / plane; /* four times as slow */
-    const int rest = (int)(pixel - image * plane);
-    const int r = rest / v.cols, c = rest - r * v.cols;
-
-    p.real = pixel < v.pixels;
-    p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
-    p.col = v.left + c * v.step;
-    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
-    return p;
-}
-
-/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
- * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
-typedef struct ddp__conv_pack {
-    const void *w;
-    long        group, row, plane, kh_step, kw_step;
-} ddp__conv_pack;
-
-template <typename M>
-__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
-{
-    const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
-    const typename M::value *w = (const typename M::value *)s.w;
-
-    for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        const int k = (int)(i % v.k_pad), p = k % v.planes, tap = k / v.planes;
-        const int a = tap / v.kw, b = tap % v.kw, m = (int)(i / v.k_pad % v.m_pad);
-        const long g = i / v.k_pad / v.m_pad;
-        const int real = a < v.kh;
-
-        out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
-                                               a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
-        if (i >= v.k_pad) continue;
-        taps[k].at = ((long)p * v.h + a) * v.w + b;
-        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
-    }
-}
-
-/* Windows whose rows can be read 16 bytes at a time: positions are as far apart as elements, and
- * a row of positions begins where one of elements does. Then 16 bytes of positions lie in one row
- * and see, at a tap, as many elements, from at most one before to one behind the same place. */
-template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
-{
-    const int width = ddp__vec<T>::width;
-    return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
-           v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
-}
-
-/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
- * in: the row is there. */
-template <typename M> __device__ static __forceinline__ ddp__vec<typename M::tile>
-ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
-{
-    typedef typename M::value value;
-    const int width = ddp__vec<value>::width;
-    const value zero = ddp__from_float<value>(0);
-    ddp__vec<value> e;
-    ddp__vec<typename M::tile> r;
-    value next = zero;
-
-    DDP__UNROLL for (int i = 0; i < width; i++) e.v[i] = zero;
-    if (in) e = ddp__vec_load(at - d);
-    if (in && d < 0 && c > 0) next = at[0];
-    if (in && d > 0 && c + width < v.w) next = at[width - 1];
-    DDP__UNROLL for (int i = 0; i < width; i++) {
-        const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
-        const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
-        r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
-    }
-    return r;
-}
-
-/* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
- *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
- * are a multiple of the depth, so that a tile is of one tap. Rows: that, and ddp__conv_by_rows. ---- */
-
-template <typename M, bool Whole, bool Rows>
-__global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
-{
-    typedef typename M::tile tile;
-    typedef typename M::value value;
-    enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
-    enum { Across = DDP__CONV_COLUMNS / (Rows ? (int)W : 1), N = DDP__CONV_THREADS / Across };
-    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
-    const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
-    const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
-    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
-    const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const ddp__conv_place from = ddp__conv_position(v, first + column);
-    const long plane = (long)v.h * v.w;
-    const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
-    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
-    ddp__vec<tile> left[A], piece[M::depth / N];
-    tile right[B];
-    int a = 0, b = 0, p = 0;
-    M product;
-
-    const auto load = [&](int k) {
-        const int in = (unsigned)(from.row + a) < (unsigned)v.h && (unsigned)(from.col + b) < (unsigned)v.w;
-        const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
-
-        for (int i = 0; i < A; i++) {
-            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
-            left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
-        }
-        DDP__UNROLL for (int i = 0; i < M::depth / N && Rows; i++)
-            piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
-                                        (unsigned)(from.row + a) < (unsigned)v.h);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
-            value e = ddp__from_float<value>(0);
-            if (Whole) {
-                if (in) e = at[2 * i * plane];
-            } else {
-                const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
-                if ((unsigned)(from.row + tap.a) < (unsigned)v.h && (unsigned)(from.col + tap.b) < (unsigned)v.w)
-                    e = x[tap.at];
-            }
-            right[i] = M::number(e);
-        }
-        if (Whole && (p += M::depth) == v.planes) {
-            p = 0;
-            if (++b == v.kw) b = 0, a++;
-        }
-    };
-    const auto put = [&](tile *to) {
-        for (int i = 0; i < A; i++) {
-            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
-            M::put_a(to, row, part * W, left[i]);
-        }
-        to += M::a_size;
-        for (int i = 0; i < M::depth / N && Rows; i++) ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
-    };
-
-    product.clear();
-    load(0);
-    put(store[0]);
-    __syncthreads();
-    for (int k = 0, now = 0; k < v.k_pad; k += M::depth, now ^= 1) {
-        const int more = k + M::depth < v.k_pad;
-        if (more) load(k + M::depth);
-        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
-        if (more) put(store[now ^ 1]);
-        __syncthreads();
-    }
-
-    const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
-                 [&](int i, float sum) {
-                     const int row = top + warp_m + i;
-                     const long channel = (long)group * v.m + row;
-                     value *y = (value *)v.y + channel * v.y_plane + to.y;
-                     if (row >= v.m || !to.real) return;
-                     if (v.bias) sum += ddp__to_float(((const value *)v.bias)[channel]);
-                     if (v.add) sum += ddp__to_float(*y);
-                     *y = ddp__from_float<value>(sum);
-                 });
-}
-
-/* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
- *
- * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous; Wide: it can be read
- * 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and ddp__conv_by_rows. Grid: row tiles x
- * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
- * part adds to out. ---- */
-
-template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
-    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
-{
-    typedef typename M::tile tile;
-    typedef typename M::value value;
-    enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
-    enum { V = M::tall / 64, W = 16 / sizeof(tile), C = DDP__CONV_COLUMNS / 64 };
-    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
-    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw;
-    const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
-    const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
-    const long plane = (long)v.h * v.w, begin = (long)blockIdx.y * part;
-    const long end = begin + part < v.pixels ? begin + part : v.pixels;
-    const int lane_k = t % M::depth, first = t / M::depth;
-    const value *x = (const value *)v.x + group * (long)v.planes * plane;
-    const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
-    ddp__vec<tile> wide[V], piece[C];
-    tile rows[A], cols[B];
-    M product;
-
-    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
-        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
-        taps[j].at = ((long)p * v.h + a) * v.w + b;
-        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
-    }
-    __syncthreads();
-
-    const auto load = [&](long k) {
-        const ddp__conv_place p = ddp__conv_position(v, k + lane_k);
-        const int in = k + lane_k < end;
-
-        if (Wide) {
-            const long pixel = k + t % 4 * W;
-            const ddp__conv_place from = ddp__conv_position(v, pixel);
-            for (int i = 0; i < V; i++) {
-                const int row = (t + i * DDP__CONV_THREADS) / 4;
-                for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
-                if (pixel >= end || top + row >= v.m) continue;
-                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
-                for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
-            }
-            DDP__UNROLL for (int i = 0; i < C && Rows; i++) {
-                const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
-                const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
-                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b, from.col - v.left, there);
-            }
-        }
-        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) {
-            const int row = first + i * Step;
-            value e = ddp__from_float<value>(0);
-            if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
-            rows[i] = M::number(e);
-        }
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
-            const ddp__conv_reach tap = taps[first + i * Step];
-            value e = ddp__from_float<value>(0);
-            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h && (unsigned)(p.col + tap.b) < (unsigned)v.w)
-                e = x[p.x + tap.at];
-            cols[i] = M::number(e);
-        }
-    };
-    const auto put = [&](tile *to) {
-        for (int i = 0; i < V && Wide; i++) M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
-        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
-        to += M::a_size;
-        for (int i = 0; i < C && Rows; i++) M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
-    };
-
-    product.clear();
-    load(begin);
-    put(store[0]);
-    __syncthreads();
-    for (long k = begin, now = 0; k < end; k += M::depth, now ^= 1) {
-        const int more = k + M::depth < end;
-        if (more) load(k + M::depth);
-        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
-        if (more) put(store[now ^ 1]);
-        __syncthreads();
-    }
-
-    const int column = left + warp_n + lane, single = gridDim.y == 1;
-    out += (long)blockIdx.y * v.groups * v.m * columns;
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
-                 [&](int i, float sum) {
-                     const int row = top + warp_m + i;
-                     const long at = ((long)group * v.m + row) * columns + column;
-                     if (row >= v.m || column >= columns) return;
-                     out[at] = single ? out[at] + sum : sum;
-                 });
-}
-
-/* grad[i] += part 0's + part 1's + ... */
-static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0;
-    if (i >= n) return;
-    for (int s = 0; s < parts; s++) sum += out[s * n + i];
-    grad[i] += sum;
-}
-
-/* grad += the parts that lie in dev->scratch. */
-static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
-{
-    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
-}
-
-/* ==== cuda/batch_norm.cuh ==== [cuda] */
-/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
- * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
- * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
- * order, in double. */
-
-enum {
-    DDP__CHANNEL_THREADS = 256,
-    DDP__CHANNEL_PART = 4096,  /* elements at least */
-    DDP__CHANNEL_BLOCKS = 1024 /* about so many in all */
-};
-
-typedef struct ddp__channels {
-    long images, channels, n; /* n = elements of a plane */
-    long parts, part;         /* of a channel; elements of a part, a multiple of 8 */
-} ddp__channels;
-
-/* What the statistics of a part are: elements, mean, sum of squared differences from it. */
-struct ddp__moments {
-    double n, mean, squares;
-
-    /* Chan, Golub and LeVeque (1979). */
-    __device__ void operator+=(const ddp__moments &b)
-    {
-        const double off = b.mean - mean, all = n + b.n;
-
-        if (b.n == 0) return;
-        if (n == 0) {
-            *this = b;
-            return;
-        }
-        squares = squares + b.squares + off * off * n * b.n / all;
-        mean = mean + off * b.n / all;
-        n = all;
-    }
-};
-
-/* Of dy and of dy (x - mean). */
-struct ddp__channel_sum {
-    double sum, product;
-
-    __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
-};
-
-static ddp__channels ddp__channels_of(const ddp_shape *s)
-{
-    ddp__channels c = {s->dim[0], s->dim[1], s->dim[2] * s->dim[3], 0, 0};
-    const long count = c.images * c.n;
-
-    c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
-    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
-    c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
-    return c;
-}
-
-/* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
- * is a multiple of that. at = element of the array, left = elements of the part still to come. */
-struct ddp__channel_walk {
-    long at, left, i, n, skip, step, step_i, step_at;
-
-    __device__ ddp__channel_walk(const ddp__channels &c, int wide)
-    {
-        const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
-        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
-
-        n = c.n;
-        i = begin - image * n;
-        at = (image * c.channels + blockIdx.x) * n + i;
-        left = (end < count ? end : count) - begin;
-        step = (long)DDP__CHANNEL_THREADS * wide;
-        step_i = step % n;
-        skip = (c.channels - 1) * n; /* from the end of a plane to the channel's next */
-        step_at = step + step / n * skip;
-    }
-    __device__ void next()
-    {
-        left -= step;
-        at += step_at;
-        i += step_i;
-        if (i < n) return;
-        i -= n;
-        at += skip;
-    }
-};
-
-/* ---- moments ---- */
-
-/* Squares are of differences from the thread's first element, so a mean far from 0 costs no
- * digits. W: elements of a load. */
-template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
-{
-    __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
-    ddp__channel_walk walk(c, W);
-    ddp__moments m = {0, 0, 0};
-    float first = 0, sum = 0, squares = 0;
-
-    if (walk.left > 0) first = ddp__to_float(x[walk.at]);
-    for (; walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) {
-            const float d = ddp__to_float(v.v[e]) - first;
-            sum += d;
-            squares += d * d;
-        }
-        m.n += W;
-    }
-    if (m.n > 0) {
-        m.mean = (double)first + (double)sum / m.n;
-        m.squares = (double)squares - (double)sum * (double)sum / m.n;
-        if (m.squares < 0) m.squares = 0;
-    }
-    m = ddp__block_sum<DDP__CHANNEL_THREADS>(m, all);
-    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
-}
-
-/* ---- sums of dy, and of dy (x - mean) ---- */
-
-/* x NULL: the second is 0. stat: mean and another float per channel. */
-template <typename T, int W>
-__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat, ddp__channels c)
-{
-    __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
-    const float mean = x ? stat[2 * blockIdx.x] : 0;
-    float sum = 0, product = 0;
-
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
-        for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
-        if (!x) continue;
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
-    }
-    const ddp__channel_sum total =
-        ddp__block_sum<DDP__CHANNEL_THREADS>(ddp__channel_sum{(double)sum, (double)product}, all);
-    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = total;
-}
-
-/* What a channel's parts sum to. */
-template <typename N> static inline __device__ N ddp__channel_total(const N *part, const ddp__channels &c, long channel)
-{
-    N all = part[channel * c.parts];
-    for (long p = 1; p < c.parts; p++) all += part[channel * c.parts + p];
-    return all;
-}
-
-/* grad[c] += the sum of channel c. */
-static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__channel_sum *part, ddp__channels c)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i).sum;
-}
-
-/* ---- batch norm ---- */
-
-/* Joins the parts of each channel; training 0 reads the running statistics instead. */
-static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
-                                                    const ddp__moments *part, ddp__channels c, int training)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    double mean, var;
-
-    if (i >= c.channels) return;
-    mean = (double)running_mean[i];
-    var = (double)running_var[i];
-    if (training) {
-        const ddp__moments m = ddp__channel_total(part, c, i);
-        mean = m.mean;
-        var = m.squares / m.n;
-        running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
-                                                         (double)running_var[i]));
-    }
-    stat[2 * i] = (float)mean;
-    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
-}
-
-/* y = x * factor + shift, of each channel. */
-template <typename T, int W>
-__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
-                                        const T *shift, ddp__channels c)
-{
-    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
-    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
-
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
-        ddp__vec_store(y + walk.at, v);
-    }
-}
-
-/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
-template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
-                                         const float *stat, const T *scale, ddp__channels c)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const double count = (double)c.images * (double)c.n;
-    double mean, rstd, factor, of_x;
-    ddp__channel_sum all;
-
-    if (i >= c.channels) return;
-    all = ddp__channel_total(part, c, i);
-    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
-    factor = (double)ddp__to_float(scale[i]) * rstd;
-    of_x = -factor * rstd * rstd * all.product / count;
-    if (dscale) dscale[i] += (float)(all.product * rstd);
-    if (dshift) dshift[i] += (float)all.sum;
-    slope[3 * i] = (float)factor;
-    slope[3 * i + 1] = (float)of_x;
-    slope[3 * i + 2] = (float)(-factor * all.sum / count - of_x * mean);
-}
-
-template <typename T, int W>
-__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, ddp__channels c)
-{
-    const float *s = slope + 3 * blockIdx.x;
-
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at), d = ddp__vec_load<T, W>(dy + walk.at);
-        ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
-        for (int e = 0; e < W; e++) {
-            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
-            if (add) g += ddp__to_float(r.v[e]);
-            r.v[e] = ddp__from_float<T>(g);
-        }
-        ddp__vec_store(dx + walk.at, r);
-    }
-}
-
-/* ---- on the host ---- */
-
-static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
-{
-    const ddp__channels c = ddp__channels_of(&s->in[0]);
-    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
-}
-
-/* DDP__WALK(kernel, wide, c, args...): kernel<T, W> over the parts of all channels of c; wide 1: planes are read 16 bytes
- * at a time. */
-#define DDP__WALK(kernel, wide, c, ...)                                                                          \
-    do {                                                                                                         \
-        const dim3 ddp__grid((unsigned)(c).channels, (unsigned)(c).parts);                                       \
-        if (wide)                                                                                                \
-            DDP__RUN((kernel<T, ddp__vec<T>::width>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);          \
-        else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
-    } while (0)
-
-template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->out);
-    ddp__moments *part = (ddp__moments *)dev->scratch;
-    const T *x = (const T *)call->in[0];
-
-    if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
-    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
-              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, x, (const float *)call->saved,
-              (const T *)call->param[0], (const T *)call->param[1]);
-}
-
-template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]);
-    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
-    float *slope = (float *)(part + c.channels * c.parts);
-    const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
-
-    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat);
-    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
-              (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
-    if (call->grad_in[0])
-        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0]);
-}
-
-DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
-
-/* ==== cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
- * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
-
-/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
-
-enum { DDP__DEPTHWISE_THREADS = 256 };
-
-static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
-
-/* Weights: [groups x m][kh][kw]. One thread per output. */
-template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
-{
-    const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long at = i / plane, channels = (long)v.groups * v.m, channel = at % channels;
-    const int r = (int)(i % plane) / v.cols, c = (int)(i % plane) % v.cols;
-    const T *x = (const T *)v.x + at / channels * v.image + channel / v.m * ((long)v.h * v.w);
-    float sum = 0;
-
-    if (i >= n) return;
-    w += channel * v.kh * v.kw;
-    for (int a = 0; a < v.kh; a++) {
-        const int row = v.top + r * v.step + a;
-        if (row < 0 || row >= v.h) continue;
-        for (int b = 0; b < v.kw; b++) {
-            const int col = v.left + c * v.step + b;
-            if (col < 0 || col >= v.w) continue;
-            sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(x[(long)row * v.w + col]);
-        }
-    }
-    if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
-    ((T *)v.y)[i] = ddp__from_float<T>(sum);
-}
-
-/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
-template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
-{
-    const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols;
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / plane;
-    const long n = v.pixels / out * v.groups * plane, group = at % v.groups;
-    const int r = (int)(i % plane) / v.w - v.top, c = (int)(i % plane) % v.w - v.left;
-    const T *y = (const T *)v.y + at * v.m * out;
-    float sum = 0;
-
-    if (i >= n) return;
-    w += group * v.m * v.kh * v.kw;
-    for (int o = 0; o < v.m; o++, y += out, w += v.kh * v.kw)
-        for (int a = r % v.step; a < v.kh && a <= r; a += v.step) {
-            const int row = (r - a) / v.step;
-            if (row >= v.rows) continue;
-            for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
-                const int col = (c - b) / v.step;
-                if (col >= v.cols) continue;
-                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[(long)row * v.cols + col]);
-            }
-        }
-    if (add) sum += ddp__to_float(dx[i]);
-    dx[i] = ddp__from_float<T>(sum);
-}
-
-/* part[(channel out, part)][tap]: each block sums one tap after the other over a part of a
- * channel's outputs; c describes those. */
-template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
-{
-    __shared__ double all[DDP__CHANNEL_THREADS];
-    const int t = (int)threadIdx.x, taps = v.kh * v.kw;
-    const T *x = (const T *)v.x + (long)blockIdx.x / v.m * ((long)v.h * v.w);
-    const T *y = (const T *)v.y;
-
-    for (int tap = 0; tap < taps; tap++) {
-        const int a = tap / v.kw, b = tap % v.kw;
-        float sum = 0;
-
-        for (ddp__channel_walk walk(c, 1); walk.left > 0; walk.next()) {
-            const int row = v.top + (int)(walk.i / v.cols) * v.step + a;
-            const int col = v.left + (int)(walk.i % v.cols) * v.step + b;
-            const long image = walk.at / (c.channels * c.n);
-            if (row >= 0 && row < v.h && col >= 0 && col < v.w)
-                sum += ddp__to_float(y[walk.at]) * ddp__to_float(x[image * v.image + (long)row * v.w + col]);
-        }
-        const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
-        if (t == 0) part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
-    }
-}
-
-template <typename T>
-static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
-{
-    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
-              (const T *)call->param[0]);
-}
-
-template <typename T>
-static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->out);
-    const long weights = ddp_shape_count(&call->spec->param[0].shape);
-    float *part = (float *)dev->scratch;
-
-    if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>), dim3((unsigned)c.channels, (unsigned)c.parts), DDP__CHANNEL_THREADS, v,
-                 part, c);
-        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
-    }
-    if (call->grad_in[0])
-        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]), DDP__DEPTHWISE_THREADS, v,
-                  (T *)call->grad_in[0], (const T *)call->param[0], call->add_in[0]);
-}
-
-/* ---- products ---- */
-
-enum {
-    DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
-    DDP__CONV_PART = 512,        /* positions at least that a block sums a weight's gradient over */
-    DDP__POINT_IMAGES = 32,      /* whose gradients of 1x1 weights are summed at a time */
-    DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
-};
-
-/* The same product with the numbers that kernels count with; its arrays come later, and the packed weights. */
-static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
-{
-    const ddp__conv_view &w = g.view;
-    ddp__cuda_conv v;
-
-    memset(&v, 0, sizeof v);
-    v.image = w.image;
-    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
-    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
-    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
-    v.m = (int)g.m, v.groups = (int)g.groups;
-    v.pixels = w.images * w.rows * w.cols;
-    v.y_image = g.y_image, v.y_plane = g.y_plane, v.y_row = g.y_row, v.y_col = g.y_col;
-    v.add = g.add;
-    return v;
-}
-
-/* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
- * The bias of cuBLASLt is one of columns, ours would be one of rows. */
-static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
-{
-    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
-           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
-           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
-}
-
-/* Tall tiles where they fill the GPU. The sums are the same in both. */
-static int ddp__conv_tall(int m, long columns, int groups)
-{
-    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
-}
-
-/* Packed weights are whole tiles, of that depth. */
-static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
-{
-    v->m_pad = (v->m + 127) / 128 * 128;
-    v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
-}
-
-static size_t ddp__larger(size_t a, size_t b) { return a > b ? a : b; }
-
-static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
-{
-    ddp__conv_pad(&v, half ? 32 : 16);
-    return (size_t)v.groups * (size_t)v.m_pad * (size_t)v.k_pad * (half ? 2 : 4) +
-           (size_t)v.k_pad * sizeof(ddp__conv_reach);
-}
-
-/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
- * the sums are the same on every GPU. */
-static int ddp__conv_splits(const ddp__cuda_conv &v)
-{
-    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
-    const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
-    return (int)(wish < most ? wish : most);
-}
-
-static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
-{
-    const ddp__channels c = ddp__channels_of(&s->out);
-    ddp__conv_product g;
-    ddp__cuda_conv v;
-    const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
-    size_t most;
-
-    ddp__conv_product_of(s, &g);
-    v = ddp__cuda_conv_of(g);
-    if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
-    most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
-    ddp__conv_flat(&g);
-    v = ddp__cuda_conv_of(g);
-    if (ddp__conv_point_fits(v, half))
-        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
-    most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
-    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
-    v.planes = (int)(s->out.dim[1] / v.groups);
-    return ddp__larger(most, ddp__conv_packed_bytes(v, half));
-}
-
-/* ---- launches, for each kind of product ---- */
-
-template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
-{
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
-                    (unsigned)v.groups);
-
-    if (v.planes % M::depth)
-        DDP__RUN((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, v);
-    else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__RUN((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, v);
-    else
-        DDP__RUN((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, v);
-}
-
-template <template <int, bool> class M>
-static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
-{
-    typedef M<64, true> Short;
-    typename Short::tile *packed = (typename Short::tile *)dev->scratch;
-    ddp__conv_reach *taps;
-    long n;
-
-    ddp__conv_pad(&v, Short::depth);
-    n = (long)v.groups * v.m_pad * v.k_pad;
-    taps = (ddp__conv_reach *)(void *)(packed + n);
-    v.weight = packed;
-    v.taps = taps;
-    n = ddp__blocks(n, 256);
-    DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, true> >(dev, v);
-    else ddp__conv_run_images<Short>(dev, v);
-}
-
-template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
-                    (unsigned)v.groups);
-    const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
-    float *to = parts > 1 ? (float *)dev->scratch : grad;
-
-    if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
-        DDP__RUN((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, v, to, part);
-    else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__RUN((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, v, to, part);
-    else
-        DDP__RUN((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, v, to, part);
-    if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
-}
-
-template <template <int, bool> class M>
-static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    if (v.m > 64) ddp__conv_run_weights<M<128, false> >(dev, v, grad);
-    else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
-}
-
-/* f(dev, args...) with the products of the device's numbers. */
-#define DDP__CONV_RUN(f, dev, ...)                                          \
-    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
-     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
-                   : f<ddp__conv_plain>(dev, __VA_ARGS__))
-
-/* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
- * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
-
-/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
-static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
-{
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
-    p.shape.count = v.pixels / v.cols;
-    p.shape.b_step = v.image;
-    p.shape.c_step = v.y_image;
-    p.add = v.add;
-    (void)ddp__cuda_multiply(dev, &p);
-}
-
-/* grad += dy x^T, image by image. */
-static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
-    const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
-
-    p.shape.a_step = v.y_image, p.shape.b_step = v.image;
-    p.shape.c_step = n;
-    p.shape.half_out = 0;
-    for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
-        const long left = images - first;
-        p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
-        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
-        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
-        (void)ddp__cuda_multiply(dev, &p);
-        ddp__conv_add_parts(dev, grad, n, p.shape.count);
-    }
-}
-
-/* ---- the operator ---- */
-
-/* v, as g has it, by weights that begin at w. turned: for a gradient of the input, whose stride is 1. */
-static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__conv_product &g, const ddp__cuda_conv &v, const void *w,
-                                  int turned)
-{
-    const ddp__conv_pack s = {w, g.w_group, g.w_row, g.w_plane, g.w_kh, g.w_kw};
-
-    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, w)) ddp__conv_point_images(dev, v, w, turned);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
-}
-
-template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    ddp__conv_product g;
-    ddp__cuda_conv v;
-
-    ddp__conv_product_of(call->spec, &g);
-    ddp__conv_flat(&g);
-    v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = call->out;
-    v.bias = call->param[1];
-    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
-    else ddp__cuda_conv_images(dev, g, v, call->param[0], 0);
-}
-
-template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->out);
-    const T *dy = (const T *)call->grad_out, *no_x = NULL;
-    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
-    const float *no_stat = NULL;
-
-    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat);
-    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
-}
-
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
-{
-    const ddp__conv_view &in = forward.view;
-    const long bytes = dev->half ? 2 : 4;
-    ddp__conv_product g;
-    ddp__cuda_conv v;
-    long w, y;
-
-    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
-                                             dev->stream));
-    for (long r = 0; r < in.step && r < in.h; r++)
-        for (long c = 0; c < in.step && c < in.w; c++) {
-            if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
-            g.add = call->add_in[0];
-            v = ddp__cuda_conv_of(g);
-            v.x = call->grad_out;
-            v.y = (unsigned char *)call->grad_in[0] + y * bytes;
-            ddp__cuda_conv_images(dev, g, v, (const unsigned char *)call->param[0] + w * bytes, 1);
-        }
-}
-
-template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    ddp__conv_product forward, g;
-    ddp__cuda_conv v;
-
-    ddp__conv_product_of(call->spec, &forward);
-    g = forward;
-    ddp__conv_flat(&g);
-    v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = (void *)call->grad_out;
-    if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
-    if (ddp__cuda_depthwise(v)) {
-        ddp__cuda_depthwise_backward<T>(dev, call, v);
-        return;
-    }
-    if (call->grad_param[0]) {
-        if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y))
-            ddp__conv_point_weights(dev, v, (float *)call->grad_param[0]);
-        else DDP__CONV_RUN(ddp__conv_weights, dev, v, (float *)call->grad_param[0]);
-    }
-    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, forward);
-}
-
-DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
-
-/* ==== cuda/pool.cuh ==== [cuda] */
-/* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
- * summed by one thread in the CPU's order. */
-
-enum { DDP__POOL_THREADS = 256 };
-
-/* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
-{
-    const int at = i + z.padding;
-    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
-    *last = at / z.stride < count ? at / z.stride : count - 1;
-}
-
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
-template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z)
-{
-    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int r0, r1, c0, c1, best_r, best_c;
-    float best, sum = 0;
-
-    if (o >= z.planes * plane) return;
-    x += o / plane * z.h * z.w;
-    ddp__pool_span(&z, i, z.h, &r0, &r1);
-    ddp__pool_span(&z, j, z.w, &c0, &c1);
-    best = ddp__to_float(x[(long)r0 * z.w + c0]);
-    best_r = r0;
-    best_c = c0;
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) {
-            const float e = ddp__to_float(x[(long)r * z.w + c]);
-            sum += e;
-            if (!MAX || e <= best || isnan(best)) continue;
-            best = e;
-            best_r = r;
-            best_c = c;
-        }
-    y[o] = ddp__from_float<T>(MAX ? best : sum * part);
-    if (MAX) place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride + z.padding);
-}
-
-/* MAX: from the windows that took this element; else a part of each that holds it. */
-template <typename T, int MAX>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z)
-{
-    const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
-    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int i0, i1, j0, j1;
-    float sum;
-
-    if (at >= z.planes * plane) return;
-    dy += at / plane * out;
-    if (MAX) place += at / plane * out;
-    ddp__window_range(z, r, z.rows, &i0, &i1);
-    ddp__window_range(z, c, z.cols, &j0, &j1);
-    sum = add ? ddp__to_float(dx[at]) : 0;
-    for (int i = i0; i <= i1; i++)
-        for (int j = j0; j <= j1; j++) {
-            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride + z.padding;
-            const long o = (long)i * z.cols + j;
-            if (!MAX) sum += ddp__to_float(dy[o]) * part;
-            else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
-        }
-    dx[at] = ddp__from_float<T>(sum);
-}
-
-/* A warp to each plane of n elements. */
-template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long planes, long n)
-{
-    const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
-    const int lane = (int)threadIdx.x % 32;
-    float sum = 0;
-    for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
-    sum = ddp__warp_sum(sum);
-    if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
-}
-
-template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    float d = ddp__to_float(dy[i / n]) / (float)n;
-    if (add) d += ddp__to_float(dx[i]);
-    dx[i] = ddp__from_float<T>(d);
-}
-
-/* ---- on the host: one thread to each element ---- */
-
-template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
-              (float *)c->saved, (const T *)c->in[0], ddp__pool_sizes(c->spec));
-}
-
-template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    if (c->grad_in[0])
-        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__pool_sizes(c->spec));
-}
-
-template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-    DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
-              (const T *)c->in[0], planes, count / planes);
-}
-
-template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-    if (c->grad_in[0])
-        DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, c->add_in[0], count, count / planes);
-}
-
-static void ddp__cuda_flatten_forward(const ddp_op_call *c)
-{
-    if (c->out != c->in[0]) ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_copy());
-}
-
-static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
-
-#define DDP__POOL(f, MAX) ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >
-
-DDP__FAMILY(ddp__cuda_pool_ops,
-    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
-    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
-    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
-    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
-
-/* ==== cuda/feedback.cuh ==== [cuda] */
-/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, and PGP
- * sums of plan/osp.h, on device arrays. */
-
-/* In the order in which they are said, where several are found. */
-enum {
-    DDP__SAYS_NOTHING,
-    DDP__SAYS_NAN,
-    DDP__SAYS_NO_LEVEL,
-    DDP__SAYS_NOT_FINITE, /* of an importance */
-    DDP__SAYS_INDEX,
-    DDP__SAYS_HEAD,
-    DDP__SAYS_HALF,
-    DDP__SAYS_LOW,
-    DDP__SAYS_SCALE,
-    DDP__SAYS_SUM,
-    DDP__SAYS_DIFFERENCE
-};
-
-/* The launches of one call: what DDP__RUN knows of a device. */
-typedef struct ddp__cuda_queue {
-    cudaStream_t stream;
-    ddp_error    error;
-} ddp__cuda_queue;
-
-static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
-
-static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
-{
-    const cudaError_t e = cudaGetLastError();
-    if (e != cudaSuccess && dev->error.code == DDP_OK)
-        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel, cudaGetErrorString(e));
-}
-
-static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
-{
-    if (dev->error.code != DDP_OK && err) *err = dev->error;
-    return dev->error.code;
-}
-
-/* Notes a find; of several the one said first, and of those the lowest place, stays. */
-static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, size_t at)
-{
-    atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
-}
-
-/* Ends a look at the data, in a kernel behind it: a find becomes the verdict, f(v) fills in the values. 1: found. */
-template <typename F> __device__ int ddp__verdict_end(ddp_cuda_verdict *v, F f)
-{
-    const unsigned long long found = v->pending;
-    if (found && blockIdx.x == 0 && threadIdx.x == 0 && !v->what) {
-        v->at = ~found & 0xffffffffffffffull;
-        v->what = (int)(~found >> 56);
-        f(v);
-    }
-    return found != 0;
-}
-
-template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f) { (void)ddp__verdict_end(v, f); }
-
-/* Elements of one or two arrays (NULL: 0). */
-struct ddp__verdict_values {
-    const float *a, *b;
-
-    __device__ void operator()(ddp_cuda_verdict *v) const
-    {
-        v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
-    }
-};
-
-ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp_cuda_verdict v;
-    cudaError_t e;
-    double a, b;
-
-    if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
-    e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
-    if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
-    if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0], b = (double)v.value[1];
-    switch (v.what) {
-    case DDP__SAYS_NOTHING: return DDP_OK;
-    case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
-    case DDP__SAYS_NO_LEVEL:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
-    case DDP__SAYS_NOT_FINITE:
-        return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
-                         "be finite", v.at, a, b);
-    case DDP__SAYS_INDEX:
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
-                         "the number of elements", v.at, v.number);
-    case DDP__SAYS_HEAD:
-        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
-                         "of this packing and number of elements");
-    case DDP__SAYS_HALF: return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
-    case DDP__SAYS_LOW:
-        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
-    case DDP__SAYS_SCALE:
-        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
-    default:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
-                         "leave this step out", v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
-    }
-}
-
-/* ---- error feedback ---- */
-
-enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
-
-/* Blocks for n elements, which their threads then take in strides. */
-static unsigned ddp__feedback_blocks(size_t n)
-{
-    const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
-    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
-}
-
-#define DDP__STRIDE(kernel, n, ...) DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
-
-static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
-static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
-
-/* Looks at the sums, or writes them (ADD): from the end, where the gradient is still in the cache. wide: both arrays
- * allow 16 bytes at a time. */
-template <int ADD> static __global__ void ddp__k_feedback(float *residual, const float *gradient, size_t n, int wide,
-                                                          ddp_cuda_verdict *v)
-{
-    float g[4];
-
-    if (ADD ? ddp__verdict_end(v, ddp__verdict_values{residual, gradient}) : v->what) return;
-    for (size_t i = ddp__thread_first(), fours = (n + 3) / 4; i < fours; i += ddp__thread_step()) {
-        const size_t at = 4 * (ADD ? fours - 1 - i : i);
-        ddp__piece_load(g, gradient, (long)at, (long)n, wide && at + 4 <= n);
-        if (ADD) ddp__piece_store(residual, g, (long)at, (long)n, wide && at + 4 <= n, 1);
-        DDP__UNROLL for (unsigned e = 0; !ADD && e < 4; e++)
-            if (ddp__magnitude(g[e]) >= DDP__HUGE && ddp__sum_spoils(residual[at + e], g[e]))
-                ddp__verdict_note(v, DDP__SAYS_SUM, at + e);
-    }
-}
-
-static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n, ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step())
-        if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
-}
-
-struct ddp__verdict_index {
-    const uint64_t *index;
-
-    __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
-};
-
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, ddp_cuda_verdict *v)
-{
-    if (ddp__verdict_end(v, ddp__verdict_index{index})) return;
-    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
-}
-
-ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
-                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const int wide = ddp__aligned(residual, gradient);
-
-    if (!residual || !gradient || !verdict)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
-    if (!n) return DDP_OK;
-    DDP__STRIDE(ddp__k_feedback<0>, (n + 3) / 4, residual, gradient, n, wide, verdict);
-    DDP__STRIDE(ddp__k_feedback<1>, (n + 3) / 4, residual, gradient, n, wide, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
-ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
-                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-
-    if (!residual || !index || !verdict)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
-    if (!k) return DDP_OK;
-    DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
-    DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
-/* ---- PGP: the sum of |gradient x parameter|, in the parts of ddp_osp_importance ---- */
-
-/* A warp to each chunk. */
-static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
-                                         const float *parameter, size_t n, ddp_cuda_verdict *v)
-{
-    const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
-    const size_t begin = c * DDP__OSP_CHUNK, end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
-    double sum = 0;
-
-    if (v->what || begin >= n) return;
-    for (size_t i = begin + lane; i < end; i += 32) {
-        const double x = fabs((double)gradient[i] * (double)parameter[i]);
-        if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
-        sum += x;
-    }
-    sum = ddp__warp_sum(sum);
-    if (lane == 0) chunk[c] = sum;
-}
-
-/* One warp. */
-static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
-                                        ddp__verdict_values values, ddp_cuda_verdict *v)
-{
-    const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
-    double sum = 0;
-    if (ddp__verdict_end(v, values)) return;
-    for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
-    sum = ddp__warp_sum(sum);
-    if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
-}
-
-size_t ddp_cuda_osp_scratch(size_t n) { return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double); }
-
-ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
-                                   int mean, void *scratch, size_t scratch_bytes, double *out,
-                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {gradient, parameter};
-    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
-    double *chunk = (double *)scratch;
-
-    if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
-    if (scratch_bytes < ddp_cuda_osp_scratch(n))
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
-                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
-    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
-    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, values, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
-/* ==== cuda/topk.cuh ==== [cuda] */
-/* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what reaches it. The
- * second makes a list of what reaches the first digit, which the others read: 2 reads of the array. Where the list has
- * no room, the third makes it of what reaches two digits (3 reads), or nobody does (4 reads). */
-
-enum {
-    DDP__TOPK_THREADS = 512,
-    DDP__TOPK_WARPS = DDP__TOPK_THREADS / 32,
-    DDP__TOPK_BLOCKS = 264, /* at most, and not above THREADS; two to a multiprocessor of a large GPU */
-    DDP__TOPK_EACH = 16,    /* elements of a thread at a time */
-    DDP__TOPK_TILE = DDP__TOPK_EACH * DDP__TOPK_THREADS,
-    DDP__TOPK_DIGIT = 2048  /* values of the first digit, which has 11 bits; the others have 10 */
-};
-
-/* What a pass begins with: the k-th as far as it is known. */
-typedef struct ddp__topk_step {
-    uint32_t           prefix; /* its digits that have been counted */
-    uint32_t           digit;  /* the last of them */
-    int                listed; /* 1: this pass reads the list */
-    int                make;   /* 1: this pass makes it */
-    unsigned long long rank;   /* the k-th is so many-th of those equal to the prefix */
-} ddp__topk_step;
-
-/* What a block reads of the array; of the list, what it has written. So everything stays in the order of the array. */
-typedef struct ddp__topk_chunk { unsigned long long begin, end; } ddp__topk_chunk;
-
-/* Device memory of a call. */
-typedef struct ddp__topk_room {
-    unsigned long long *total; /* [3][DIGIT] how often each digit is */
-    ddp__topk_step     *step;  /* [4] */
-    ddp__topk_chunk    *chunk; /* [blocks] */
-    uint32_t           *part;  /* [2][blocks][DIGIT] how many of a chunk reach each digit, by passes in turn */
-    uint32_t           *bits;  /* [most] the list: elements */
-    uint64_t           *index; /* and their places */
-    unsigned long long  most, n, k;
-    int                 blocks;
-} ddp__topk_room;
-
-/* The sum over the warp's lanes up to this one. */
-template <typename T> static inline __device__ T ddp__topk_up_to(T mine)
-{
-    for (int far = 1; far < 32; far *= 2) {
-        const T more = __shfl_up_sync(DDP__ALL_LANES, mine, far);
-        if ((int)threadIdx.x % 32 >= far) mine += more;
-    }
-    return mine;
-}
-
-/* The sum over the block's threads before this one; *all: over all. */
-template <typename T> static inline __device__ T ddp__topk_before(T mine, T *all)
-{
-    __shared__ T sum[DDP__TOPK_WARPS];
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const T up = ddp__topk_up_to(mine);
-    T before = up - mine;
-
-    if (lane == 31) sum[warp] = up;
-    __syncthreads();
-    *all = 0;
-    for (int w = 0; w < DDP__TOPK_WARPS; w++) {
-        if (w < warp) before += sum[w];
-        *all += sum[w];
-    }
-    __syncthreads(); /* sum may be written again */
-    return before;
-}
-
-/* Chooses the digit of the k-th that the pass before counted. */
-template <int PASS> static inline __device__ ddp__topk_step ddp__topk_choose(const ddp__topk_room &r)
-{
-    enum { COUNT = PASS > 1 ? DDP__TOPK_DIGIT / 2 : DDP__TOPK_DIGIT, EACH = COUNT / DDP__TOPK_THREADS };
-    __shared__ ddp__topk_step next;
-    const ddp__topk_step s = PASS > 1 ? r.step[PASS - 1] : ddp__topk_step{0, 0, 0, 0, r.k};
-    const int top = COUNT - 1 - (int)threadIdx.x * EACH; /* the first thread has the largest */
-    const unsigned long long *total = r.total + (PASS - 1) * DDP__TOPK_DIGIT + top;
-    unsigned long long mine = 0, before, all;
-
-    for (int i = 0; i < EACH; i++) mine += total[-i];
-    before = ddp__topk_before(mine, &all);
-    for (int i = 0; i < EACH; i++) {
-        const unsigned long long these = total[-i];
-        if (before < s.rank && s.rank <= before + these) { /* once in the block */
-            next.digit = (uint32_t)(top - i);
-            next.prefix = s.prefix << 10 | next.digit;
-            next.rank = s.rank - before;
-            next.listed = s.listed | s.make;
-            next.make = !next.listed && r.k - next.rank + these <= r.most;
-        }
-        before += these;
-    }
-    __syncthreads();
-    return next;
-}
-
-/* Where a thread's elements of a tile lie: fours, 128 apart. */
-static inline __device__ unsigned ddp__topk_place(int i)
-{
-    return threadIdx.x / 32 * (32 * DDP__TOPK_EACH) + threadIdx.x % 32 * 4 + (unsigned)(i / 4 * 128 + i % 4);
-}
-
-/* The thread's elements of the tile at `at`. Returns which are before the end, as bits; the others are 0. */
-static inline __device__ unsigned ddp__topk_load(const uint32_t *from, unsigned long long at, unsigned long long end,
-                                                 int wide, uint32_t *x)
-{
-    const unsigned left = at < end ? (unsigned)min(end - at, (unsigned long long)DDP__TOPK_TILE) : 0;
-    unsigned there = 0;
-
-    from += at;
-    if (wide && left == DDP__TOPK_TILE) {
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i += 4) {
-            const ddp__vec<uint32_t> four = ddp__vec_load(from + ddp__topk_place(i));
-            DDP__UNROLL for (int e = 0; e < 4; e++) x[i + e] = four.v[e];
-        }
-        return 0xffff;
-    }
-    DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
-        const unsigned is = ddp__topk_place(i) < left;
-        x[i] = is ? from[ddp__topk_place(i)] : 0;
-        there |= is << i;
-    }
-    return there;
-}
-
-/* *before: how many of the tile's elements in mask come before this thread's fours, 16 bits for each. Returns how many
- * there are. One barrier: sum must not be that of the last call. */
-static inline __device__ unsigned ddp__topk_rank(unsigned mask, unsigned long long *before, unsigned *sum)
-{
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    unsigned own = 0, up, row, count;
-
-    /* 8 bits for each: fours of a warp are 128 elements */
-    DDP__UNROLL for (int j = 0; j < 4; j++) own |= (unsigned)__popc(mask >> 4 * j & 15) << 8 * j;
-    up = ddp__topk_up_to(own);
-    row = __shfl_sync(DDP__ALL_LANES, up, 31);
-    up -= own;
-    if (lane == 0) sum[warp] = (row & 255) + (row >> 8 & 255) + (row >> 16 & 255) + (row >> 24);
-    __syncthreads();
-    count = lane < DDP__TOPK_WARPS ? sum[lane] : 0;
-    own = __reduce_add_sync(DDP__ALL_LANES, lane < warp ? count : 0);
-    *before = 0;
-    DDP__UNROLL for (int j = 0; j < 4; j++) {
-        *before |= (unsigned long long)(own + (up >> 8 * j & 255)) << 16 * j;
-        own += row >> 8 * j & 255;
-    }
-    return __reduce_add_sync(DDP__ALL_LANES, count);
-}
-
-/* What *before says of the first element in left, which is then counted. */
-static inline __device__ unsigned ddp__topk_next(unsigned long long *before, unsigned left)
-{
-    const int at = (__ffs((int)left) - 1) / 4 * 16;
-    const unsigned is = (unsigned)(*before >> at) & 0xffff;
-    *before += 1ull << at;
-    return is;
-}
-
-/* Ends a pass that counted: for each digit how many of the chunk reach it, and how many all chunks have. reach: those
- * of the chunk that reach the prefix. */
-template <int COUNT> static inline __device__ void ddp__topk_counted(const ddp__topk_room &r, int pass,
-                                                                     const unsigned *bins, unsigned reach)
-{
-    enum { EACH = COUNT / DDP__TOPK_THREADS };
-    const int first = (int)threadIdx.x * EACH;
-    unsigned long long *total = r.total + pass * DDP__TOPK_DIGIT;
-    uint32_t *part = r.part + ((size_t)(pass % 2) * (unsigned)r.blocks + blockIdx.x) * DDP__TOPK_DIGIT;
-    unsigned mine = 0, below, all;
-
-    __syncthreads();
-    for (int b = first; b < first + EACH; b++) mine += bins[b];
-    below = ddp__topk_before(mine, &all);
-    for (int b = first; b < first + EACH; b++) {
-        part[b] = reach - below;
-        below += bins[b];
-        if (bins[b]) atomicAdd(&total[b], (unsigned long long)bins[b]);
-    }
-    if (COUNT < DDP__TOPK_DIGIT && first == 0) part[COUNT] = reach - all; /* above the prefix */
-}
-
-/* Pass 0 counts the first digit of all. It goes backwards: what it reads last the next pass finds in the cache. */
-static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
-ddp__k_topk_first(ddp__topk_room r, const float *x, ddp_cuda_verdict *v)
-{
-    __shared__ unsigned bins[DDP__TOPK_DIGIT];
-    const uint32_t *const from = (const uint32_t *)(const void *)x;
-    const unsigned long long tile = DDP__TOPK_TILE, most = ((r.n - 1) / tile / (unsigned)r.blocks + 1) * tile;
-    const unsigned long long begin = min(most * blockIdx.x, r.n), end = min(begin + most, r.n);
-    const int wide = ddp__aligned(x);
-    unsigned left = (unsigned)((end - begin + tile - 1) / tile);
-    uint32_t ahead[DDP__TOPK_EACH], largest = 0;
-
-    if (v->what) return;
-    for (int b = (int)threadIdx.x; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[b] = 0;
-    if (threadIdx.x == 0) {
-        bins[0] -= left * (unsigned)tile - (unsigned)(end - begin); /* which will be counted behind the end */
-        r.chunk[blockIdx.x] = {begin, end};
-    }
-    __syncthreads();
-    if (left) (void)ddp__topk_load(from, begin + (left - 1) * tile, end, wide, ahead);
-    while (left--) {
-        const unsigned long long at = begin + left * tile;
-        uint32_t e[DDP__TOPK_EACH];
-
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) e[i] = ahead[i];
-        if (left) (void)ddp__topk_load(from, at - tile, end, wide, ahead); /* in flight meanwhile */
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
-            atomicAdd(&bins[e[i] >> 20 & (DDP__TOPK_DIGIT - 1)], 1u);
-            largest = max(largest, e[i] & DDP__MAGNITUDE);
-        }
-    }
-    if (__syncthreads_or(largest > DDP__INFINITE))
-        for (unsigned long long place = begin + threadIdx.x; place < end; place += DDP__TOPK_THREADS)
-            if ((from[place] & DDP__MAGNITUDE) > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, place);
-    ddp__topk_counted<DDP__TOPK_DIGIT>(r, 0, bins, (unsigned)(end - begin));
-}
-
-/* Passes 1 and 2 count the next digit of the elements equal to the prefix, and one of them lists all that reach it.
- * Pass 3 writes those above the k-th, and of those equal to it as many as its rank, from the front. */
-template <int PASS> static __global__ void __launch_bounds__(DDP__TOPK_THREADS, 2)
-ddp__k_topk(ddp__topk_room r, const float *x, uint64_t *index, float *value, ddp_cuda_verdict *v)
-{
-    enum { COUNT = DDP__TOPK_DIGIT / 2, KNOWN = 30 - 10 * PASS, SHIFT = PASS < 2 ? 10 : 0 };
-    __shared__ unsigned bins[COUNT], sum[2][2][DDP__TOPK_WARPS];
-    const int t = (int)threadIdx.x, block = (int)blockIdx.x;
-    unsigned long long out, above, equal = 0;
-    uint32_t m[DDP__TOPK_EACH];
-
-    if (PASS == 1 ? ddp__verdict_end(v, ddp__verdict_values{x, NULL}) : v->pending != 0) return;
-    for (int b = t; b < COUNT; b += DDP__TOPK_THREADS) bins[b] = 0;
-    const ddp__topk_step s = ddp__topk_choose<PASS>(r);
-    const ddp__topk_chunk c = r.chunk[block];
-    /* what reaches the prefix, here and in the chunks before */
-    const uint32_t *const part = r.part + (PASS + 1) % 2 * (size_t)r.blocks * DDP__TOPK_DIGIT + s.digit;
-    const unsigned reach = part[(size_t)block * DDP__TOPK_DIGIT];
-    (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT] : 0ull, &out);
-    if (PASS == 3) {
-        (void)ddp__topk_before(t < block ? part[(size_t)t * DDP__TOPK_DIGIT + 1] : 0ull, &above);
-        equal = out - above;
-        out = above + (equal < s.rank ? equal : s.rank);
-    }
-    if (t == 0 && block == 0) r.step[PASS] = s;
-    if (t == 0 && s.make) r.chunk[block] = {out, out + reach};
-
-    const uint32_t *const from = s.listed ? r.bits : (const uint32_t *)(const void *)x, floor = s.prefix << KNOWN;
-    const int wide = ddp__aligned(from + c.begin);
-    unsigned there = ddp__topk_load(from, c.begin, c.end, wide, m), turn = 0;
-    for (unsigned long long at = c.begin; at < c.end; at += DDP__TOPK_TILE, turn ^= 1) {
-        unsigned take = 0, same = 0, found = 0;
-        unsigned long long before = 0;
-
-        DDP__UNROLL for (int i = 0; i < DDP__TOPK_EACH; i++) {
-            take |= (unsigned)((m[i] & DDP__MAGNITUDE) >= floor) << i;
-            if (PASS == 3) same |= (unsigned)((m[i] & DDP__MAGNITUDE) == floor) << i;
-        }
-        take &= there;
-        same &= there;
-        there = ddp__topk_load(from, at + DDP__TOPK_TILE, c.end, wide, m); /* in flight meanwhile */
-        if (PASS == 3) { /* leaves out the ties behind the rank */
-            found = ddp__topk_rank(same, &before, sum[turn][0]);
-            for (unsigned left = same; left; left &= left - 1)
-                if (equal + ddp__topk_next(&before, left) >= s.rank) take &= ~(left & (0u - left));
-            equal += found;
-        }
-        if (PASS == 3 || s.make) found = ddp__topk_rank(take, &before, sum[turn][1]);
-        for (unsigned left = take; left; left &= left - 1) {
-            const unsigned long long place = at + ddp__topk_place(__ffs((int)left) - 1);
-            const unsigned long long to = out + ddp__topk_next(&before, left);
-            const uint32_t bits = from[place]; /* again, but of few, and out of the cache */
-            if (PASS == 3) {
-                index[to] = s.listed ? r.index[place] : place;
-                if (value) value[to] = __uint_as_float(bits);
-                continue;
-            }
-            if (s.make) r.index[to] = place, r.bits[to] = bits;
-            if ((bits & DDP__MAGNITUDE) >> KNOWN == s.prefix) atomicAdd(&bins[bits >> SHIFT & (COUNT - 1)], 1u);
-        }
-        out += found;
-    }
-    if (PASS < 3) ddp__topk_counted<COUNT>(r, PASS, bins, reach);
-}
-
-/* ---- on the host ---- */
-
-/* Cuts the scratch into arrays; returns its bytes, 0 where they do not fit a size_t. */
-static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
-{
-    const size_t tiles = (n - 1) / DDP__TOPK_TILE + 1, extra = 65536;
-    const size_t blocks = tiles < DDP__TOPK_BLOCKS ? tiles : (size_t)DDP__TOPK_BLOCKS;
-    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra, most = wish / 4 * 4 + 4;
-    const size_t fixed = 3 * DDP__TOPK_DIGIT * sizeof *r->total + 4 * sizeof *r->step +
-                         blocks * (sizeof *r->chunk + 2 * DDP__TOPK_DIGIT * sizeof *r->part);
-
-    if (most > (SIZE_MAX - fixed) / 12) return 0;
-    memset(r, 0, sizeof *r);
-    r->n = n;
-    r->k = k;
-    r->most = most;
-    r->blocks = (int)blocks;
-    if (scratch) { /* all but the last are multiples of 16 bytes */
-        r->total = (unsigned long long *)scratch;
-        r->chunk = (ddp__topk_chunk *)(void *)(r->total + 3 * DDP__TOPK_DIGIT);
-        r->part = (uint32_t *)(void *)(r->chunk + blocks);
-        r->bits = r->part + 2 * blocks * DDP__TOPK_DIGIT;
-        r->index = (uint64_t *)(void *)(r->bits + most);
-        r->step = (ddp__topk_step *)(void *)(r->index + most);
-    }
-    return fixed + most * 12;
-}
-
-size_t ddp_cuda_topk_scratch(size_t n, size_t k)
-{
-    ddp__topk_room r;
-    return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
-}
-
-ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
-                         float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    ddp__topk_room r;
-
-    DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
-                               ddp_cuda_topk_scratch(n, k), index, err));
-    if (!verdict || (uintptr_t)scratch % 16)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
-    (void)ddp__topk_cut_room(n, k, scratch, &r);
-    (void)cudaMemsetAsync(r.total, 0, 3 * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
-    DDP__RUN(ddp__k_topk_first, r.blocks, DDP__TOPK_THREADS, r, x, verdict);
-    DDP__RUN(ddp__k_topk<1>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
-    DDP__RUN(ddp__k_topk<2>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
-    DDP__RUN(ddp__k_topk<3>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
-    return ddp__cuda_queued(dev, err);
 }
 
 /* ==== cuda/quantise.cuh ==== [cuda] */

@@ -36,27 +36,7 @@
 #ifndef DDP__CUDA_IMPLEMENTED
 #define DDP__CUDA_IMPLEMENTED
 
-#include "cuda/runtime.cuh"
-#include "cuda/rows.cuh"
-#include "cuda/elementwise.cuh"
-#include "cuda/blas.cuh"
-#include "cuda/embedding.cuh"
-#include "cuda/norm.cuh"
-#include "cuda/mma.cuh"
-#include "cuda/flash.cuh"
-#include "cuda/attention.cuh"
-#include "cuda/loss.cuh"
-#include "cuda/text.cuh"
-#include "cuda/conv_product.cuh"
-#include "cuda/conv.cuh"
-#include "cuda/batch_norm.cuh"
-#include "cuda/pool.cuh"
 #include "cuda/topk.cuh"
-#include "cuda/feedback.cuh"
-#include "cuda/quantise.cuh"
-#include "cuda/nccl.cuh"
-#include "cuda/self.cuh"
-#include "cuda/update.cuh"
 #include "cuda/backend.cuh"
 
 #endif /* DDP__CUDA_IMPLEMENTED */

@@ -47,7 +47,8 @@ UNITS      := $(patsubst src/%.c,%.o,$(filter %.c,$(SOURCES)))
 COMPANIONS := $(patsubst tests/%.c,%,$(wildcard tests/*/torch_*.c tests/*/igraph_*.c) tests/member/storm.c)
 build/headers/dreamddp.h: src/dreamddp.h
 	@mkdir -p $(@D)
-	sed '/^#include ".*\.c"$$/d' $< > $@
+	{ sed '/^#include ".*\.c"$$/d' $<; echo '#ifdef DREAMDDP_IMPLEMENTATION'; \
+	    printf '#include "%s"\n' $(patsubst src/%,%,$(wildcard src/*/*.h)); echo '#endif'; } > $@
 define TEST_RULES
 build/$(1)/src/%.o: src/%.c
 	@mkdir -p $$(@D)

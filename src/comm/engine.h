@@ -3,8 +3,6 @@
 #ifndef DDP_COMM_ENGINE_H
 #define DDP_COMM_ENGINE_H
 
-#include "base/status.h"
-#include "base/core.h"
 #include "comm/message.h"
 #include "emulate/links.h"
 #include "wire/wire.h"

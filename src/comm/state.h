@@ -3,12 +3,8 @@
 #ifndef DDP_COMM_STATE_H
 #define DDP_COMM_STATE_H
 
-#include "base/core.h"
-#include "base/tools.h"
 #include "comm/engine.h"
 #include "comm/frame.h"
-#include "emulate/links.h"
-#include "wire/wire.h"
 
 /* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else. */
 enum {

@@ -281,8 +281,7 @@ static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int input, ddp_er
     ddp_status status = DDP_OK;
 
     pthread_mutex_lock(&e->lock);
-    while (!ddp__ticket_done(e, ticket) && !(input && op->released) && !e->quiet)
-        ddp__await(e);
+    while (!ddp__ticket_done(e, ticket) && !(input && op->released) && !e->quiet) ddp__await(e);
     if (!ddp__ticket_done(e, ticket) && !(input && op->released)) {
         if (err) *err = e->error;
         status = e->error.code;

@@ -1,7 +1,6 @@
 /* Block quantisation to 8 or 4 bits, in equal steps or (E3M0) in powers of two: the payload of a message, written and
  * read. And numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not
  * finite. */
-#include "base/core.h"
 #include "compress/codec.h"
 #include "nn/exact.h"
 
@@ -215,8 +214,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n);
     float scale = 0;
 
-    if (n % 2 && p[n / 2] >> 4)
-        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
+    if (n % 2 && p[n / 2] >> 4) return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
     for (size_t at = 0; at < n; at++) {
         const int code = ddp__quantised_level(0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
         const size_t b = at / DDP_QUANTISE_BLOCK;

@@ -3,7 +3,6 @@
 #ifndef DDP_CUDA_BACKEND_CUH
 #define DDP_CUDA_BACKEND_CUH
 
-#include "cuda/batch_norm.cuh"
 #include "cuda/conv.cuh"
 #include "cuda/pool.cuh"
 #include "cuda/text.cuh"

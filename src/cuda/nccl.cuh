@@ -8,8 +8,6 @@
 
 #include <nccl.h>
 
-#include "base/backend.h"
-#include "base/tools.h"
 #include "cuda/runtime.cuh"
 
 /* What an operation makes of its arrays. */

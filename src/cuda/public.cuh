@@ -3,7 +3,6 @@
 #define DDP_CUDA_PUBLIC_CUH
 
 #include "base/backend.h"
-#include "base/status.h"
 #include "compress/compress.h"
 
 /* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32 in every mode. */

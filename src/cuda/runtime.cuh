@@ -7,7 +7,6 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
-#include "base/core.h"
 #include "cuda/public.cuh"
 #include "ops/ops.h"
 

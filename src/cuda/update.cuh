@@ -6,7 +6,6 @@
 #define DDP_CUDA_UPDATE_CUH
 
 #include "cuda/quantise.cuh"
-#include "cuda/rows.cuh"
 #include "cuda/self.cuh"
 #include "nn/exact.h"
 

@@ -4,7 +4,6 @@
 #define DDP_EMULATE_LINKS_H
 
 #include "base/core.h"
-#include "base/tools.h"
 
 /* ---- shape.c ---- */
 

@@ -2,7 +2,6 @@
 #ifndef DDP_GRAPH_GRAPH_H
 #define DDP_GRAPH_GRAPH_H
 
-#include "base/status.h"
 #include "graph/layer.h"
 
 /* ---- an operator: one table entry with its shape rule, costs and kernels ---- */

@@ -10,7 +10,6 @@
 
 #include "member/state.h"
 #include "wire/tcp.h"
-#include "wire/stream.h"
 
 enum {
     DDP__JOIN_WORLD = 64,

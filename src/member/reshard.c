@@ -100,8 +100,7 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
             in->used = 1;
         }
     for (int i = 0; i < x->files; i++)
-        if (x->shard[i].used)
-            DDP__TRY(ddp__worker_unchanged(x->shard[i].f, x->shard[i].hash, x->shard[i].path, err));
+        if (x->shard[i].used) DDP__TRY(ddp__worker_unchanged(x->shard[i].f, x->shard[i].hash, x->shard[i].path, err));
     return DDP_OK;
 }
 

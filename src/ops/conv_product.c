@@ -224,8 +224,7 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
             continue;
         }
         for (j = 0; !fits && j < n; j += runs[j])
-            for (i = 0; i < m; i++)
-                ddp__ahead(first + i * g->y_plane + at[j], runs[j] * g->y_col);
+            for (i = 0; i < m; i++) ddp__ahead(first + i * g->y_plane + at[j], runs[j] * g->y_col);
         kn->gemm(k, a + t * k, b, part, part + half, kn->nr, 0);
         for (j = 0; j < n; j += runs[j]) {
             for (i = 0; i < m; i++) {

@@ -1,5 +1,4 @@
 /* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
-#include "member/state.h"
 #include "pipe/executor.h"
 
 void ddp__pipe_names(const ddp_pipe *p)

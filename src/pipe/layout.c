@@ -1,5 +1,4 @@
 /* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan fence`. */
-#include "io/json.h"
 #include "pipe/executor.h"
 #include "plan/workload.h"
 

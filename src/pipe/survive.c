@@ -1,9 +1,7 @@
 /* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an elastic one:
  * in it the survivors agree on who is there, how far they all are and where they meet again. */
 #include "pipe/executor.h"
-#include "run/launch.h"
 #include "strategy/strategy.h"
-#include "wire/socket.h"
 
 typedef struct ddp__survival {
     ddp_config cfg; /* of the training */

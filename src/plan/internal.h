@@ -3,7 +3,6 @@
 #define DDP_PLAN_INTERNAL_H
 
 #include "base/core.h"
-#include "base/tools.h"
 #include "plan/deft.h"
 #include "plan/fence.h"
 #include "plan/graphs.h"

@@ -2,7 +2,6 @@
 #ifndef DDP_PLAN_OSP_H
 #define DDP_PLAN_OSP_H
 
-#include "base/status.h"
 #include "plan/choice.h"
 
 /* Parts of an importance's sum: elements of a chunk, and lanes of each. */

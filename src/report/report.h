@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 
-#include "base/status.h"
 #include "pipe/schedule.h"
 #include "profile/trace.h"
 

@@ -198,8 +198,7 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
-    for (int link = 0; link < 2; link++)
-        ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
+    for (int link = 0; link < 2; link++) ddp_linkfit_start(&d->fit[link], d->link[link], bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
 }
 

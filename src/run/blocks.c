@@ -1,7 +1,6 @@
 /* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off, exactly. */
 #include "comm/frame.h"
 #include "compress/codec.h"
-#include "compress/compress.h"
 #include "run/context.h"
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */

@@ -2,7 +2,6 @@
 #ifndef DDP_RUN_CONFIG_H
 #define DDP_RUN_CONFIG_H
 
-#include "base/status.h"
 #include "plan/choice.h"
 #include "run/session.h"
 

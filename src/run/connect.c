@@ -1,10 +1,6 @@
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
 #include "member/elastic.h"
 #include "run/device.h"
-#include "wire/wire.h"
-#include "wire/tcp.h"
-#include "wire/socket.h"
-#include "wire/stream.h"
 
 static const char *ddp__name_of_layer(void *user, int layer)
 {

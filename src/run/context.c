@@ -1,7 +1,6 @@
 /* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
 #include "comm/frame.h"
 #include "compress/compress.h"
-#include "nn/exact.h"
 #include "run/context.h"
 
 int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)

@@ -2,16 +2,8 @@
 #ifndef DDP_RUN_CONTEXT_H
 #define DDP_RUN_CONTEXT_H
 
-#include "base/backend.h"
-#include "base/core.h"
-#include "graph/host.h"
 #include "nn/exact.h"
-#include "comm/engine.h"
 #include "member/join.h"
-#include "member/state.h"
-#include "wire/stream.h"
-#include "wire/wire.h"
-#include "profile/profile.h"
 #include "profile/timer.h"
 #include "profile/trace.h"
 #include "plan/partial.h"

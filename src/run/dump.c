@@ -1,5 +1,4 @@
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
-#include "io/json.h"
 #include "comm/state.h"
 #include "run/context.h"
 

@@ -1,6 +1,5 @@
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed; as threads;
  * and ddp_launch, which gives each a context. */
-#include "wire/socket.h"
 #include "run/context.h"
 
 #include <signal.h>

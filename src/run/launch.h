@@ -3,7 +3,6 @@
 #ifndef DDP_RUN_LAUNCH_H
 #define DDP_RUN_LAUNCH_H
 
-#include "base/core.h"
 #include "run/config.h"
 #include "run/strategy.h"
 #include "wire/wire.h"

@@ -1,6 +1,5 @@
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
-#include "io/json.h"
 #include "profile/network.h"
 #include "run/context.h"
 

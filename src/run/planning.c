@@ -1,6 +1,5 @@
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
-#include "io/json.h"
 #include "plan/internal.h"
 #include "run/device.h"
 

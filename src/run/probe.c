@@ -6,7 +6,6 @@
 #include "comm/state.h"
 #include "run/context.h"
 #include "plan/internal.h"
-#include "profile/network.h"
 
 enum {
     DDP__PINGS = 20,

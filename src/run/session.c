@@ -1,6 +1,5 @@
 /* Opening and closing a context, and what can be asked of it. */
 #include "run/device.h"
-#include "wire/stream.h"
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -293,8 +292,7 @@ int ddp_measure_links(ddp_ctx *d)
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, &d->link[link], &d->host.error))
-            return ddp__ctx_fail(d, &d->host.error);
+        if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
 

@@ -239,8 +239,7 @@ static double ddp__knob_number(const ddp__knob *r, const ddp_config *c)
     uint64_t large;
 
     if (r->kind <= DDP__K_PAIR) return 0;
-    if (r->kind >= DDP__K_REAL)
-        return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
+    if (r->kind >= DDP__K_REAL) return r->size == sizeof(float) ? (double)*(const float *)at : *(const double *)at;
     if (r->size == sizeof(int)) return *(const int *)at;
     memcpy(&large, at, sizeof large);
     return (double)large;

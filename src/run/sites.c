@@ -99,8 +99,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     across = ddp__message(d, DDP_ALL_REDUCE, &own, 1, DDP_NO_LAYER);
     across.group = s->across;
     across.scale = scale;
-    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error))
-        return ddp__ctx_fail(d, &d->host.error);
+    if ((s->equal || s->place == 0) && ddp__run(d, &across, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
     m.group = s->gather;
     m.peer = s->leader;

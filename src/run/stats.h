@@ -4,7 +4,6 @@
 
 #include "profile/profile.h"
 #include "run/config.h"
-#include "run/session.h"
 
 struct ddp_plan;
 struct ddp_profile;

@@ -1,6 +1,5 @@
 /* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device; and
  * what a strategy computes with. */
-#include "nn/exact.h"
 #include "run/device.h"
 
 /* No multiply-add: replicas on unlike processors stay equal. */

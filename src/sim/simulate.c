@@ -1,5 +1,4 @@
 /* A simulated world's beginning and end: a thread and a context for each worker, on a virtual clock. */
-#include "run/launch.h"
 #include "run/context.h"
 #include "sim/sim.h"
 #include "sim/world.h"

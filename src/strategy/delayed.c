@@ -2,7 +2,6 @@
  * all of a merged gradient has come. A layer has two sums beside its gradient: the pending one, which is on its way,
  * and the one that gathers behind it. */
 #include "run/collective.h"
-#include "run/config.h"
 #include "run/stats.h"
 #include "strategy/delayed.h"
 

@@ -1,6 +1,4 @@
 /* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as bytes. */
-#include "plan/deft.h"
-#include "run/config.h"
 #include "run/collective.h"
 #include "strategy/delayed.h"
 

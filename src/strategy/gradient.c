@@ -1,6 +1,5 @@
 /* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
  * order element by element, so how gradients are cut into messages cannot change a bit. */
-#include "run/config.h"
 #include "strategy/gradient.h"
 
 size_t ddp__part_begins(size_t n, int part, int cut) { return part == cut ? n : n / (size_t)cut * (size_t)part; }

@@ -2,7 +2,6 @@
 #ifndef DDP_STRATEGY_GRADIENT_H
 #define DDP_STRATEGY_GRADIENT_H
 
-#include "profile/profile.h"
 #include "strategy/strategy.h"
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)

@@ -1,5 +1,4 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
-#include "run/config.h"
 #include "run/stats.h"
 #include "strategy/strategy.h"
 

@@ -5,7 +5,6 @@
 
 #include "nn/exact.h"
 #include "run/collective.h"
-#include "run/config.h"
 #include "strategy/strategy.h"
 
 struct ddp__outer;

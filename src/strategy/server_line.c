@@ -1,6 +1,5 @@
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
 #include "run/collective.h"
-#include "run/config.h"
 #include "run/stats.h"
 #include "strategy/server.h"
 
@@ -227,8 +226,7 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned cha
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const unsigned char *set, float *memory)
 {
     k->pulls = ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
-    if (s->own < 0 || k != s->line + s->own)
-        return ddp__line_post(d, k, DDP_PULL, k->pull, k->pulls, &k->pull_ticket);
+    if (s->own < 0 || k != s->line + s->own) return ddp__line_post(d, k, DDP_PULL, k->pull, k->pulls, &k->pull_ticket);
     ddp_server_set(d, &k->answered, 0);
     ddp_server_set(d, &k->asked, 1);
     ddp_server_wake(d);

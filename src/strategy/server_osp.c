@@ -2,7 +2,6 @@
  * in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean gradient: every rank
  * makes the server's own update of it, with the bits of the server's own, and has the state that a guess needs. */
 #include "plan/internal.h"
-#include "run/config.h"
 #include "run/stats.h"
 #include "strategy/server.h"
 

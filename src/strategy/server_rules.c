@@ -1,6 +1,5 @@
 /* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server makes of
  * the pushes. */
-#include "run/config.h"
 #include "run/stats.h"
 #include "strategy/server.h"
 

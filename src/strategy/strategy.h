@@ -3,7 +3,6 @@
 #ifndef DDP_STRATEGY_STRATEGY_H
 #define DDP_STRATEGY_STRATEGY_H
 
-#include "base/core.h"
 #include "plan/partial.h"
 #include "run/launch.h"
 
