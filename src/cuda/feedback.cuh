@@ -1,5 +1,5 @@
-/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, and PGP
- * sums of plan/osp.h, on device arrays. */
+/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, on device
+ * arrays. */
 #ifndef DDP_CUDA_FEEDBACK_CUH
 #define DDP_CUDA_FEEDBACK_CUH
 
@@ -11,7 +11,6 @@ enum {
     DDP__SAYS_NOTHING,
     DDP__SAYS_NAN,
     DDP__SAYS_NO_LEVEL,
-    DDP__SAYS_NOT_FINITE, /* of an importance */
     DDP__SAYS_INDEX,
     DDP__SAYS_HEAD,
     DDP__SAYS_HALF,
@@ -88,9 +87,6 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
     case DDP__SAYS_NO_LEVEL:
         return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
-    case DDP__SAYS_NOT_FINITE:
-        return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
-                         "be finite", v.at, a, b);
     case DDP__SAYS_INDEX:
         return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
                          "the number of elements", v.at, v.number);
@@ -185,59 +181,6 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
     if (!k) return DDP_OK;
     DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
     DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
-/* ---- PGP: the sum of |gradient x parameter|, in the parts of ddp_osp_importance ---- */
-
-/* A warp to each chunk. */
-static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
-                                         const float *parameter, size_t n, ddp_cuda_verdict *v)
-{
-    const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
-    const size_t begin = c * DDP__OSP_CHUNK, end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
-    double sum = 0;
-
-    if (v->what || begin >= n) return;
-    for (size_t i = begin + lane; i < end; i += 32) {
-        const double x = fabs((double)gradient[i] * (double)parameter[i]);
-        if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
-        sum += x;
-    }
-    sum = ddp__warp_sum(sum);
-    if (lane == 0) chunk[c] = sum;
-}
-
-/* One warp. */
-static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
-                                        ddp__verdict_values values, ddp_cuda_verdict *v)
-{
-    const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
-    double sum = 0;
-    if (ddp__verdict_end(v, values)) return;
-    for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
-    sum = ddp__warp_sum(sum);
-    if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
-}
-
-size_t ddp_cuda_osp_scratch(size_t n) { return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double); }
-
-ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
-                                   int mean, void *scratch, size_t scratch_bytes, double *out,
-                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {gradient, parameter};
-    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
-    double *chunk = (double *)scratch;
-
-    if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
-    if (scratch_bytes < ddp_cuda_osp_scratch(n))
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
-                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
-    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
-    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, values, verdict);
     return ddp__cuda_queued(dev, err);
 }
 

@@ -73,11 +73,4 @@ DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message,
 DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual,
                                               size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
-/* ddp_cuda_osp_importance - as ddp_osp_importance, the same bits; out is one double of device
- * memory, scratch ddp_cuda_osp_scratch(n) bytes, aligned to 8. */
-DDP_API ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
-                                           void *scratch, size_t scratch_bytes, double *out, ddp_cuda_verdict *verdict,
-                                           void *stream, ddp_error *err);
-DDP_API size_t ddp_cuda_osp_scratch(size_t n); /* 8 bytes for every 4096 elements. Pure. */
-
 #endif /* DDP_CUDA_PUBLIC_CUH */

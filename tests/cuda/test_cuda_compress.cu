@@ -510,47 +510,6 @@ static void feedback_leaves_the_cpus_residual(void **state)
     host_free(g, got, residual, index, cpu_room);
 }
 
-/* ---- PGP ---- */
-
-static void importance_has_the_cpus_bits(void **state)
-{
-    static const size_t sizes[] = {1, 33, 4096, 4100, 200001};
-    double want, got, *out;
-    ddp_cuda_verdict *v;
-    ddp_error err, cpu;
-    size_t i;
-    int mean;
-
-    skip_without_device(state);
-    v = verdict_new();
-    out = (double *)device_new(sizeof *out);
-    for (i = 0; i < 6; i++) {
-        const size_t n = sizes[i < 5 ? i : 4], bytes = ddp_cuda_osp_scratch(n);
-        float *g = numbers(n, 1), *p = numbers(n, 2);
-        void *room = device_new(bytes);
-        float *gradient, *parameter;
-        if (i == 5) g[150000] = NAN;
-        gradient = (float *)device_copy(g, n * sizeof *g);
-        parameter = (float *)device_copy(p, n * sizeof *p);
-        for (mean = 0; mean < 2; mean++) {
-            const ddp_status code = ddp_osp_importance(g, p, n, mean, &want, &cpu);
-            assert_int_equal(ddp_cuda_osp_importance(gradient, parameter, n, mean, room, bytes, out, v, NULL, &err), 0);
-            if (i == 5) {
-                verdict_is(v, code, &cpu);
-                v = verdict_new();
-                continue;
-            }
-            assert_int_equal(code, DDP_OK);
-            device_get(&got, out, sizeof got);
-            assert_memory_equal(&got, &want, sizeof got);
-        }
-        device_free(gradient, parameter, room);
-        host_free(g, p);
-    }
-    verdict_good(v);
-    device_free(out);
-}
-
 static void arguments_are_checked(void **state)
 {
     ddp_cuda_verdict v; /* never touched: nothing is queued */
@@ -572,7 +531,6 @@ static void arguments_are_checked(void **state)
     assert_int_equal(ddp_cuda_pack_quantised(DDP_PACK_INT8, x, 4, room, 31, &bytes, &v, NULL, &err), DDP_ARG);
     assert_int_equal(ddp_cuda_unpack_add(DDP_PACK_INT8, room, 31, x, 4, &v, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "the message has 31 bytes, one of 4 elements has 32"));
-    assert_int_equal(ddp_cuda_osp_importance(x, x, 0, 0, room, 32, (double *)(void *)index, &v, NULL, &err), DDP_ARG);
     assert_int_equal(ddp_cuda_verdict_read(NULL, NULL, &err), DDP_ARG);
 }
 
@@ -589,7 +547,6 @@ int main(void)
         cmocka_unit_test(damaged_messages_are_refused),
         cmocka_unit_test(an_infinite_element_has_no_level),
         cmocka_unit_test(feedback_leaves_the_cpus_residual),
-        cmocka_unit_test(importance_has_the_cpus_bits),
         cmocka_unit_test(arguments_are_checked),
     };
 
