@@ -2796,6 +2796,8 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  *                       ignored. Its backward consumes the logits: do not read them after
  *                       ddp_backward
+ *   ddp_linear_cross_entropy  scalar   that of ddp_linear_no_bias, or with an embedding of ddp_linear_tied, whose width
+ *                       is then ignored; the logits never exist whole: less memory where rows outnumber C
  * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
@@ -2828,6 +2830,7 @@ DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
+DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width, ddp_node *embedding);
 DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
                              long padding, long groups, int bias);
 DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);
@@ -3139,7 +3142,8 @@ DDP_API void   ddp_paper_free(void *paper, size_t bytes);
 /* Ready-made models, built from the public operators of a graph. */
 
 /* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The training is the same
- * bit for bit, takes less memory for activations, and longer by at most one forward pass, a third of a step. */
+ * bit for bit (but for the rounding of a language model's head where it has several micro-batches a step), takes less
+ * memory for activations, and longer by at most one forward pass, a third of a step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
@@ -3207,9 +3211,10 @@ typedef struct ddp_vgg_config {
  *
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn", "h.0.mlp",
  * "h.1.attn", ..., "head" (the last layer norm; the logits are taken with the token table of "embed"). *logits, if
- * asked for, is the node (B, T, vocabulary). Parameters start as GPT-2's: normal with c->deviation, the two projections
- * onto the residual stream with deviation / sqrt(2 layers), biases 0. NULL on error (a size that is not positive, heads
- * that do not divide dim, a dropout outside [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
+ * asked for, is the node (B, T, vocabulary); if not (logits NULL), they never exist whole on a GPU or with c->recompute,
+ * where that saves memory. Parameters start as GPT-2's: normal with c->deviation, the two projections onto the residual
+ * stream with deviation / sqrt(2 layers), biases 0. NULL on error (a size that is not positive, heads that do not divide
+ * dim, a dropout outside [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
 /* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
@@ -8971,6 +8976,26 @@ typedef struct ddp__matmul {
  * switched off, else to ddp__matmul_kernels, our own, which take about 430 KiB of stack. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
+DDP_LIB long ddp__matmul_depth(long k); /* sums over k are cut into parts of that many */
+
+/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies column by column. */
+DDP_LIB void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
+                                 const void *b, int b_turned, void *c, const void *bias, int add);
+/* Shape rules of op with a weight of its own, of a width in its arguments; and with a borrowed one, whose shape the graph
+ * has put into parameter 0. */
+DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err);
+DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
+
+/* linear_cross_entropy: x (rows, k), W (n, k); and what forward saves: gradients, a chunk of logits, and of each of its
+ * rows the greatest and the sum of exponentials. A chunk is a part of a product's sum over all rows, so that no bit moves,
+ * or, of many rows, some of those. */
+typedef struct ddp__head {
+    long   rows, n, k, chunk;
+    float *dw, *dx, *logits, *stat;
+} ddp__head;
+
+DDP_LIB ddp__head ddp__head_of(const ddp_op_call *call);
+static inline long ddp__head_chunk(long rows) { return ddp__min_long(rows, ddp__matmul_depth(rows) * ddp__parts(rows, 4096)); }
 
 /* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
  * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the
@@ -10185,7 +10210,7 @@ typedef struct ddp__matmul_rows {
 
 /* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
  * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
-static long ddp__matmul_depth(long k)
+long ddp__matmul_depth(long k)
 {
     const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
 
@@ -10405,7 +10430,7 @@ static void ddp__linear_finish(ddp_op_spec *s, long width)
 }
 
 /* Weight and bias start uniform within 1 / sqrt(C), PyTorch's default. */
-static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
+ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
 {
     long width, c;
     double bound;
@@ -10428,25 +10453,24 @@ static ddp_status ddp__linear_plain_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__linear_start(s, "linear_no_bias", 0, err);
 }
 
-/* The graph has filled parameter 0 with the shape of the weight it borrows. */
-static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
+ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err)
 {
     const ddp_shape *w = &s->param[0].shape;
 
-    DDP__TRY(ddp__op_floats(s, "linear_tied", 0, 0, err));
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
     if (s->params != 1 || w->dims != 2)
-        return ddp__fail(err, DDP_ARG, "linear_tied: needs the node whose weight (V, C) it uses");
+        return ddp__fail(err, DDP_ARG, "%s: needs the node whose weight (V, C) it uses", op);
     if (w->dim[1] != s->in[0].dim[s->in[0].dims - 1])
-        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input rows of %ld; they must "
-                         "be equal", w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
+        return ddp__fail(err, DDP_ARG, "%s: the tied weight has rows of %ld, the input rows of %ld; they must be equal", op,
+                         w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
     ddp__linear_finish(s, w->dim[0]);
     return DDP_OK;
 }
 
-/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies
- * column by column. */
-static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
-                                const void *b, int b_turned, void *c, const void *bias, int add)
+static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err) { return ddp__linear_borrow(s, "linear_tied", err); }
+
+void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned, const void *b,
+                         int b_turned, void *c, const void *bias, int add)
 {
     const ddp__matmul g = {m, n, k, (const float *)a, a_turned ? 1 : k, a_turned ? m : 1, (const float *)b,
                            b_turned ? 1 : n, b_turned ? k : 1, (float *)c, n, (const float *)bias, add};
@@ -11462,14 +11486,20 @@ DDP__OPS(ddp__elementwise_ops,
  * are never stored, backward computes them over the logits. A label below -1 or beyond the last
  * column makes the loss NAN, and its row of the gradient too: a kernel cannot return an error. */
 
+static ddp_status ddp__loss_labels(const ddp_op_spec *s, const char *op, ddp_error *err)
+{
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
+    if (s->inputs < 2 || s->in_type[1] != DDP_I32)
+        return ddp__fail(err, DDP_ARG, "%s: input 1 must hold integers (labels)", op);
+    if (ddp_shape_count(&s->in[1]) != ddp_shape_rows(&s->in[0]))
+        return ddp__fail(err, DDP_ARG, "%s: %ld labels for %ld rows; each row needs one", op, ddp_shape_count(&s->in[1]),
+                         ddp_shape_rows(&s->in[0]));
+    return DDP_OK;
+}
+
 static ddp_status ddp__loss_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, "cross_entropy", 0, 0, err));
-    if (s->inputs < 2 || s->in_type[1] != DDP_I32)
-        return ddp__fail(err, DDP_ARG, "cross_entropy: input 1 must hold integers (labels)");
-    if (ddp_shape_count(&s->in[1]) != ddp_shape_rows(&s->in[0]))
-        return ddp__fail(err, DDP_ARG, "cross_entropy: %ld labels for %ld rows of logits; each "
-                         "row needs one", ddp_shape_count(&s->in[1]), ddp_shape_rows(&s->in[0]));
+    DDP__TRY(ddp__loss_labels(s, "cross_entropy", err));
     memset(&s->out, 0, sizeof s->out);
     s->saved = (size_t)(2 * ddp_shape_rows(&s->in[0]));
     s->flops = 5.0 * (double)ddp_shape_count(&s->in[0]);
@@ -11503,13 +11533,13 @@ static void ddp__loss_rows(void *user, long first, long last)
     }
 }
 
-static void ddp__loss_forward(const ddp_op_call *call)
+/* loss, and those of the rows of logits. */
+static double ddp__loss_sum(const ddp_op_call *call, double loss)
 {
     const ddp_shape *s = &call->spec->in[0];
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const int32_t *label = (const int32_t *)call->in[1];
     const float *x = (const float *)call->in[0], *stat = (const float *)call->saved;
-    double loss = 0;
 
     ddp__op_rows(call, s, ddp__loss_rows);
     for (long i = 0; i < rows; i++) {
@@ -11517,7 +11547,14 @@ static void ddp__loss_forward(const ddp_op_call *call)
         if (label[i] < 0 || label[i] >= n) loss = NAN;
         else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
-    *(float *)call->out = (float)(loss / (double)ddp__loss_counted(label, rows));
+    return loss;
+}
+
+static void ddp__loss_forward(const ddp_op_call *call)
+{
+    const long counted = ddp__loss_counted((const int32_t *)call->in[1], ddp_shape_rows(&call->spec->in[0]));
+
+    *(float *)call->out = (float)(ddp__loss_sum(call, 0) / (double)counted);
 }
 
 typedef struct ddp__loss_job {
@@ -11561,8 +11598,87 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
+/* ---- linear_cross_entropy: logits x W^T and their loss, by chunks of rows. Forward of a training goes back through each
+ * chunk while it has it, as if the gradient of the loss were 1; backward multiplies by what it is. ---- */
+
+static ddp_status ddp__head_shape(ddp_op_spec *s, ddp_error *err)
+{
+    static const char op[] = "linear_cross_entropy";
+    const ddp_shape *w = &s->param[0].shape;
+    double rows, n, k, saved;
+
+    DDP__TRY(ddp__loss_labels(s, op, err));
+    DDP__TRY(s->params ? ddp__linear_borrow(s, op, err) : ddp__linear_start(s, op, 0, err));
+    rows = (double)ddp_shape_rows(&s->in[0]), n = (double)w->dim[0], k = (double)w->dim[1];
+    memset(&s->out, 0, sizeof s->out);
+    saved = (n + rows) * k + (n + 2) * (double)ddp__head_chunk(ddp_shape_rows(&s->in[0]));
+    s->saved = saved < 1e18 ? (size_t)saved : (size_t)-1; /* which no graph takes */
+    s->flops = (6 * k + 10) * rows * n;
+    s->backward_flops = 2 * (n + rows) * k;
+    return DDP_OK;
+}
+
+ddp__head ddp__head_of(const ddp_op_call *call)
+{
+    const ddp_op_spec *s = call->spec;
+    ddp__head h = {ddp_shape_rows(&s->in[0]), s->param[0].shape.dim[0], s->param[0].shape.dim[1], 0, NULL, NULL, NULL, NULL};
+
+    h.chunk = ddp__head_chunk(h.rows);
+    h.dw = (float *)call->saved;
+    h.dx = h.dw + h.n * h.k;
+    h.logits = h.dx + h.rows * h.k;
+    h.stat = h.logits + h.chunk * h.n;
+    return h;
+}
+
+static void ddp__head_forward(const ddp_op_call *call)
+{
+    const ddp__head h = ddp__head_of(call);
+    const int32_t *label = (const int32_t *)call->in[1];
+    const long counted = ddp__loss_counted(label, h.rows);
+    ddp_op_spec spec = *call->spec; /* of the loss of a chunk */
+    ddp_op_call part = *call;
+    ddp__loss_job job = {&part, 1 / (float)counted};
+    double loss = 0;
+
+    part.spec = &spec, part.saved = h.stat, part.in[0] = part.grad_in[0] = h.logits, part.add_in[0] = 0;
+    spec.in[0].dims = 2, spec.in[0].dim[1] = h.n;
+    for (long r = 0; r < h.rows; r += h.chunk) {
+        const long rows = spec.in[0].dim[0] = ddp__min_long(h.chunk, h.rows - r);
+        const float *x = (const float *)call->in[0] + r * h.k;
+        part.in[1] = label + r;
+        ddp__linear_product(call, rows, h.n, h.k, x, 0, call->param[0], 1, h.logits, NULL, 0);
+        loss = ddp__loss_sum(&part, loss);
+        if (!call->training) continue;
+        ddp_op_parallel(call, rows, DDP__OP_GRAIN / h.n + 1, ddp__loss_grad_rows, &job);
+        ddp__linear_product(call, h.n, h.k, rows, h.logits, 1, x, 0, h.dw, NULL, r > 0);
+        ddp__linear_product(call, rows, h.k, h.n, h.logits, 0, call->param[0], 0, h.dx + r * h.k, NULL, 0);
+    }
+    *(float *)call->out = (float)(loss / (double)counted);
+}
+
+typedef struct ddp__scaled { float *to; const float *from; float by; int add; } ddp__scaled;
+
+static void ddp__scaled_part(void *user, long first, long last)
+{
+    const ddp__scaled *s = (const ddp__scaled *)user;
+
+    ddp__kernels_best()->affine(s->to + first, s->from + first, NULL, last - first, s->by, 0, 0, s->add);
+}
+
+static void ddp__head_backward(const ddp_op_call *call)
+{
+    const ddp__head h = ddp__head_of(call);
+    const float by = *(const float *)call->grad_out;
+    ddp__scaled dx = {(float *)call->grad_in[0], h.dx, by, call->add_in[0]}, dw = {(float *)call->grad_param[0], h.dw, by, 1};
+
+    if (dx.to) ddp_op_parallel(call, h.rows * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dx);
+    if (dw.to) ddp_op_parallel(call, h.n * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dw);
+}
+
 DDP__OPS(ddp__loss_ops,
-    {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward})
+    {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward},
+    {"linear_cross_entropy", ddp__head_shape, ddp__head_forward, ddp__head_backward})
 
 /* ==== ops/conv.c ==== [ops] */
 /* Convolution of images with square kernels, in groups: y(b, o, r, c) = bias(o) + sum over p, h, w
@@ -12215,6 +12331,14 @@ ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels)
     return ddp__build2(g, "cross_entropy", logits, labels);
 }
 
+ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width, ddp_node *embedding)
+{
+    ddp_node *in[2] = {x, labels};
+    const double arg = embedding ? 0 : (double)width;
+
+    return ddp_apply(g, "linear_cross_entropy", 2, in, 1, &arg, embedding);
+}
+
 ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
                      long padding, long groups, int bias)
 {
@@ -12303,6 +12427,24 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
+/* The loss of x by the token table, or by a matrix of its own that starts with that deviation; and the end of the layer
+ * "head". Logits that nobody asks for are made in chunks where that needs less memory and, on the CPU, which takes longer
+ * for it, if memory is dear. */
+static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary, float deviation, int recompute,
+                                    ddp_node *labels, ddp_node **logits)
+{
+    const long rows = x ? ddp_shape_rows(&x->spec.out) : 0, dim = x ? x->spec.out.dim[x->spec.out.dims - 1] : 0;
+    const int whole = logits || !(recompute || ddp__graph_backend(g)) ||
+                      (size_t)rows * g->element <= (size_t)(dim + ddp__head_chunk(rows)) * sizeof(float);
+
+    x = !whole ? ddp_linear_cross_entropy(g, x, labels, vocabulary, table)
+               : table ? ddp_linear_tied(g, x, table) : ddp_linear_no_bias(g, x, vocabulary);
+    if (!table) ddp_init_normal(g, x, 0, deviation);
+    if (whole) return ddp__model_loss(g, x, labels, logits);
+    ddp_layer_end(g);
+    return x;
+}
+
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
     if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err)) return 0;
@@ -12356,7 +12498,7 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     for (long k = 0; k < c->layers && x; k++) x = ddp__gpt2_block(g, c, x, k);
 
     ddp_layer_begin(g, "head");
-    return ddp__model_loss(g, ddp_linear_tied(g, ddp_layer_norm(g, x), table), labels, logits);
+    return ddp__language_loss(g, ddp_layer_norm(g, x), table, c->vocabulary, 0, c->recompute, labels, logits);
 }
 
 static long ddp__llama2_kv_heads(const ddp_llama2_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
@@ -12427,9 +12569,8 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
 
     ddp_layer_begin(g, "head");
     x = ddp_rms_norm(g, x, c->eps);
-    x = c->tied ? ddp_linear_tied(g, x, table)
-                : ddp__llama2_linear(g, x, c->vocabulary, ddp__language_deviation(c->deviation));
-    return ddp__model_loss(g, x, labels, logits);
+    return ddp__language_loss(g, x, c->tied ? table : NULL, c->vocabulary, ddp__language_deviation(c->deviation),
+                              c->recompute, labels, logits);
 }
 
 /* ---- a perceptron ---- */
@@ -13371,6 +13512,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d")) snprintf(out, room, "features.%d", place);
     else if (!others) snprintf(out, room, "%.100s", layer);
+    else if (!strcmp(n->op->name, "linear_cross_entropy")) snprintf(out, room, "%.100s.linear_no_bias", layer);
     else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
     else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
     return 0;

@@ -2629,6 +2629,10 @@ struct ddp__map_add {
 struct ddp__map_copy {
     __device__ float operator()(float a, float) const { return a; }
 };
+struct ddp__map_scaled {
+    const float *by; /* on the device */
+    __device__ float operator()(float a, float) const { return a * *by; }
+};
 
 /* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
  * arrays are multiples of 16 bytes. */
@@ -4035,10 +4039,15 @@ template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const 
 }
 
 /* ==== cuda/loss.cuh ==== [cuda] */
-/* cross_entropy: a block per row of logits reads them once forward and once backward, where the
- * gradient may take their place; probabilities are never stored. */
+/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may take their
+ * place; probabilities are never stored. linear_cross_entropy: both at once, the second time out of the cache. */
 
-enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024, DDP__LOSS_PIECES = 4 /* whose loads are under way at once */ };
+enum {
+    DDP__LOSS_THREADS = 256,
+    DDP__HEAD_THREADS = 1024, /* fewer rows at a time: they stay in the cache from one read to the next */
+    DDP__LOSS_SUM_THREADS = 1024,
+    DDP__LOSS_PIECES = 4 /* whose loads are under way at once */
+};
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
 __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
@@ -4050,20 +4059,43 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
     *max = top;
 }
 
-/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
-template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
-ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
+/* A block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of a row. dx may be the logits x. */
+template <typename T, int THREADS>
+__device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum, float by,
+                                                          long n, int add, int wide)
 {
-    const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES;
+    const int width = ddp__vec<T>::width;
+    float factor = by / sum, v[width];
+
+    if (mine == -1) factor = 0;
+    else if (mine < 0 || mine >= n) factor = NAN;
+    if (mine == -1 && add) return;
+    for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
+        ddp__piece_load(v, x, j, n, wide);
+        for (int i = 0; i < width; i++) {
+            /* a row that does not count may hold anything, its gradient is 0 */
+            v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
+            if (j + i == mine) v[i] -= by;
+        }
+        ddp__piece_store(dx, v, j, n, wide, add);
+    }
+}
+
+/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column. by: the
+ * gradient of a row's loss, and that of the logits takes their place; or NULL. */
+template <typename T, int THREADS> static __global__ void __launch_bounds__(THREADS)
+ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
+{
+    const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES, mine = label[blockIdx.x];
     const long row = blockIdx.x;
-    const T *x = logits + row * n;
-    __shared__ float shared[2][DDP__LOSS_THREADS / 32];
+    T *x = logits + row * n;
+    __shared__ float shared[2][THREADS / 32];
     float v[pieces][width], max = -INFINITY, sum = 0;
 
-    for (long j = (long)threadIdx.x * width; j < n; j += pieces * DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += pieces * THREADS * width) {
         float top = max;
         DDP__UNROLL for (int p = 0; p < pieces; p++) {
-            const long at = j + p * DDP__LOSS_THREADS * width;
+            const long at = j + p * THREADS * width;
             ddp__piece_load(v[p], x, at, n, wide && at < n);
             DDP__UNROLL for (int i = 0; i < width; i++) {
                 if (at + i >= n) v[p][i] = -INFINITY;
@@ -4086,17 +4118,21 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
         shared[1][threadIdx.x / 32] = sum;
     }
     __syncthreads();
-    if (threadIdx.x) return;
-    for (int i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
-    stat[2 * row] = max;
-    stat[2 * row + 1] = sum;
-    loss[row] = label[row] == -1 ? 0
-                : label[row] < 0 || label[row] >= n
-                    ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+    if (threadIdx.x && !by) return;
+    max = shared[0][0], sum = shared[1][0];
+    for (int i = 1; i < THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    if (threadIdx.x == 0) {
+        if (stat) stat[2 * row] = max, stat[2 * row + 1] = sum;
+        loss[row] = mine == -1 ? 0 : mine < 0 || mine >= n
+                        ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
+    }
+    if (!by) return;
+    __syncthreads();
+    ddp__loss_row_grad<T, THREADS>(x, x, mine, max, sum, *by, n, 0, wide);
 }
 
-/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
- * *grad / their number. */
+/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad / their number;
+ * grad NULL: 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
 ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {
@@ -4118,32 +4154,17 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
-    *out = loss ? (float)(sums[0] / (double)count) : *grad / (float)count;
+    *out = loss ? (float)(sums[0] / (double)count) : (grad ? *grad : 1.0f) / (float)count;
 }
 
-/* dx = or += (softmax(x) - [j == label]) g. dx may be the logits. */
 template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
                  long n, int add, int wide)
 {
-    const int width = ddp__vec<T>::width;
     const long row = blockIdx.x;
-    const int mine = label[row];
-    const float by = *g, max = stat[2 * row];
-    float factor = by / stat[2 * row + 1], v[width];
 
-    if (mine == -1) factor = 0;
-    else if (mine < 0 || mine >= n) factor = NAN;
-    if (mine == -1 && add) return;
-    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
-        ddp__piece_load(v, logits + row * n, j, n, wide);
-        for (int i = 0; i < width; i++) {
-            /* a row that does not count may hold anything, its gradient is 0 */
-            v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
-            if (j + i == mine) v[i] -= by;
-        }
-        ddp__piece_store(grad + row * n, v, j, n, wide, add);
-    }
+    ddp__loss_row_grad<T, DDP__LOSS_THREADS>(grad + row * n, logits + row * n, label[row], stat[2 * row],
+                                             stat[2 * row + 1], *g, n, add, wide);
 }
 
 template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -4152,8 +4173,8 @@ template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const d
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     double *loss = (double *)dev->scratch;
 
-    DDP__RUN((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
-             (const T *)c->in[0], (const int *)c->in[1], n, ddp__wide<T>(n, c->in[0]));
+    DDP__RUN((ddp__k_loss<T, DDP__LOSS_THREADS>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
+             (T *)c->in[0], (const int *)c->in[1], (const float *)NULL, n, ddp__wide<T>(n, c->in[0]));
     DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss,
              (const int *)c->in[1], (const float *)NULL, rows);
 }
@@ -4477,6 +4498,46 @@ static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
     return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
 }
 
+/* ---- linear_cross_entropy; a chunk has twice the rows where elements have half the bytes ---- */
+
+template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__head h = ddp__head_of(c);
+    const long chunk = h.chunk * (long)(sizeof(float) / sizeof(T));
+    const int *label = (const int *)c->in[1];
+    double *loss = (double *)dev->scratch;
+    float *by = (float *)(loss + h.rows);
+
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL, h.rows);
+    for (long r = 0; r < h.rows; r += chunk) {
+        const long rows = ddp__min_long(chunk, h.rows - r);
+        const T *x = (const T *)c->in[0] + r * h.k;
+        ddp__cuda_product p = ddp__cuda_product_of(rows, h.n, h.k, x, 0, c->param[0], 1, h.logits, dev->half);
+        (void)ddp__cuda_multiply(dev, &p);
+        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL, loss + r,
+                 (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n, ddp__wide<T>(h.n, h.logits));
+        if (!c->training) continue;
+        p = ddp__cuda_product_of(h.n, h.k, rows, h.logits, 1, x, 0, h.dw, dev->half);
+        p.shape.half_out = 0;
+        p.add = r > 0;
+        (void)ddp__cuda_multiply(dev, &p);
+        p = ddp__cuda_product_of(rows, h.k, h.n, h.logits, 0, c->param[0], 0, (T *)h.dx + r * h.k, dev->half);
+        (void)ddp__cuda_multiply(dev, &p);
+    }
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, label, (const float *)NULL, h.rows);
+}
+
+template <typename T> static void ddp__cuda_head_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__head h = ddp__head_of(c);
+    const ddp__map_scaled scaled = {(const float *)c->grad_out};
+
+    if (c->grad_in[0]) ddp__cuda_map_as<T>(dev, c->grad_in[0], h.dx, NULL, h.rows * h.k, c->add_in[0], scaled);
+    if (c->grad_param[0]) ddp__cuda_map_as<float>(dev, c->grad_param[0], h.dw, NULL, h.n * h.k, 1, scaled);
+}
+
+static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int) { return (size_t)(ddp_shape_rows(&s->in[0]) + 1) * sizeof(double); }
+
 /* ---- the operators ---- */
 
 DDP__FAMILY(ddp__cuda_text_ops,
@@ -4491,7 +4552,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
     DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
     DDP__ENTRY("dropout", ddp__cuda_dropout, NULL),
-    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch))
+    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
+    DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */

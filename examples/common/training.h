@@ -213,7 +213,7 @@ static inline float training_deviation(long dim) { return dim < 512 ? (float)(0.
 
 typedef struct training_model {
     ddp_graph *graph;
-    ddp_node  *loss, *logits;
+    ddp_node  *loss, *logits;   /* logits: NULL where nobody reads them */
     ddp_pipe  *pipe;            /* of a stage; else NULL */
     int32_t   *tokens, *labels; /* of a stage: of no micro-batch */
     long       micro_batch;     /* of a step, that training_data fills */
@@ -355,7 +355,8 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     if (t->emulate && t->stages < 2) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
     m->loss = t->emulate ? sleeping_model(m->graph, t->emulate, t->emulate_scale, t->emulate_bytes) :
-                           training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
+                           training_add_model(m->graph, t, t->model.batch, t->model.context,
+                                              t->task || (t->stages > 1 && t->sample.length) ? &m->logits : NULL);
     if (t->stages > 1) return training_build_stage(d, t, m);
     bad = ddp_graph_build(m->graph);
     if (bad) {

@@ -1368,6 +1368,7 @@ FUNCTIONS = {
     "ddp_add": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "ddp_dropout": (c_void_p, [c_void_p, c_void_p, c_float]),
     "ddp_cross_entropy": (c_void_p, [c_void_p, c_void_p, c_void_p]),
+    "ddp_linear_cross_entropy": (c_void_p, [c_void_p, c_void_p, c_void_p, c_long, c_void_p]),
     "ddp_conv2d": (c_void_p, [c_void_p, c_void_p, c_long, c_long, c_long, c_long, c_long, c_int]),
     "ddp_batch_norm2d": (c_void_p, [c_void_p, c_void_p]),
     "ddp_max_pool2d": (c_void_p, [c_void_p, c_void_p, c_long, c_long, c_long]),

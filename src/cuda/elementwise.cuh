@@ -34,6 +34,10 @@ struct ddp__map_add {
 struct ddp__map_copy {
     __device__ float operator()(float a, float) const { return a; }
 };
+struct ddp__map_scaled {
+    const float *by; /* on the device */
+    __device__ float operator()(float a, float) const { return a * *by; }
+};
 
 /* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
  * arrays are multiples of 16 bytes. */

@@ -1,11 +1,16 @@
-/* cross_entropy: a block per row of logits reads them once forward and once backward, where the
- * gradient may take their place; probabilities are never stored. */
+/* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may take their
+ * place; probabilities are never stored. linear_cross_entropy: both at once, the second time out of the cache. */
 #ifndef DDP_CUDA_LOSS_CUH
 #define DDP_CUDA_LOSS_CUH
 
 #include "cuda/rows.cuh"
 
-enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024, DDP__LOSS_PIECES = 4 /* whose loads are under way at once */ };
+enum {
+    DDP__LOSS_THREADS = 256,
+    DDP__HEAD_THREADS = 1024, /* fewer rows at a time: they stay in the cache from one read to the next */
+    DDP__LOSS_SUM_THREADS = 1024,
+    DDP__LOSS_PIECES = 4 /* whose loads are under way at once */
+};
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
 __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
@@ -17,20 +22,43 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
     *max = top;
 }
 
-/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
-template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
-ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
+/* A block. dx = or += (softmax(x) - [j == mine]) by, from max and sum of a row. dx may be the logits x. */
+template <typename T, int THREADS>
+__device__ static __forceinline__ void ddp__loss_row_grad(T *dx, const T *x, int mine, float max, float sum, float by,
+                                                          long n, int add, int wide)
 {
-    const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES;
+    const int width = ddp__vec<T>::width;
+    float factor = by / sum, v[width];
+
+    if (mine == -1) factor = 0;
+    else if (mine < 0 || mine >= n) factor = NAN;
+    if (mine == -1 && add) return;
+    for (long j = (long)threadIdx.x * width; j < n; j += THREADS * width) {
+        ddp__piece_load(v, x, j, n, wide);
+        for (int i = 0; i < width; i++) {
+            /* a row that does not count may hold anything, its gradient is 0 */
+            v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
+            if (j + i == mine) v[i] -= by;
+        }
+        ddp__piece_store(dx, v, j, n, wide, add);
+    }
+}
+
+/* stat: max and sum of a row, or NULL; loss: its loss, 0 where the label is -1, NAN where it is no column. by: the
+ * gradient of a row's loss, and that of the logits takes their place; or NULL. */
+template <typename T, int THREADS> static __global__ void __launch_bounds__(THREADS)
+ddp__k_loss(float *stat, double *loss, T *logits, const int *label, const float *by, long n, int wide)
+{
+    const int width = ddp__vec<T>::width, pieces = DDP__LOSS_PIECES, mine = label[blockIdx.x];
     const long row = blockIdx.x;
-    const T *x = logits + row * n;
-    __shared__ float shared[2][DDP__LOSS_THREADS / 32];
+    T *x = logits + row * n;
+    __shared__ float shared[2][THREADS / 32];
     float v[pieces][width], max = -INFINITY, sum = 0;
 
-    for (long j = (long)threadIdx.x * width; j < n; j += pieces * DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += pieces * THREADS * width) {
         float top = max;
         DDP__UNROLL for (int p = 0; p < pieces; p++) {
-            const long at = j + p * DDP__LOSS_THREADS * width;
+            const long at = j + p * THREADS * width;
             ddp__piece_load(v[p], x, at, n, wide && at < n);
             DDP__UNROLL for (int i = 0; i < width; i++) {
                 if (at + i >= n) v[p][i] = -INFINITY;
@@ -53,17 +81,21 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
         shared[1][threadIdx.x / 32] = sum;
     }
     __syncthreads();
-    if (threadIdx.x) return;
-    for (int i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
-    stat[2 * row] = max;
-    stat[2 * row + 1] = sum;
-    loss[row] = label[row] == -1 ? 0
-                : label[row] < 0 || label[row] >= n
-                    ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+    if (threadIdx.x && !by) return;
+    max = shared[0][0], sum = shared[1][0];
+    for (int i = 1; i < THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    if (threadIdx.x == 0) {
+        if (stat) stat[2 * row] = max, stat[2 * row + 1] = sum;
+        loss[row] = mine == -1 ? 0 : mine < 0 || mine >= n
+                        ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[mine]);
+    }
+    if (!by) return;
+    __syncthreads();
+    ddp__loss_row_grad<T, THREADS>(x, x, mine, max, sum, *by, n, 0, wide);
 }
 
-/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
- * *grad / their number. */
+/* One block. out = mean of the losses over the labels that are not -1; or, without losses, out = *grad / their number;
+ * grad NULL: 1. */
 static __global__ void __launch_bounds__(DDP__LOSS_SUM_THREADS)
 ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *grad, long rows)
 {
@@ -85,32 +117,17 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
-    *out = loss ? (float)(sums[0] / (double)count) : *grad / (float)count;
+    *out = loss ? (float)(sums[0] / (double)count) : (grad ? *grad : 1.0f) / (float)count;
 }
 
-/* dx = or += (softmax(x) - [j == label]) g. dx may be the logits. */
 template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
                  long n, int add, int wide)
 {
-    const int width = ddp__vec<T>::width;
     const long row = blockIdx.x;
-    const int mine = label[row];
-    const float by = *g, max = stat[2 * row];
-    float factor = by / stat[2 * row + 1], v[width];
 
-    if (mine == -1) factor = 0;
-    else if (mine < 0 || mine >= n) factor = NAN;
-    if (mine == -1 && add) return;
-    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
-        ddp__piece_load(v, logits + row * n, j, n, wide);
-        for (int i = 0; i < width; i++) {
-            /* a row that does not count may hold anything, its gradient is 0 */
-            v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
-            if (j + i == mine) v[i] -= by;
-        }
-        ddp__piece_store(grad + row * n, v, j, n, wide, add);
-    }
+    ddp__loss_row_grad<T, DDP__LOSS_THREADS>(grad + row * n, logits + row * n, label[row], stat[2 * row],
+                                             stat[2 * row + 1], *g, n, add, wide);
 }
 
 template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -119,8 +136,8 @@ template <typename T> static void ddp__cuda_loss_forward(ddp__cuda *dev, const d
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     double *loss = (double *)dev->scratch;
 
-    DDP__RUN((ddp__k_loss<T>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
-             (const T *)c->in[0], (const int *)c->in[1], n, ddp__wide<T>(n, c->in[0]));
+    DDP__RUN((ddp__k_loss<T, DDP__LOSS_THREADS>), (unsigned)rows, DDP__LOSS_THREADS, (float *)c->saved, loss,
+             (T *)c->in[0], (const int *)c->in[1], (const float *)NULL, n, ddp__wide<T>(n, c->in[0]));
     DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss,
              (const int *)c->in[1], (const float *)NULL, rows);
 }

@@ -90,6 +90,46 @@ static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
     return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
 }
 
+/* ---- linear_cross_entropy; a chunk has twice the rows where elements have half the bytes ---- */
+
+template <typename T> static void ddp__cuda_head_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__head h = ddp__head_of(c);
+    const long chunk = h.chunk * (long)(sizeof(float) / sizeof(T));
+    const int *label = (const int *)c->in[1];
+    double *loss = (double *)dev->scratch;
+    float *by = (float *)(loss + h.rows);
+
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, by, (const double *)NULL, label, (const float *)NULL, h.rows);
+    for (long r = 0; r < h.rows; r += chunk) {
+        const long rows = ddp__min_long(chunk, h.rows - r);
+        const T *x = (const T *)c->in[0] + r * h.k;
+        ddp__cuda_product p = ddp__cuda_product_of(rows, h.n, h.k, x, 0, c->param[0], 1, h.logits, dev->half);
+        (void)ddp__cuda_multiply(dev, &p);
+        DDP__RUN((ddp__k_loss<T, DDP__HEAD_THREADS>), (unsigned)rows, DDP__HEAD_THREADS, (float *)NULL, loss + r,
+                 (T *)h.logits, label + r, c->training ? by : (const float *)NULL, h.n, ddp__wide<T>(h.n, h.logits));
+        if (!c->training) continue;
+        p = ddp__cuda_product_of(h.n, h.k, rows, h.logits, 1, x, 0, h.dw, dev->half);
+        p.shape.half_out = 0;
+        p.add = r > 0;
+        (void)ddp__cuda_multiply(dev, &p);
+        p = ddp__cuda_product_of(rows, h.k, h.n, h.logits, 0, c->param[0], 0, (T *)h.dx + r * h.k, dev->half);
+        (void)ddp__cuda_multiply(dev, &p);
+    }
+    DDP__RUN(ddp__k_loss_mean, 1, DDP__LOSS_SUM_THREADS, (float *)c->out, loss, label, (const float *)NULL, h.rows);
+}
+
+template <typename T> static void ddp__cuda_head_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp__head h = ddp__head_of(c);
+    const ddp__map_scaled scaled = {(const float *)c->grad_out};
+
+    if (c->grad_in[0]) ddp__cuda_map_as<T>(dev, c->grad_in[0], h.dx, NULL, h.rows * h.k, c->add_in[0], scaled);
+    if (c->grad_param[0]) ddp__cuda_map_as<float>(dev, c->grad_param[0], h.dw, NULL, h.n * h.k, 1, scaled);
+}
+
+static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int) { return (size_t)(ddp_shape_rows(&s->in[0]) + 1) * sizeof(double); }
+
 /* ---- the operators ---- */
 
 DDP__FAMILY(ddp__cuda_text_ops,
@@ -104,7 +144,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
     DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
     DDP__ENTRY("dropout", ddp__cuda_dropout, NULL),
-    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch))
+    DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
+    DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */

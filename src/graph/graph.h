@@ -172,6 +172,8 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  *   ddp_cross_entropy   scalar         mean over rows; logits (..., V), labels int32 (...), -1 =
  *                       ignored. Its backward consumes the logits: do not read them after
  *                       ddp_backward
+ *   ddp_linear_cross_entropy  scalar   that of ddp_linear_no_bias, or with an embedding of ddp_linear_tied, whose width
+ *                       is then ignored; the logits never exist whole: less memory where rows outnumber C
  * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
@@ -204,6 +206,7 @@ DDP_API ddp_node *ddp_relu(ddp_graph *g, ddp_node *x);
 DDP_API ddp_node *ddp_add(ddp_graph *g, ddp_node *a, ddp_node *b);
 DDP_API ddp_node *ddp_dropout(ddp_graph *g, ddp_node *x, float probability);
 DDP_API ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels);
+DDP_API ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width, ddp_node *embedding);
 DDP_API ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
                              long padding, long groups, int bias);
 DDP_API ddp_node *ddp_batch_norm2d(ddp_graph *g, ddp_node *x);

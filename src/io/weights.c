@@ -108,6 +108,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     if (family == DDP__WEIGHTS_VGG && !strcmp(n->op->name, "conv2d")) snprintf(out, room, "features.%d", place);
     else if (!others) snprintf(out, room, "%.100s", layer);
+    else if (!strcmp(n->op->name, "linear_cross_entropy")) snprintf(out, room, "%.100s.linear_no_bias", layer);
     else if (!occurrence) snprintf(out, room, "%.100s.%.30s", layer, n->op->name);
     else snprintf(out, room, "%.100s.%.30s.%d", layer, n->op->name, occurrence);
     return 0;

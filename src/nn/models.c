@@ -1,6 +1,7 @@
 /* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG; and bottlenecks. */
 #include "graph/graph_internal.h"
 #include "nn/models.h"
+#include "ops/ops.h"
 
 /* ---- shared ---- */
 
@@ -65,6 +66,24 @@ static float ddp__language_onto_stream(float deviation, long layers)
 
 static float ddp__language_deviation(float given) { return given > 0 ? given : 0.02f; }
 
+/* The loss of x by the token table, or by a matrix of its own that starts with that deviation; and the end of the layer
+ * "head". Logits that nobody asks for are made in chunks where that needs less memory and, on the CPU, which takes longer
+ * for it, if memory is dear. */
+static ddp_node *ddp__language_loss(ddp_graph *g, ddp_node *x, ddp_node *table, long vocabulary, float deviation, int recompute,
+                                    ddp_node *labels, ddp_node **logits)
+{
+    const long rows = x ? ddp_shape_rows(&x->spec.out) : 0, dim = x ? x->spec.out.dim[x->spec.out.dims - 1] : 0;
+    const int whole = logits || !(recompute || ddp__graph_backend(g)) ||
+                      (size_t)rows * g->element <= (size_t)(dim + ddp__head_chunk(rows)) * sizeof(float);
+
+    x = !whole ? ddp_linear_cross_entropy(g, x, labels, vocabulary, table)
+               : table ? ddp_linear_tied(g, x, table) : ddp_linear_no_bias(g, x, vocabulary);
+    if (!table) ddp_init_normal(g, x, 0, deviation);
+    if (whole) return ddp__model_loss(g, x, labels, logits);
+    ddp_layer_end(g);
+    return x;
+}
+
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
     if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err)) return 0;
@@ -118,7 +137,7 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     for (long k = 0; k < c->layers && x; k++) x = ddp__gpt2_block(g, c, x, k);
 
     ddp_layer_begin(g, "head");
-    return ddp__model_loss(g, ddp_linear_tied(g, ddp_layer_norm(g, x), table), labels, logits);
+    return ddp__language_loss(g, ddp_layer_norm(g, x), table, c->vocabulary, 0, c->recompute, labels, logits);
 }
 
 static long ddp__llama2_kv_heads(const ddp_llama2_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
@@ -189,9 +208,8 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
 
     ddp_layer_begin(g, "head");
     x = ddp_rms_norm(g, x, c->eps);
-    x = c->tied ? ddp_linear_tied(g, x, table)
-                : ddp__llama2_linear(g, x, c->vocabulary, ddp__language_deviation(c->deviation));
-    return ddp__model_loss(g, x, labels, logits);
+    return ddp__language_loss(g, x, c->tied ? table : NULL, c->vocabulary, ddp__language_deviation(c->deviation),
+                              c->recompute, labels, logits);
 }
 
 /* ---- a perceptron ---- */

@@ -5,7 +5,8 @@
 #include "graph/graph.h"
 
 /* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The training is the same
- * bit for bit, takes less memory for activations, and longer by at most one forward pass, a third of a step. */
+ * bit for bit (but for the rounding of a language model's head where it has several micro-batches a step), takes less
+ * memory for activations, and longer by at most one forward pass, a third of a step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
@@ -73,9 +74,10 @@ typedef struct ddp_vgg_config {
  *
  * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn", "h.0.mlp",
  * "h.1.attn", ..., "head" (the last layer norm; the logits are taken with the token table of "embed"). *logits, if
- * asked for, is the node (B, T, vocabulary). Parameters start as GPT-2's: normal with c->deviation, the two projections
- * onto the residual stream with deviation / sqrt(2 layers), biases 0. NULL on error (a size that is not positive, heads
- * that do not divide dim, a dropout outside [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
+ * asked for, is the node (B, T, vocabulary); if not (logits NULL), they never exist whole on a GPU or with c->recompute,
+ * where that saves memory. Parameters start as GPT-2's: normal with c->deviation, the two projections onto the residual
+ * stream with deviation / sqrt(2 layers), biases 0. NULL on error (a size that is not positive, heads that do not divide
+ * dim, a dropout outside [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
 /* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.

@@ -88,6 +88,14 @@ ddp_node *ddp_cross_entropy(ddp_graph *g, ddp_node *logits, ddp_node *labels)
     return ddp__build2(g, "cross_entropy", logits, labels);
 }
 
+ddp_node *ddp_linear_cross_entropy(ddp_graph *g, ddp_node *x, ddp_node *labels, long width, ddp_node *embedding)
+{
+    ddp_node *in[2] = {x, labels};
+    const double arg = embedding ? 0 : (double)width;
+
+    return ddp_apply(g, "linear_cross_entropy", 2, in, 1, &arg, embedding);
+}
+
 ddp_node *ddp_conv2d(ddp_graph *g, ddp_node *x, long channels, long kernel, long stride,
                      long padding, long groups, int bias)
 {

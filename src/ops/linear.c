@@ -36,7 +36,7 @@ typedef struct ddp__matmul_rows {
 
 /* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
  * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
-static long ddp__matmul_depth(long k)
+long ddp__matmul_depth(long k)
 {
     const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
 
@@ -256,7 +256,7 @@ static void ddp__linear_finish(ddp_op_spec *s, long width)
 }
 
 /* Weight and bias start uniform within 1 / sqrt(C), PyTorch's default. */
-static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
+ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err)
 {
     long width, c;
     double bound;
@@ -279,25 +279,24 @@ static ddp_status ddp__linear_plain_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__linear_start(s, "linear_no_bias", 0, err);
 }
 
-/* The graph has filled parameter 0 with the shape of the weight it borrows. */
-static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
+ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err)
 {
     const ddp_shape *w = &s->param[0].shape;
 
-    DDP__TRY(ddp__op_floats(s, "linear_tied", 0, 0, err));
+    DDP__TRY(ddp__op_floats(s, op, 0, 0, err));
     if (s->params != 1 || w->dims != 2)
-        return ddp__fail(err, DDP_ARG, "linear_tied: needs the node whose weight (V, C) it uses");
+        return ddp__fail(err, DDP_ARG, "%s: needs the node whose weight (V, C) it uses", op);
     if (w->dim[1] != s->in[0].dim[s->in[0].dims - 1])
-        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input rows of %ld; they must "
-                         "be equal", w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
+        return ddp__fail(err, DDP_ARG, "%s: the tied weight has rows of %ld, the input rows of %ld; they must be equal", op,
+                         w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
     ddp__linear_finish(s, w->dim[0]);
     return DDP_OK;
 }
 
-/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies
- * column by column. */
-static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
-                                const void *b, int b_turned, void *c, const void *bias, int add)
+static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err) { return ddp__linear_borrow(s, "linear_tied", err); }
+
+void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned, const void *b,
+                         int b_turned, void *c, const void *bias, int add)
 {
     const ddp__matmul g = {m, n, k, (const float *)a, a_turned ? 1 : k, a_turned ? m : 1, (const float *)b,
                            b_turned ? 1 : n, b_turned ? k : 1, (float *)c, n, (const float *)bias, add};

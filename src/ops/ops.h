@@ -114,6 +114,26 @@ typedef struct ddp__matmul {
  * switched off, else to ddp__matmul_kernels, our own, which take about 430 KiB of stack. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
+DDP_LIB long ddp__matmul_depth(long k); /* sums over k are cut into parts of that many */
+
+/* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies column by column. */
+DDP_LIB void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
+                                 const void *b, int b_turned, void *c, const void *bias, int add);
+/* Shape rules of op with a weight of its own, of a width in its arguments; and with a borrowed one, whose shape the graph
+ * has put into parameter 0. */
+DDP_LIB ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, ddp_error *err);
+DDP_LIB ddp_status ddp__linear_borrow(ddp_op_spec *s, const char *op, ddp_error *err);
+
+/* linear_cross_entropy: x (rows, k), W (n, k); and what forward saves: gradients, a chunk of logits, and of each of its
+ * rows the greatest and the sum of exponentials. A chunk is a part of a product's sum over all rows, so that no bit moves,
+ * or, of many rows, some of those. */
+typedef struct ddp__head {
+    long   rows, n, k, chunk;
+    float *dw, *dx, *logits, *stat;
+} ddp__head;
+
+DDP_LIB ddp__head ddp__head_of(const ddp_op_call *call);
+static inline long ddp__head_chunk(long rows) { return ddp__min_long(rows, ddp__matmul_depth(rows) * ddp__parts(rows, 4096)); }
 
 /* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
  * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the

@@ -763,6 +763,64 @@ static const char *refused(const ddp_backend *b, int world, int nccl,
     return text;
 }
 
+/* ---- the head of a language model in chunks of rows ---- */
+
+typedef struct headed {
+    int   asked, nodes; /* asked: for logits, which are then whole */
+    float losses[5];
+} headed;
+
+static int headed_worker(ddp_ctx *d, void *user)
+{
+    headed *x = (headed *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_optimizer o = ddp_sgd(2, 0);
+    ddp_node *logits, *loss;
+    ddp_gpt2_config c;
+    int bad;
+
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 1009, c.context = 150, c.layers = 1, c.heads = 2, c.dim = 8, c.batch = 4;
+    loss = ddp_gpt2(g, &c, x->asked ? &logits : NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    x->nodes = ddp_node_count(g);
+    for (int step = 0; !bad && step < 5; step++) {
+        int32_t *t = (int32_t *)ddp_data(g, "tokens"), *y = (int32_t *)ddp_data(g, "labels");
+        for (int i = 0; i < 600; i++) t[i] = (7 * i + step) % 13, y[i] = i % 9 ? (t[i] + 1) % 13 : -1;
+        bad = step == 4 ? ddp_evaluate(g) : ddp_forward(g);
+        x->losses[step] = ddp_value(g, loss);
+        if (!bad && step < 4) bad = ddp_backward(g, loss);
+        if (!bad && step < 4) bad = ddp_step_end(d);
+    }
+    return bad;
+}
+
+static void a_head_in_chunks_learns_as_a_whole_one(void **state)
+{
+    static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
+
+    (void)state;
+    for (int n = 0; n < 2; n++) {
+        headed x[2];
+        for (int i = 0; i < 2; i++) {
+            ddp_backend b = ddp_cuda(numbers[n], 0);
+            ddp_config cfg;
+            ddp_error err;
+            memset(&cfg, 0, sizeof cfg);
+            cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+            memset(&x[i], 0, sizeof x[i]);
+            x[i].asked = i;
+            if (ddp_launch(&cfg, headed_worker, &x[i], &err)) fail_msg("%s", err.msg);
+        }
+        assert_int_equal(x[0].nodes, x[1].nodes - 1);
+        assert_true(x[0].losses[4] < x[0].losses[0] - 0.1f);
+        for (int step = 0; step < 5; step++)
+            assert_float_equal(x[0].losses[step], x[1].losses[step], n ? 2e-3f : 2e-6f);
+    }
+    nothing_left();
+}
+
 static char sentence[DDP_ERROR_TEXT];
 
 static int built_too_large(ddp_ctx *d, void *user)
@@ -900,6 +958,7 @@ static void nothing_is_loaded_behind_an_average(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_head_in_chunks_learns_as_a_whole_one),
         cmocka_unit_test(updates_have_the_cpus_bits),
         cmocka_unit_test(elements_round_as_the_kernels_do),
         cmocka_unit_test(clipping_needs_no_host),

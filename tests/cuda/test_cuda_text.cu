@@ -190,6 +190,49 @@ static void cross_entropy_is_the_cpus(void **state)
     }
 }
 
+/* Forward alone, of no training: nothing goes back. */
+static void evaluated(cuda_case k, ddp_cuda_numbers numbers)
+{
+    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp_op_call cpu, gpu;
+    cuda_check c;
+
+    k.training = 0;
+    cuda_open(&c, dev, &k);
+    cuda_each(&c, cuda_send_one);
+    cuda_call(&c, 0, 0, &cpu);
+    cuda_call(&c, 1, 0, &gpu);
+    c.cpu->forward(&cpu);
+    c.gpu->forward(&gpu);
+    cuda_ok(dev);
+    cuda_compare(&c, &c.out, "out", 0);
+    cuda_shut(&c);
+    ddp__cuda_close(dev);
+}
+
+/* Own and tied weights; the last two in several chunks. */
+static void linear_cross_entropy_is_the_cpus(void **state)
+{
+    static const long sizes[][3] = {{1, 8, 20}, {37, 24, 61}, {9, 16, 2600}, {600, 8, 24}, {2065, 16, 40}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        cuda_case k = cuda_case_of("linear_cross_entropy", sizes[i][0], sizes[i][1]);
+        k.inputs = 2;
+        k.in[1].dims = 1;
+        k.in[1].dim[0] = sizes[i][0];
+        k.type[1] = DDP_I32;
+        k.low = -1;
+        k.high = (int)sizes[i][2] - 1;
+        k.within_half = 0.02; /* what goes from one of the three products to the next is rounded twice */
+        k.arg[0] = i % 2 ? 0 : (double)sizes[i][2];
+        if (i % 2) k.tied.dims = 2, k.tied.dim[0] = sizes[i][2], k.tied.dim[1] = sizes[i][1];
+        check(&k);
+        evaluated(k, DDP_CUDA_F32);
+        evaluated(k, DDP_CUDA_BF16);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -202,6 +245,7 @@ int main(void)
         cmocka_unit_test(swiglu_is_the_cpus),
         cmocka_unit_test(dropout_draws_the_cpus_mask),
         cmocka_unit_test(cross_entropy_is_the_cpus),
+        cmocka_unit_test(linear_cross_entropy_is_the_cpus),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

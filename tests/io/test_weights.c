@@ -485,6 +485,7 @@ static void other_models_are_named_by_their_layers(void **unused)
         "embed.weight 11x8", "layers.0.attn.rms_norm.weight 8",
         "layers.0.attn.linear_no_bias.weight 24x8", "layers.0.attn.linear_no_bias.1.weight 8x8",
         NULL};
+    static const char *const head[] = {"head.rms_norm.weight 8", "head.linear_no_bias.weight 11x8", NULL};
     ddp_graph *g = mlp();
     ddp_llama2_config l;
     char name[160];
@@ -498,8 +499,14 @@ static void other_models_are_named_by_their_layers(void **unused)
     l.vocabulary = 11, l.context = 4, l.layers = 1, l.heads = 2, l.dim = 8, l.batch = 1;
     ddp_llama2(g, &l, NULL);
     named(g, 9, llama);
+    named(g, 9, head);
     assert_int_equal(ddp_weights_describe(g, -1, name, sizeof name, &s), 0);
     assert_int_equal(ddp_weights_describe(NULL, 0, name, sizeof name, &s), 0);
+    ddp_graph_free(g);
+    g = ddp_graph_new(NULL);
+    l.context = 600, l.recompute = 1; /* logits in chunks */
+    ddp_llama2(g, &l, NULL);
+    named(g, 9, head);
     ddp_graph_free(g);
 }
 

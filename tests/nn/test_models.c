@@ -281,6 +281,64 @@ static void gpt2_starts_with_the_published_deviations(void **unused)
     ddp_graph_free(g);
 }
 
+/* A language model of 600 rows, whose sums over rows are cut into three: GPT-2, Llama 2 with a matrix of its own and tied. */
+static ddp_node *wide_model(ddp_graph *g, int kind, int recompute, ddp_node **logits)
+{
+    ddp_gpt2_config c = gpt2(1009, 150, 1, 2, 16, 4);
+    ddp_llama2_config l;
+
+    memset(&l, 0, sizeof l);
+    l.vocabulary = 1009, l.context = 150, l.layers = 1, l.heads = 2, l.dim = 16, l.batch = 4, l.tied = kind == 2;
+    c.recompute = l.recompute = recompute;
+    return kind ? ddp_llama2(g, &l, logits) : ddp_gpt2(g, &c, logits);
+}
+
+static ddp_graph *wide_graph(int kind, int recompute, ddp_node **logits, ddp_node **loss)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_rng r = ddp_rng_seed(7, 3);
+
+    *loss = wide_model(g, kind, recompute, logits);
+    if (ddp_graph_build(g)) fail_msg("%s", ddp_graph_error(g)->msg);
+    for (int i = 0; i < 600; i++) {
+        ((int32_t *)ddp_data(g, "tokens"))[i] = (int32_t)ddp_rng_below(&r, 1009);
+        ((int32_t *)ddp_data(g, "labels"))[i] = (int32_t)ddp_rng_below(&r, 1010) - 1; /* some do not count */
+    }
+    return g;
+}
+
+/* With recompute, and where nobody asked for them: loss and gradients keep every bit. */
+static void logits_that_nobody_asks_for_never_exist_whole(void **unused)
+{
+    (void)unused;
+    for (int kind = 0; kind < 3; kind++) {
+        ddp_node *logits, *whole, *loss;
+        ddp_graph *a = wide_graph(kind, 1, &logits, &whole), *b = wide_graph(kind, 1, NULL, &loss);
+        float evaluated;
+        size_t n;
+
+        assert_int_equal(ddp_node_count(b), ddp_node_count(a) - 1);
+        assert_true(ddp_activation_bytes(b) + 1009 * 300 * sizeof(float) < ddp_activation_bytes(a));
+        assert_int_equal(ddp_evaluate(b), DDP_OK);
+        evaluated = ddp_value(b, loss);
+        assert_int_equal(ddp_forward(a), DDP_OK);
+        assert_int_equal(ddp_forward(b), DDP_OK);
+        assert_true(ddp_value(a, whole) == ddp_value(b, loss) && ddp_value(b, loss) == evaluated);
+        assert_int_equal(ddp_backward(a, whole), DDP_OK);
+        assert_int_equal(ddp_backward(b, loss), DDP_OK);
+        for (int l = 0; l < ddp_layer_count(a); l++) {
+            const float *want = ddp_layer_gradients(a, l, &n);
+            assert_memory_equal(ddp_layer_gradients(b, l, &n), want, n * sizeof *want);
+        }
+        ddp_graph_free(a);
+        ddp_graph_free(b);
+        a = wide_graph(kind, 0, &logits, &whole), b = wide_graph(kind, 0, NULL, &loss);
+        assert_int_equal(ddp_node_count(b), ddp_node_count(a)); /* memory is not dear */
+        ddp_graph_free(a);
+        ddp_graph_free(b);
+    }
+}
+
 /* One step of a graph without a context: the loss before the update. */
 static float train_step(ddp_graph *g, ddp_node *loss, const ddp_optimizer *rule, float **state,
                         long number)
@@ -396,6 +454,7 @@ int main(void)
         cmocka_unit_test(impossible_models_are_refused_in_a_sentence),
         cmocka_unit_test(an_mlp_has_one_layer_per_linear_operator),
         cmocka_unit_test(gpt2_starts_with_the_published_deviations),
+        cmocka_unit_test(logits_that_nobody_asks_for_never_exist_whole),
         cmocka_unit_test(an_mlp_learns_a_separable_task),
         cmocka_unit_test(a_tiny_gpt2_learns_a_repeating_text),
     };

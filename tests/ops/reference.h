@@ -560,6 +560,52 @@ static void ref_loss_backward(const ddp_op_call *call)
     }
 }
 
+/* linear_cross_entropy as the two operators that it is made of, and both forward. */
+static void ref_head_parts(const ddp_op_call *call, ddp_op_spec *spec, ddp_op_call *linear, ddp_op_call *loss)
+{
+    const long rows = ddp_shape_rows(&call->spec->in[0]), n = call->spec->param[0].shape.dim[0];
+
+    spec[0] = spec[1] = *call->spec;
+    spec[0].out = spec[0].in[0];
+    spec[0].out.dim[spec[0].out.dims - 1] = n;
+    spec[1].in[0] = spec[0].out;
+    *linear = *loss = *call;
+    linear->spec = &spec[0], loss->spec = &spec[1];
+    linear->out = calloc((size_t)(rows * n), sizeof(double));
+    loss->in[0] = linear->out;
+    loss->saved = calloc((size_t)(2 * rows), sizeof(double));
+    assert_non_null(linear->out);
+    assert_non_null(loss->saved);
+    ref_linear_forward(linear);
+    ref_loss_forward(loss);
+}
+
+static void ref_head_forward(const ddp_op_call *call)
+{
+    ddp_op_spec spec[2];
+    ddp_op_call linear, loss;
+
+    ref_head_parts(call, spec, &linear, &loss);
+    free(linear.out);
+    free(loss.saved);
+}
+
+/* The gradient of the logits takes their place. */
+static void ref_head_backward(const ddp_op_call *call)
+{
+    ddp_op_spec spec[2];
+    ddp_op_call linear, loss;
+
+    ref_head_parts(call, spec, &linear, &loss);
+    loss.grad_in[0] = linear.out;
+    loss.add_in[0] = 0;
+    ref_loss_backward(&loss);
+    linear.grad_out = linear.out;
+    ref_linear_backward(&linear);
+    free(linear.out);
+    free(loss.saved);
+}
+
 /* ---- conv.c ---- */
 
 /* What one tap reads and multiplies: elements of x, weight and y, or 0 where x has none. */
@@ -787,6 +833,7 @@ static const ref_op ref_ops[] = {
     {"swiglu", ref_swiglu_forward, ref_swiglu_backward},
     {"dropout", ref_dropout_forward, ref_dropout_backward},
     {"cross_entropy", ref_loss_forward, ref_loss_backward},
+    {"linear_cross_entropy", ref_head_forward, ref_head_backward},
     {"conv2d", ref_conv_forward, ref_conv_backward},
     {"max_pool2d", ref_max_pool_forward, ref_max_pool_backward},
     {"avg_pool2d", ref_avg_pool_forward, ref_avg_pool_backward},

@@ -63,6 +63,9 @@ static const op_case small_cases[] = {
     {"cross_entropy", 2, {D2(7, 11), D2(7, 1)}, {F, I}, {0, 0}, SCALAR, 1, -1, 10},
     {"cross_entropy", 2, {D3(2, 5, 17), D2(2, 5)}, {F, I}, {0, 0}, SCALAR, 1, 0, 16},
     {"cross_entropy", 2, {D2(3, 2), D1(3)}, {F, I}, {0, 0}, SCALAR, 1, -1, -1},
+    {"linear_cross_entropy", 2, {D2(7, 5), D2(7, 1)}, {F, I}, {11, 0}, SCALAR, 1, -1, 10},
+    {"linear_cross_entropy", 2, {D3(2, 5, 3), D2(2, 5)}, {F, I}, {0, 0}, D2(17, 3), 1, 0, 16},
+    {"linear_cross_entropy", 2, {D2(3, 4), D1(3)}, {F, I}, {2, 0}, SCALAR, 1, -1, -1},
     /* channels, kernel, stride, padding, groups, bias */
     IMAGE("conv2d", D4(2, 3, 5, 7), 4, 3, 1, 1, 1, 1),
     IMAGE("conv2d", D4(2, 3, 5, 7), 4, 3, 2, 1, 1, 0),
@@ -109,6 +112,8 @@ static const op_case large_cases[] = {
     {"add", 2, {D2(203, 131), D2(203, 131)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0},
     {"dropout", 1, {D2(203, 131), SCALAR}, {F, F}, {0.1, 0}, SCALAR, 1, 0, 0},
     {"cross_entropy", 2, {D2(103, 1031), D1(103)}, {F, I}, {0, 0}, SCALAR, 1, -1, 1030},
+    {"linear_cross_entropy", 2, {D3(3, 201, 21), D2(3, 201)}, {F, I}, {0, 0}, D2(77, 21), 1, -1, 76}, /* three chunks */
+    {"linear_cross_entropy", 2, {D2(5, 48), D1(5)}, {F, I}, {1031, 0}, SCALAR, 1, 0, 1030},
     IMAGE("conv2d", D4(2, 65, 19, 33), 70, 3, 1, 1, 1, 1),
     IMAGE("conv2d", D4(3, 30, 23, 17), 50, 3, 2, 1, 2, 0),
     IMAGE("conv2d", D4(37, 50, 4, 4), 290, 3, 1, 1, 1, 0), /* images in a strip; blocks of rows for several threads */
@@ -419,6 +424,9 @@ static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
         {{"dropout", 1, {D2(2, 3), SCALAR}, {F, F}, {1, 0}, SCALAR, 1, 0, 0}, "got 1"},
         {{"cross_entropy", 2, {D2(2, 3), D1(3)}, {F, I}, {0, 0}, SCALAR, 1, 0, 0}, "3 labels"},
         {{"cross_entropy", 2, {D2(2, 3), D1(2)}, {F, F}, {0, 0}, SCALAR, 1, 0, 0}, "integers"},
+        {{"linear_cross_entropy", 2, {D2(2, 3), D1(3)}, {F, I}, {5, 0}, SCALAR, 1, 0, 0}, "3 labels"},
+        {{"linear_cross_entropy", 2, {D2(2, 3), D1(2)}, {F, I}, {0, 0}, SCALAR, 1, 0, 0}, "width must be"},
+        {{"linear_cross_entropy", 2, {D2(2, 3), D1(2)}, {F, I}, {0, 0}, D2(7, 4), 1, 0, 0}, "rows of 4"},
     };
     size_t i;
 

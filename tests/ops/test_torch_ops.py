@@ -55,6 +55,7 @@ RULES = {
     "rope": rope,
     "swiglu": swiglu,
     "cross_entropy": lambda x, y: F.cross_entropy(x, y, ignore_index=-1),
+    "linear_cross_entropy": lambda x, y, w: F.cross_entropy(F.linear(x, w), y, ignore_index=-1),
 }
 
 
@@ -63,7 +64,7 @@ def parse(text):
     for line in text.splitlines():
         head, values = line.split("|")
         op, name, *dims = head.split()
-        whole = (op, name) in (("embedding", "in0"), ("cross_entropy", "in1"))
+        whole = (op, name) in (("embedding", "in0"), ("cross_entropy", "in1"), ("linear_cross_entropy", "in1"))
         array = torch.tensor([int(v) if whole else float(v) for v in values.split()],
                              dtype=torch.long if whole else torch.float64)
         cases.setdefault(op, {})[name] = array.reshape([int(d) for d in dims])
@@ -84,7 +85,7 @@ def check(op, a):
         ours = a["out0"] if name == "out0" else a[name]
         worst = max(worst, float((ours.detach() - theirs).abs().max() / theirs.abs().max()))
     ok = worst < 1e-5
-    print("%-17s %d arrays, largest difference %.1e %s" % (op, len(pairs), worst,
+    print("%-20s %d arrays, largest difference %.1e %s" % (op, len(pairs), worst,
                                                         "" if ok else "FAILED"))
     return ok
 
