@@ -13,7 +13,7 @@ a call, so that a million events are one long soak, which may be stopped and goe
 
 The state is written when a call of a test begins and when it ends, and counts events by kind, case and strategy; calls that
 were under way are made again. From 100,000 events on a call has four times as many runs. Memory is watched: of each call that
-of its own process, after each run of a world, where the second half may have --growth-kib more than the first; and of each
+of its own process, after each run of a world: the median of the second half may be --growth-kib above the first's; and of each
 case the peak of its largest process, workers included, which may be so much above that of the soak's first tenth. What is
 more is a failure, but for sanitizers, which keep what was freed.
 
@@ -30,6 +30,7 @@ import os
 import random
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -72,10 +73,10 @@ def kib_of(pid):
         return 0
 
 
-def growth(kib, part):
+def growth(kib, part, of=max):
     """Of the most behind the first part over the most within it."""
     first = int(part * len(kib))
-    return max(kib[first:]) - max(kib[:first]) if len(kib) >= 10 else 0
+    return int(of(kib[first:]) - of(kib[:first])) if len(kib) >= 10 else 0
 
 
 class Soak:
@@ -150,7 +151,7 @@ class Soak:
         _, status, used = os.wait4(p.pid, 0)
         p.returncode = os.waitstatus_to_exitcode(status)
         timer.cancel()
-        grown = growth(kib, 0.5)
+        grown = growth(kib, 0.5, statistics.median)  # the most is that of the moment at which a world ends
         why = "it hangs, after %d s" % limit if hangs.is_set() else "exit code %d" % p.returncode if p.returncode else None
         with self.lock:
             del self.running[number]
