@@ -84,9 +84,9 @@ def run(test):
     return 1 if failed else code
 
 
-def attempt(mutation):
-    """None where the test caught it, else a sentence."""
-    number, name, old, new, test = mutation
+def stale(mutation):
+    """None where it has its one place, else a sentence."""
+    number, name, old, _, test = mutation
     at = "mutations.txt:%d (%s)" % (number, name)
     path = os.path.join(ROOT, "src", "cuda", name)
     if not os.path.isfile(path):
@@ -94,10 +94,16 @@ def attempt(mutation):
     if not os.path.isfile(os.path.join(ROOT, "tests/cuda", test + ".cu")):
         return "%s: there is no tests/cuda/%s.cu" % (at, test)
     with open(path, encoding="ascii") as f:
+        places = len(pattern(old).findall(f.read()))
+    return None if places == 1 else "%s: '%s' stands %d times in the file; it must stand there once" % (at, old, places)
+
+
+def attempt(mutation):
+    """None where the test caught it, else a sentence."""
+    number, name, old, new, test = mutation
+    at = "mutations.txt:%d (%s)" % (number, name)
+    with open(os.path.join(ROOT, "src", "cuda", name), encoding="ascii") as f:
         text = f.read()
-    places = pattern(old).findall(text)
-    if len(places) != 1:
-        return "%s: '%s' stands %d times in the file; it must stand there once" % (at, old, len(places))
     changed = pattern(old).sub(lambda m: new.replace("\\n", "\n"), text)
     with tempfile.TemporaryDirectory() as d:
         shutil.copytree(os.path.join(ROOT, "src", "cuda"), os.path.join(d, "cuda"))
@@ -118,6 +124,10 @@ def attempt(mutation):
 
 def main(argv):
     found = read(os.path.join(HERE, "mutations.txt"))
+    faults = [fault for fault in map(stale, found) if fault]
+    if faults:  # of all, also where only some are tried
+        print("\n".join(faults))
+        return 1
     if len(argv) == 2 and argv[0] == "--only":
         found = [m for m in found if argv[1] in m[1] or argv[1] in m[4]]
     elif len(argv) == 2 and argv[0] == "--sample":
