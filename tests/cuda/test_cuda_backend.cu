@@ -740,29 +740,6 @@ static void a_loss_waits_for_no_later_work(void **state)
     nothing_left();
 }
 
-/* ---- failures ---- */
-
-#ifdef DDP_CUDA_ON_CPU
-static const char *refused(const ddp_backend *b, int world, int nccl,
-                           int (*worker)(ddp_ctx *, void *))
-{
-    static char text[DDP_ERROR_TEXT];
-    ddp_error err;
-    lab x;
-
-    lab_new(&x, world, DDP_DREAMDDP, 3);
-    x.model = LAB_MLP;
-    x.cfg.backend = b;
-    x.cfg.nccl = nccl;
-    memset(&err, 0, sizeof err);
-    assert_int_not_equal(ddp_launch(&x.cfg, worker, &x, &err), 0);
-    snprintf(text, sizeof text, "%s", err.msg);
-    lab_free(&x);
-    cuda_on_cpu::mend();
-    nothing_left();
-    return text;
-}
-
 /* ---- the head of a language model in chunks of rows ---- */
 
 typedef struct headed {
@@ -819,6 +796,29 @@ static void a_head_in_chunks_learns_as_a_whole_one(void **state)
             assert_float_equal(x[0].losses[step], x[1].losses[step], n ? 2e-3f : 2e-6f);
     }
     nothing_left();
+}
+
+/* ---- failures ---- */
+
+#ifdef DDP_CUDA_ON_CPU
+static const char *refused(const ddp_backend *b, int world, int nccl,
+                           int (*worker)(ddp_ctx *, void *))
+{
+    static char text[DDP_ERROR_TEXT];
+    ddp_error err;
+    lab x;
+
+    lab_new(&x, world, DDP_DREAMDDP, 3);
+    x.model = LAB_MLP;
+    x.cfg.backend = b;
+    x.cfg.nccl = nccl;
+    memset(&err, 0, sizeof err);
+    assert_int_not_equal(ddp_launch(&x.cfg, worker, &x, &err), 0);
+    snprintf(text, sizeof text, "%s", err.msg);
+    lab_free(&x);
+    cuda_on_cpu::mend();
+    nothing_left();
+    return text;
 }
 
 static char sentence[DDP_ERROR_TEXT];
@@ -958,7 +958,6 @@ static void nothing_is_loaded_behind_an_average(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_head_in_chunks_learns_as_a_whole_one),
         cmocka_unit_test(updates_have_the_cpus_bits),
         cmocka_unit_test(elements_round_as_the_kernels_do),
         cmocka_unit_test(clipping_needs_no_host),
@@ -971,6 +970,7 @@ int main(void)
         cmocka_unit_test(a_lost_rank_ends_the_wait_for_parameters),
         cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(products_run_with_their_gelu),
+        cmocka_unit_test(a_head_in_chunks_learns_as_a_whole_one),
         cmocka_unit_test(the_device_times_its_layers),
         cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU
