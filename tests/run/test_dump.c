@@ -83,7 +83,7 @@ static int launch(int (*fn)(ddp_ctx *, void *), const char *dump_path, ddp_error
     cfg.strategy = DDP_SSGD;
     cfg.run_id = "dump test";
     cfg.dump_path = dump_path;
-    cfg.op_timeout_s = 1;
+    cfg.op_timeout_s = 2.5; /* a machine may hold up a rank for a second */
     cfg.peer_timeout_s = 30;
     return ddp_launch(&cfg, fn, NULL, err);
 }
@@ -164,7 +164,7 @@ static void the_newest_two_thousand_are_kept_in_order(void **state)
 
 static void *dump_soon(void *arg)
 {
-    struct timespec pause = {0, 600000000};
+    struct timespec pause = {1, 500000000};
 
     nanosleep(&pause, NULL);
     assert_int_equal(ddp_dump((ddp_ctx *)arg, stuck_path, NULL), DDP_OK);
@@ -183,7 +183,7 @@ static int stuck(ddp_ctx *d, void *user)
     bad = ddp_all_reduce(d, x, 300, 1);
     pthread_create(&thread, NULL, dump_soon, d);
     if (ddp_rank(d) == 2) {
-        struct timespec pause = {1, 600000000};
+        struct timespec pause = {3, 100000000};
         nanosleep(&pause, NULL);
     }
     if (!bad) bad = ddp_barrier(d);
