@@ -262,6 +262,7 @@ static void events(int kills, int joins)
 
 static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t count)
 {
+    static char run[40];
     static int runs;
 
     memset(p, 0, sizeof *p);
@@ -278,7 +279,8 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     p->count = count;
     p->optimizer = 1;
     p->period = 4;
-    p->run = "join";
+    snprintf(run, sizeof run, "join %ld %d", (long)getpid(), runs); /* a door that is gone may be another world's by now */
+    p->run = run;
     p->op_s = 20;
     p->connect_s = 40; /* it may have to begin again */
     /* an address of this process: a port of 127.0.0.1 may be given to somebody's connection before a worker listens on it */
@@ -725,7 +727,7 @@ static void refused(int lost, int layers, int period, ddp_wire wire, const char 
     other.wire = wire;
     memset(other.site, 0, sizeof other.site);
     other.average_state = !strcmp(what, AVERAGES_STATE);
-    other.run = run;
+    if (run) other.run = run;
     other.connect_s = lost ? 40 : 0.5;
     if (!strcmp(what, SPEAKS_NO_TLS)) other.psk = key;
     guest = start(&other, 3, 1);
@@ -744,16 +746,16 @@ static void refused(int lost, int layers, int period, ddp_wire wire, const char 
 static void those_who_do_not_fit_are_refused(void **state)
 {
     (void)state;
-    refused(1, LAYERS - 1, 4, DDP_WIRE_F32, "join", "the newcomer has 5 layers with layout ");
-    refused(1, LAYERS, 6, DDP_WIRE_F32, "join", "this run localsgd with period 4");
-    refused(1, LAYERS, 4, DDP_WIRE_BF16, "join", "wire bf16, this run localsgd with period 4, 1 micro-batches and wire f32");
-    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", AVERAGES_STATE);
-    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", HAS_NO_SITE);
+    refused(1, LAYERS - 1, 4, DDP_WIRE_F32, NULL, "the newcomer has 5 layers with layout ");
+    refused(1, LAYERS, 6, DDP_WIRE_F32, NULL, "this run localsgd with period 4");
+    refused(1, LAYERS, 4, DDP_WIRE_BF16, NULL, "wire bf16, this run localsgd with period 4, 1 micro-batches and wire f32");
+    refused(1, LAYERS, 4, DDP_WIRE_F32, NULL, AVERAGES_STATE);
+    refused(1, LAYERS, 4, DDP_WIRE_F32, NULL, HAS_NO_SITE);
 #ifdef DDP_USE_OPENSSL
-    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", SPEAKS_NO_TLS);
+    refused(1, LAYERS, 4, DDP_WIRE_F32, NULL, SPEAKS_NO_TLS);
 #endif
     refused(1, LAYERS, 4, DDP_WIRE_F32, "another", "set the same DREAMDDP_RUN_ID");
-    refused(0, LAYERS, 4, DDP_WIRE_F32, "join", "nobody's place is free");
+    refused(0, LAYERS, 4, DDP_WIRE_F32, NULL, "nobody's place is free");
 }
 
 #ifdef DDP_USE_OPENSSL
