@@ -45,7 +45,7 @@ build/cov/%: SANITIZE = --coverage -O0 -fprofile-update=atomic -Wl,--wrap=_exit
 UNITS      := $(patsubst src/%.c,%.o,$(filter %.c,$(SOURCES)))
 # what the scripts that compare with PyTorch and igraph run, and a worker of the storm
 COMPANIONS := $(patsubst tests/%.c,%,$(wildcard tests/*/torch_*.c tests/*/igraph_*.c) tests/member/storm.c)
-build/headers/dreamddp.h: src/dreamddp.h
+build/headers/dreamddp.h: src/dreamddp.h $(wildcard src/*/*.h)
 	@mkdir -p $(@D)
 	{ sed '/^#include ".*\.c"$$/d' $<; echo '#ifdef DREAMDDP_IMPLEMENTATION'; \
 	    printf '#include "%s"\n' $(patsubst src/%,%,$(wildcard src/*/*.h)); echo '#endif'; } > $@
