@@ -44,14 +44,6 @@ def read(path, name):
     return data.decode("ascii").split("\n")[:-1]
 
 
-def without_guard(lines):
-    """Numbered lines without #ifndef X, #define X and the #endif at the end, where they are."""
-    code = [i for i, (_, line) in enumerate(lines) if line.startswith("#")]
-    if len(code) > 2 and lines[code[0]][1].replace("ifndef", "define") == lines[code[1]][1] and CLOSE.match(lines[-1][1]):
-        return [numbered for i, numbered in enumerate(lines[:-1]) if i not in code[:2]]
-    return lines
-
-
 def folder(name):
     return name.split("/")[0] if "/" in name else None
 
@@ -84,12 +76,10 @@ class Amalgamation:
         return tuple(filter(None, self.options))
 
     def expand(self, name):
-        """What the file includes first, then its text in one piece, without its include guard: each
+        """What the file includes first, then its text in one piece, without its #pragma once: each
         file is expanded once."""
         self.done[name] = self.around()
-        lines = list(enumerate(read(os.path.join(self.src, name), name), 1))
-        if name.endswith((".h", ".cuh")):
-            lines = without_guard(lines)
+        lines = [(i, line) for i, line in enumerate(read(os.path.join(self.src, name), name), 1) if line != "#pragma once"]
         top = len(lines) - len(LEADING.sub("", "\n".join(line for _, line in lines) + "\n").split("\n")) + 1
         for number, line in lines[:top]:
             if INCLUDE.match(line):

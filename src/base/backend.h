@@ -2,8 +2,7 @@
  * ddp_config.backend is the CPU; dreamddp_cuda.cuh fills one in for CUDA (ddp_cuda). The graph and
  * the session reach parameters, gradients, optimizer state, buffers and activations through it
  * alone, so that they never read an address of a device. */
-#ifndef DDP_BASE_BACKEND_H
-#define DDP_BASE_BACKEND_H
+#pragma once
 
 #include "base/status.h"
 
@@ -128,5 +127,3 @@ struct ddp_backend {
     double (*marked)(void *self, int mark);
     void (*range)(void *self, const char *name);
 };
-
-#endif /* DDP_BASE_BACKEND_H */

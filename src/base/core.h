@@ -1,7 +1,6 @@
 /* What nearly every file of the implementation uses: failures and log lines, memory, text and files, arrays, hashes,
  * shuffled decks, threads. A failure fills the caller's ddp_error and returns the code; log lines go to the logger. */
-#ifndef DDP_BASE_CORE_H
-#define DDP_BASE_CORE_H
+#pragma once
 
 #include "base/platform.h"
 #include "base/tools.h"
@@ -215,5 +214,3 @@ DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int  ddp__pool_threads(const ddp__pool *pool);
 /* Runs fn over 0..items in blocks of grain items; returns when all are done. NULL pool: inline. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
-
-#endif /* DDP_BASE_CORE_H */

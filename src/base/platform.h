@@ -1,7 +1,6 @@
 /* What the implementation needs of the system and the compiler: headers, the small common subset of
  * C11 and C++17, the macros that a program may define. Linux first; macOS is kept compiling. */
-#ifndef DDP_BASE_PLATFORM_H
-#define DDP_BASE_PLATFORM_H
+#pragma once
 
 #include "base/status.h"
 
@@ -70,5 +69,3 @@ DDP__C int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 #include <assert.h>
 #define DDP_ASSERT(cond) assert(cond)
 #endif
-
-#endif /* DDP_BASE_PLATFORM_H */

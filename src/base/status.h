@@ -1,7 +1,6 @@
 /* What every call speaks: the version and the linkage of functions; status codes and the one sentence that goes with
  * them, log lines, and the hook that memory comes from. */
-#ifndef DDP_BASE_STATUS_H
-#define DDP_BASE_STATUS_H
+#pragma once
 
 /* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc header. */
 #if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
@@ -111,5 +110,3 @@ typedef struct ddp_allocator {
     void  (*free)(void *user, void *ptr, size_t bytes);
     void  *user;
 } ddp_allocator;
-
-#endif /* DDP_BASE_STATUS_H */

@@ -1,6 +1,5 @@
 /* Small tools that programs share with the library: the clock, random numbers, a fingerprint. */
-#ifndef DDP_BASE_TOOLS_H
-#define DDP_BASE_TOOLS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -28,5 +27,3 @@ DDP_API double   ddp_rng_normal(ddp_rng *r);
  * pass the hash of the arrays before it, 0 at first. Equal bits give equal hashes on every
  * platform; 0.0 and -0.0 differ, as do NaNs with unlike payloads. Not for adversaries. Pure. */
 DDP_API uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n);
-
-#endif /* DDP_BASE_TOOLS_H */

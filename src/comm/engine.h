@@ -1,7 +1,6 @@
 /* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
  * travels is one kind of message here; strategies never see a socket. */
-#ifndef DDP_COMM_ENGINE_H
-#define DDP_COMM_ENGINE_H
+#pragma once
 
 #include "comm/message.h"
 #include "emulate/links.h"
@@ -222,5 +221,3 @@ typedef struct ddp__epoch_info {
     long     changes;    /* epochs that this engine has begun */
 } ddp__epoch_info;
 DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any thread. */
-
-#endif /* DDP_COMM_ENGINE_H */

@@ -1,7 +1,6 @@
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
  * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
-#ifndef DDP_COMM_MESSAGE_H
-#define DDP_COMM_MESSAGE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -119,5 +118,3 @@ enum { /* ddp_message.layer */
     DDP__ALL_VALUES = -5, /* parameters and buffers that the library shares or averages beside a strategy */
     DDP__MICRO_BATCH = -6 /* what crosses from stage to stage */
 };
-
-#endif /* DDP_COMM_MESSAGE_H */

@@ -1,7 +1,6 @@
 /* What the files of the engine share, in the order in which they call each other: each uses those above it. Everything
  * here but the part marked "shared" belongs to the comm thread alone. */
-#ifndef DDP_COMM_STATE_H
-#define DDP_COMM_STATE_H
+#pragma once
 
 #include "comm/engine.h"
 #include "comm/frame.h"
@@ -529,5 +528,3 @@ DDP_LIB void ddp__sleep(ddp__engine *e, double until);
 /* Under the lock: what the comm thread must not sleep over. */
 DDP_LIB int  ddp__needed(const ddp__engine *e);
 DDP_LIB void *ddp__engine_main(void *engine);
-
-#endif /* DDP_COMM_STATE_H */

@@ -1,6 +1,5 @@
 /* What the compressors share: bit patterns of floats, little-endian fields, the message header. */
-#ifndef DDP_COMPRESS_CODEC_H
-#define DDP_COMPRESS_CODEC_H
+#pragma once
 
 #include "base/platform.h"
 #include "compress/compress.h"
@@ -153,5 +152,3 @@ DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char
                                         ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
-
-#endif /* DDP_COMPRESS_CODEC_H */

@@ -1,8 +1,7 @@
 /* Compressed gradients on plain arrays: messages of kept elements with their indexes, of dense and of quantised arrays;
  * error feedback, so that what a message left out is sent later; which elements travel: the k largest, or k drawn at
  * random; and how many on which link: AdaTopK. */
-#ifndef DDP_COMPRESS_COMPRESS_H
-#define DDP_COMPRESS_COMPRESS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -224,5 +223,3 @@ DDP_API ddp_status ddp_adatopk(const double *link_s, const size_t *count, int li
 
 /* ddp_keep_count - max(1, ceil(n / ratio)), at most n; n for a ratio below 1 or NaN. Pure. */
 DDP_API size_t ddp_keep_count(size_t n, double ratio);
-
-#endif /* DDP_COMPRESS_COMPRESS_H */

@@ -2,8 +2,7 @@
  * wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked against it. Saved per
  * row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two passes, one for queries and one for
  * keys and values, so that no sum is shared by two blocks. */
-#ifndef DDP_CUDA_ATTENTION_CUH
-#define DDP_CUDA_ATTENTION_CUH
+#pragma once
 
 #include "cuda/flash.cuh"
 
@@ -278,5 +277,3 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
     const ddp__heads z = ddp__heads_of(s);
     return (size_t)(z.b * z.t * z.heads) * sizeof(float);
 }
-
-#endif /* DDP_CUDA_ATTENTION_CUH */

@@ -1,7 +1,6 @@
 /* The backend table of a GPU (base/backend.h): opening, memory, copies, averages, and which of its
  * functions stand elsewhere. */
-#ifndef DDP_CUDA_BACKEND_CUH
-#define DDP_CUDA_BACKEND_CUH
+#pragma once
 
 #include "cuda/conv.cuh"
 #include "cuda/pool.cuh"
@@ -351,5 +350,3 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.marked = DDP__GIVEN(ddp__cuda_marked), b.range = DDP__GIVEN(ddp__cuda_range);
     return b;
 }
-
-#endif /* DDP_CUDA_BACKEND_CUH */

@@ -2,8 +2,7 @@
  * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
  * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
  * order, in double. */
-#ifndef DDP_CUDA_BATCH_NORM_CUH
-#define DDP_CUDA_BATCH_NORM_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -280,5 +279,3 @@ template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, 
 }
 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
-
-#endif /* DDP_CUDA_BATCH_NORM_CUH */

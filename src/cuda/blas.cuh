@@ -1,7 +1,6 @@
 /* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
  * kept per shape: the library is asked once, at the first step. */
-#ifndef DDP_CUDA_BLAS_CUH
-#define DDP_CUDA_BLAS_CUH
+#pragma once
 
 #include "cuda/runtime.cuh"
 
@@ -244,5 +243,3 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
                                             q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
     return 1;
 }
-
-#endif /* DDP_CUDA_BLAS_CUH */

@@ -1,7 +1,6 @@
 /* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
  * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
-#ifndef DDP_CUDA_CONV_CUH
-#define DDP_CUDA_CONV_CUH
+#pragma once
 
 #include "cuda/batch_norm.cuh"
 #include "cuda/blas.cuh"
@@ -383,5 +382,3 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 }
 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
-
-#endif /* DDP_CUDA_CONV_CUH */

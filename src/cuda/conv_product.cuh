@@ -1,8 +1,7 @@
 /* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
  * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
  * each block gathers the tiles it needs. */
-#ifndef DDP_CUDA_CONV_PRODUCT_CUH
-#define DDP_CUDA_CONV_PRODUCT_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -468,5 +467,3 @@ static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 {
     DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
 }
-
-#endif /* DDP_CUDA_CONV_PRODUCT_CUH */

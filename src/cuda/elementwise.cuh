@@ -1,6 +1,5 @@
 /* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
-#ifndef DDP_CUDA_ELEMENTWISE_CUH
-#define DDP_CUDA_ELEMENTWISE_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -233,5 +232,3 @@ template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, con
 {
     if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
 }
-
-#endif /* DDP_CUDA_ELEMENTWISE_CUH */

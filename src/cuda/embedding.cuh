@@ -1,8 +1,7 @@
 /* embedding, position and rope: what makes numbers of tokens and of where they stand. The gradient
  * of the table of tokens needs no atomics: rows are sorted by token, equal tokens in the order of
  * rows; blocks add a segment of them each, and what lies in several segments is joined in their order. */
-#ifndef DDP_CUDA_EMBEDDING_CUH
-#define DDP_CUDA_EMBEDDING_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -253,5 +252,3 @@ template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const 
 {
     if (c->grad_in[0]) ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
 }
-
-#endif /* DDP_CUDA_EMBEDDING_CUH */

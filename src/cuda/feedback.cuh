@@ -1,7 +1,6 @@
 /* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, on device
  * arrays. */
-#ifndef DDP_CUDA_FEEDBACK_CUH
-#define DDP_CUDA_FEEDBACK_CUH
+#pragma once
 
 #include "compress/codec.h"
 #include "cuda/rows.cuh"
@@ -183,5 +182,3 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
     DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
     return ddp__cuda_queued(dev, err);
 }
-
-#endif /* DDP_CUDA_FEEDBACK_CUH */

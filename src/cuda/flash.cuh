@@ -3,8 +3,7 @@
  * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
  * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
  * one before is worked on. */
-#ifndef DDP_CUDA_FLASH_CUH
-#define DDP_CUDA_FLASH_CUH
+#pragma once
 
 #include "cuda/mma.cuh"
 
@@ -303,5 +302,3 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
     else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32>(dev, c, z);
     else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16>(dev, c, z);
 }
-
-#endif /* DDP_CUDA_FLASH_CUH */

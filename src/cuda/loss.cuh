@@ -1,7 +1,6 @@
 /* cross_entropy: a block per row of logits reads them once forward and once backward, where the gradient may take their
  * place; probabilities are never stored. linear_cross_entropy: both at once, the second time out of the cache. */
-#ifndef DDP_CUDA_LOSS_CUH
-#define DDP_CUDA_LOSS_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -160,5 +159,3 @@ static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
 {
     return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
 }
-
-#endif /* DDP_CUDA_LOSS_CUH */

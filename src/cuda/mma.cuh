@@ -1,8 +1,7 @@
 /* The tensor-core instructions that flash attention is made of, one function each; and tiles and
  * products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
  * instructions are documented to compute, lane by lane, so that the same kernels run there. */
-#ifndef DDP_CUDA_MMA_CUH
-#define DDP_CUDA_MMA_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -240,5 +239,3 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
         ddp__piece_store(to + (first + row) * ld, v, piece * width, d, 1, add);
     }
 }
-
-#endif /* DDP_CUDA_MMA_CUH */

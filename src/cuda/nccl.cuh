@@ -3,8 +3,7 @@
  * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll, which the
  * hooks call: NCCL's own error, or an average that takes longer than the time-out. Then ddp__nccl_leave(n, 1) gives up
  * what is in flight, which holds anything after that. */
-#ifndef DDP_CUDA_NCCL_CUH
-#define DDP_CUDA_NCCL_CUH
+#pragma once
 
 #include <nccl.h>
 
@@ -221,5 +220,3 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
-
-#endif /* DDP_CUDA_NCCL_CUH */

@@ -1,7 +1,6 @@
 /* layer_norm and rms_norm, alone or with the residual sum before them: a warp per row. Sums over a
  * row and down the columns have a fixed order. */
-#ifndef DDP_CUDA_NORM_CUH
-#define DDP_CUDA_NORM_CUH
+#pragma once
 
 #include "cuda/rows.cuh"
 
@@ -216,5 +215,3 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {
     return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
 }
-
-#endif /* DDP_CUDA_NORM_CUH */

@@ -1,7 +1,6 @@
 /* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
  * summed by one thread in the CPU's order. */
-#ifndef DDP_CUDA_POOL_CUH
-#define DDP_CUDA_POOL_CUH
+#pragma once
 
 #include "cuda/elementwise.cuh"
 
@@ -135,5 +134,3 @@ DDP__FAMILY(ddp__cuda_pool_ops,
     {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
     DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
     {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
-
-#endif /* DDP_CUDA_POOL_CUH */

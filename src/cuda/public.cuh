@@ -1,6 +1,5 @@
 /* What a program calls: ddp_cuda, the backend of a context on a GPU, and compression of arrays that lie on one. */
-#ifndef DDP_CUDA_PUBLIC_CUH
-#define DDP_CUDA_PUBLIC_CUH
+#pragma once
 
 #include "base/backend.h"
 #include "compress/compress.h"
@@ -72,5 +71,3 @@ DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message,
                                        ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual,
                                               size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
-
-#endif /* DDP_CUDA_PUBLIC_CUH */

@@ -1,6 +1,5 @@
 /* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four to each. */
-#ifndef DDP_CUDA_QUANTISE_CUH
-#define DDP_CUDA_QUANTISE_CUH
+#pragma once
 
 #include "cuda/feedback.cuh"
 
@@ -231,5 +230,3 @@ ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, 
     return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
                             DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
 }
-
-#endif /* DDP_CUDA_QUANTISE_CUH */

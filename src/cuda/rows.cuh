@@ -1,7 +1,6 @@
 /* What kernels share: 16 bytes at a time, the way between bfloat16 and float, pieces of a row, sums
  * over a warp and a block, and sums down the columns of many rows. */
-#ifndef DDP_CUDA_ROWS_CUH
-#define DDP_CUDA_ROWS_CUH
+#pragma once
 
 #include "cuda/runtime.cuh"
 
@@ -268,5 +267,3 @@ static inline void ddp__cuda_columns(ddp__cuda *dev, void *scaled, void *plain, 
     ddp__cuda_columns_add(dev, KIND == DDP__COLUMN_PLAIN ? plain : scaled, KIND == DDP__COLUMN_NORM ? plain : NULL,
                           part, n, parts);
 }
-
-#endif /* DDP_CUDA_ROWS_CUH */

@@ -1,7 +1,6 @@
 /* One GPU as a context sees it: its streams and handles, its first error, how kernels are launched
  * on it, and the table of its operators. */
-#ifndef DDP_CUDA_RUNTIME_CUH
-#define DDP_CUDA_RUNTIME_CUH
+#pragma once
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -336,5 +335,3 @@ static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
     return e->scratch ? e->scratch((const ddp_op_spec *)spec, dev->half) : 0;
 }
-
-#endif /* DDP_CUDA_RUNTIME_CUH */

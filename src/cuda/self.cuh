@@ -1,7 +1,6 @@
 /* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and messages over
  * the host, as src/run/stager.c asks for them. */
-#ifndef DDP_CUDA_SELF_CUH
-#define DDP_CUDA_SELF_CUH
+#pragma once
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -265,5 +264,3 @@ static void ddp__cuda_hold(ddp__cuda_self *c, int slot, unsigned turn)
 {
     ddp__cuda_hold_on(c, c->dev->stream, slot, turn);
 }
-
-#endif /* DDP_CUDA_SELF_CUH */

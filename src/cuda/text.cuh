@@ -1,7 +1,6 @@
 /* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied,
  * and linear with the gelu behind it are products of cuBLASLt. */
-#ifndef DDP_CUDA_TEXT_CUH
-#define DDP_CUDA_TEXT_CUH
+#pragma once
 
 #include "cuda/attention.cuh"
 #include "cuda/blas.cuh"
@@ -160,5 +159,3 @@ static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, co
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
 }
-
-#endif /* DDP_CUDA_TEXT_CUH */

@@ -1,8 +1,7 @@
 /* The k largest by magnitude, exactly: three passes count the digits of the k-th, a fourth writes what reaches it. The
  * second makes a list of what reaches the first digit, which the others read: 2 reads of the array. Where the list has
  * no room, the third makes it of what reaches two digits (3 reads), or nobody does (4 reads). */
-#ifndef DDP_CUDA_TOPK_CUH
-#define DDP_CUDA_TOPK_CUH
+#pragma once
 
 #include "cuda/feedback.cuh"
 
@@ -333,5 +332,3 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     DDP__RUN(ddp__k_topk<3>, r.blocks, DDP__TOPK_THREADS, r, x, index, value, verdict);
     return ddp__cuda_queued(dev, err);
 }
-
-#endif /* DDP_CUDA_TOPK_CUH */

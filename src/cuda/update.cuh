@@ -2,8 +2,7 @@
  * gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the bfloat16 copy. Every
  * element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that replicas on unlike
  * processors stay equal bit for bit. */
-#ifndef DDP_CUDA_UPDATE_CUH
-#define DDP_CUDA_UPDATE_CUH
+#pragma once
 
 #include "cuda/quantise.cuh"
 #include "cuda/self.cuh"
@@ -243,5 +242,3 @@ static void ddp__cuda_clip_scale(ddp__cuda_self *c, float *x, size_t n, float li
     ddp__cuda *dev = c->dev;
     DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
-
-#endif /* DDP_CUDA_UPDATE_CUH */

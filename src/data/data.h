@@ -1,7 +1,6 @@
 /* Training data, dealt to ranks as batches: token streams, that is files of tokens or of bytes cut
  * into windows, and labelled images of IDX (MNIST) and CIFAR files. */
-#ifndef DDP_DATA_DATA_H
-#define DDP_DATA_DATA_H
+#pragma once
 
 #include "base/status.h"
 
@@ -124,5 +123,3 @@ DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
 DDP_API void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs, int32_t *label);
 DDP_API void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
                               int rank, int world, long batch, float *inputs, int32_t *labels);
-
-#endif /* DDP_DATA_DATA_H */

@@ -1,7 +1,6 @@
 /* What is emulated for one worker: its access link, the ways to its peers, and a script of incidents. Texts are read
  * here; the engine gets times, rates and acts. */
-#ifndef DDP_EMULATE_LINKS_H
-#define DDP_EMULATE_LINKS_H
+#pragma once
 
 #include "base/core.h"
 
@@ -111,5 +110,3 @@ DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int worl
                                     ddp_error *err);
 DDP_LIB ddp_rng    ddp__jitter_rng(uint64_t seed, int from, int to);
 DDP_LIB void       ddp__links_free(ddp__links *l);
-
-#endif /* DDP_EMULATE_LINKS_H */

@@ -1,6 +1,5 @@
 /* The text of a slow link: "100mbit,20ms". */
-#ifndef DDP_EMULATE_NETSPEC_H
-#define DDP_EMULATE_NETSPEC_H
+#pragma once
 
 #include "base/status.h"
 
@@ -14,5 +13,3 @@
  *
  * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
 DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
-
-#endif /* DDP_EMULATE_NETSPEC_H */

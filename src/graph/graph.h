@@ -1,6 +1,5 @@
 /* The model: operators, and a static graph of them, built once, then executed forward and backward. */
-#ifndef DDP_GRAPH_GRAPH_H
-#define DDP_GRAPH_GRAPH_H
+#pragma once
 
 #include "graph/layer.h"
 
@@ -307,5 +306,3 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
  * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
-
-#endif /* DDP_GRAPH_GRAPH_H */

@@ -1,6 +1,5 @@
 /* The graph's own bookkeeping, shared by the files of this folder. */
-#ifndef DDP_GRAPH_GRAPH_INTERNAL_H
-#define DDP_GRAPH_GRAPH_INTERNAL_H
+#pragma once
 
 #include "graph/graph.h"
 #include "graph/host.h"
@@ -197,5 +196,3 @@ DDP_LIB void ddp__node_places(ddp_graph *g);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
-
-#endif /* DDP_GRAPH_GRAPH_INTERNAL_H */

@@ -1,7 +1,6 @@
 /* What a graph may know of the context that trains it: memory, threads and the hooks.
  * A ddp_ctx begins with this struct, so src/graph needs nothing of src/run. */
-#ifndef DDP_GRAPH_HOST_H
-#define DDP_GRAPH_HOST_H
+#pragma once
 
 #include "base/backend.h"
 #include "base/core.h"
@@ -98,5 +97,3 @@ static inline void ddp__host_add(const ddp__host *h, float *y, const float *x, s
     if (h && h->backend) h->backend->axpy(h->device, y, x, n, 1);
     else for (size_t i = 0; i < n; i++) y[i] += x[i];
 }
-
-#endif /* DDP_GRAPH_HOST_H */

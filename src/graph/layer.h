@@ -1,6 +1,5 @@
 /* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
-#ifndef DDP_GRAPH_LAYER_H
-#define DDP_GRAPH_LAYER_H
+#pragma once
 
 #include "base/status.h"
 
@@ -41,5 +40,3 @@ typedef struct ddp_layer {
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;
-
-#endif /* DDP_GRAPH_LAYER_H */

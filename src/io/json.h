@@ -1,7 +1,6 @@
 /* A strict, small JSON reader (RFC 8259) for plan and topology files, and what writes JSON: two
  * helpers, and safetensors files, which begin with it. */
-#ifndef DDP_IO_JSON_H
-#define DDP_IO_JSON_H
+#pragma once
 
 #include "base/core.h"
 #include "io/safetensors.h"
@@ -66,5 +65,3 @@ typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data
 DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
                                      int writes, ddp_error *err);
 #endif
-
-#endif /* DDP_IO_JSON_H */

@@ -1,7 +1,6 @@
 /* Safetensors files (github.com/huggingface/safetensors), named arrays behind a JSON header; and
  * the weights of a model in one, under the names that other libraries use. */
-#ifndef DDP_IO_SAFETENSORS_H
-#define DDP_IO_SAFETENSORS_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -91,5 +90,3 @@ DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_er
 /* ddp_weights_describe - name and shape, as in the file, of array number index >= 0 of a model,
  * built or not. Returns 0 behind the last. */
 DDP_API int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape);
-
-#endif /* DDP_IO_SAFETENSORS_H */

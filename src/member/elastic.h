@@ -1,8 +1,7 @@
 /* Elastic worlds: a lost worker begins a new epoch, another may come in its place. What an engine has in addition
  * there: the memory of what is in flight (shadow.c), the change to a new epoch (renew.c) and the search for it
  * (epoch.c). All of it belongs to the comm thread but the part marked "shared". docs/elastic.md has the protocol. */
-#ifndef DDP_MEMBER_ELASTIC_H
-#define DDP_MEMBER_ELASTIC_H
+#pragma once
 
 #include "comm/state.h"
 
@@ -156,5 +155,3 @@ DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view,
 /* Once a round of the comm thread: newcomers, and votes where something changed; and time limits. */
 DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
-
-#endif /* DDP_MEMBER_ELASTIC_H */

@@ -5,8 +5,7 @@
  *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end
  *   newcomer -> every door    JOIN_MESH hello: the connection of its entry
  *   newcomer -> coordinator   ready; one or two periods later all members admit it */
-#ifndef DDP_MEMBER_JOIN_H
-#define DDP_MEMBER_JOIN_H
+#pragma once
 
 #include "member/state.h"
 #include "wire/tcp.h"
@@ -128,5 +127,3 @@ DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *l
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void       ddp__joiner_again(ddp__joiner *j);
 DDP_LIB void       ddp__joiner_close(ddp__joiner *j); /* NULL is fine */
-
-#endif /* DDP_MEMBER_JOIN_H */

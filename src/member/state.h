@@ -1,7 +1,6 @@
 /* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named arrays. The
  * room above makes the list and reads the small values back; this one saves it, loads it, serves it and tells it. */
-#ifndef DDP_MEMBER_STATE_H
-#define DDP_MEMBER_STATE_H
+#pragma once
 
 #include "comm/engine.h"
 #include "graph/host.h"
@@ -129,5 +128,3 @@ DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t ha
 DDP_LIB ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err);
 DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
 DDP_LIB void       ddp__shards_close(ddp__shards *x);
-
-#endif /* DDP_MEMBER_STATE_H */

@@ -1,7 +1,6 @@
 /* Float arithmetic that every processor rounds in the same way, without fused multiply-add whatever the flags; and what
  * is made of it: clipping by the global norm, factors of the update rules, what ddp_muon works in. */
-#ifndef DDP_NN_EXACT_H
-#define DDP_NN_EXACT_H
+#pragma once
 
 #include "base/core.h"
 #include "nn/optimizer.h"
@@ -130,5 +129,3 @@ typedef struct ddp__muon_desk {
 
 DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
 DDP_LIB int    ddp__is_muon(const ddp_optimizer *o);
-
-#endif /* DDP_NN_EXACT_H */

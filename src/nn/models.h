@@ -1,6 +1,5 @@
 /* Ready-made models, built from the public operators of a graph. */
-#ifndef DDP_NN_MODELS_H
-#define DDP_NN_MODELS_H
+#pragma once
 
 #include "graph/graph.h"
 
@@ -116,5 +115,3 @@ DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logi
 DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width);
 DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);
-
-#endif /* DDP_NN_MODELS_H */

@@ -1,7 +1,6 @@
 /* Optimizers, which are registered, not called: the library decides when an update is applied. And
  * the learning rate as a pure function of the step. */
-#ifndef DDP_NN_OPTIMIZER_H
-#define DDP_NN_OPTIMIZER_H
+#pragma once
 
 #include "base/status.h"
 
@@ -78,5 +77,3 @@ DDP_API double ddp_lr_at(const ddp_lr_schedule *s, long step);
 
 /* ddp_schedule_named - constant, cosine or step: 1 and *out set, or 0. */
 DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
-
-#endif /* DDP_NN_OPTIMIZER_H */

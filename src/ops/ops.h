@@ -1,7 +1,6 @@
 /* What the operator files share: kernels and matrix products, tables, parallel loops, what shape rules check. The same
  * operators as plain loops in double, which the kernels are tested against, are tests/ops/reference.h. */
-#ifndef DDP_OPS_OPS_H
-#define DDP_OPS_OPS_H
+#pragma once
 
 #include "base/core.h"
 #include "graph/graph.h"
@@ -286,5 +285,3 @@ static inline DDP__DEVICE void ddp__pool_span(const ddp__pool_size *z, int i, in
     *first = at < 0 ? 0 : at;
     *last = at + z->kernel > size ? size : at + z->kernel;
 }
-
-#endif /* DDP_OPS_OPS_H */

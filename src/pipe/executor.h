@@ -1,6 +1,5 @@
 /* What a pipeline's executor is made of; inside of src/pipe. */
-#ifndef DDP_PIPE_EXECUTOR_H
-#define DDP_PIPE_EXECUTOR_H
+#pragma once
 
 #include "graph/graph_internal.h"
 #include "pipe/pipe.h"
@@ -196,5 +195,3 @@ DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, voi
 
 /* shares.c. open: 0 out of memory. */
 DDP_LIB int ddp__shares_open(ddp_pipe *p);
-
-#endif /* DDP_PIPE_EXECUTOR_H */

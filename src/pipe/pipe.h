@@ -1,6 +1,5 @@
 /* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
-#ifndef DDP_PIPE_PIPE_H
-#define DDP_PIPE_PIPE_H
+#pragma once
 
 #include "graph/graph.h"
 #include "pipe/schedule.h"
@@ -166,5 +165,3 @@ DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_repl
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
 DDP_API int ddp_pipe_ends(const ddp_pipe *p);
 DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
-
-#endif /* DDP_PIPE_PIPE_H */

@@ -1,6 +1,5 @@
 /* Pipelines: in which order a stage runs its micro-batches, and how long a step takes. */
-#ifndef DDP_PIPE_SCHEDULE_H
-#define DDP_PIPE_SCHEDULE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -88,5 +87,3 @@ typedef struct ddp_pipeline_times {
  * DDP_MEMORY; *out is empty then. free: what it has allocated. */
 DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
 DDP_API void       ddp_pipeline_times_free(ddp_pipeline_times *t);
-
-#endif /* DDP_PIPE_SCHEDULE_H */

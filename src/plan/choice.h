@@ -1,6 +1,5 @@
 /* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is late. */
-#ifndef DDP_PLAN_CHOICE_H
-#define DDP_PLAN_CHOICE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -28,5 +27,3 @@ typedef enum ddp_osp_rule {
     DDP_OSP_DENSITY, /* walk by rising importance per byte */
     DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
 } ddp_osp_rule;
-
-#endif /* DDP_PLAN_CHOICE_H */

@@ -1,6 +1,5 @@
 /* DeFT's planner: a knapsack, and delayed, merged gradients whose transfers hide behind forward and backward. */
-#ifndef DDP_PLAN_DEFT_H
-#define DDP_PLAN_DEFT_H
+#pragma once
 
 #include "profile/profile.h"
 
@@ -200,5 +199,3 @@ DDP_API ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, 
 DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o,
                                       const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
                                       ddp_error *err);
-
-#endif /* DDP_PLAN_DEFT_H */

@@ -1,6 +1,5 @@
 /* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
-#ifndef DDP_PLAN_FENCE_H
-#define DDP_PLAN_FENCE_H
+#pragma once
 
 #include "plan/workload.h"
 
@@ -78,5 +77,3 @@ DDP_API void       ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fin
  * a sentence that lists the names. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
 DDP_API ddp_status  ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
-
-#endif /* DDP_PLAN_FENCE_H */

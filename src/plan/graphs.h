@@ -1,6 +1,5 @@
 /* Orders, pairs and groups of what a table of weights joins: tours, rings, communities. */
-#ifndef DDP_PLAN_GRAPHS_H
-#define DDP_PLAN_GRAPHS_H
+#pragma once
 
 #include "base/status.h"
 
@@ -67,5 +66,3 @@ DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolutio
  * DDP_ARG (names the pair and the value), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
                                double *modularity, ddp_error *err);
-
-#endif /* DDP_PLAN_GRAPHS_H */

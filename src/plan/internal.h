@@ -1,6 +1,5 @@
 /* What the planners of this room share, and what the files of one planner tell each other. */
-#ifndef DDP_PLAN_INTERNAL_H
-#define DDP_PLAN_INTERNAL_H
+#pragma once
 
 #include "base/core.h"
 #include "plan/deft.h"
@@ -418,5 +417,3 @@ DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const d
                                   ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
 
 #endif /* DDP_NO_PLANNERS */
-
-#endif /* DDP_PLAN_INTERNAL_H */

@@ -1,6 +1,5 @@
 /* OSP's planner: which layers a parameter server may receive one iteration late, and how much. */
-#ifndef DDP_PLAN_OSP_H
-#define DDP_PLAN_OSP_H
+#pragma once
 
 #include "plan/choice.h"
 
@@ -43,5 +42,3 @@ DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double com
  * finished use 0). A loss that is not finite, or a first_loss that is not above 0, gives 0. Source: OSP, Algorithm
  * 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
-
-#endif /* DDP_PLAN_OSP_H */

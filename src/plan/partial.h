@@ -1,6 +1,5 @@
 /* DreamDDP's planner: in which local step of the period each layer is averaged. */
-#ifndef DDP_PLAN_PARTIAL_H
-#define DDP_PLAN_PARTIAL_H
+#pragma once
 
 #include "plan/choice.h"
 #include "profile/profile.h"
@@ -103,5 +102,3 @@ DDP_API const char *ddp_fill_name(ddp_fill fill);
 DDP_API ddp_status  ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err);
 DDP_API ddp_status  ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
 DDP_API ddp_status  ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);
-
-#endif /* DDP_PLAN_PARTIAL_H */

@@ -1,6 +1,5 @@
 /* DT-FM's placement: which device runs which stage of which pipeline. */
-#ifndef DDP_PLAN_PLACE_H
-#define DDP_PLAN_PLACE_H
+#pragma once
 
 #include "profile/network.h"
 
@@ -85,5 +84,3 @@ DDP_API void ddp_placement_free(ddp_placement *p);
  * DDP_ARG and a sentence that lists them. */
 DDP_API const char *ddp_place_solver_name(ddp_place_solver solver);
 DDP_API ddp_status  ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err);
-
-#endif /* DDP_PLAN_PLACE_H */

@@ -1,6 +1,5 @@
 /* How long a step takes with servers of layers (bsp, asp, ssp, r2sp, osp). */
-#ifndef DDP_PLAN_SERVED_H
-#define DDP_PLAN_SERVED_H
+#pragma once
 
 #include "base/status.h"
 
@@ -35,5 +34,3 @@ typedef struct ddp_served {
  * workers x servers. Errors: DDP_ARG (names the number), DDP_MEMORY. */
 DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
 DDP_API size_t     ddp_served_room(int workers, int servers);
-
-#endif /* DDP_PLAN_SERVED_H */

@@ -1,7 +1,6 @@
 /* How long an iteration of synchronous training takes under six published ways to send gradients: the baselines that
  * every other planner here is compared with. */
-#ifndef DDP_PLAN_TIMELINE_H
-#define DDP_PLAN_TIMELINE_H
+#pragma once
 
 #include "profile/profile.h"
 
@@ -105,5 +104,3 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
  * The inverse fails with DDP_ARG and a sentence that lists the names. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
-
-#endif /* DDP_PLAN_TIMELINE_H */

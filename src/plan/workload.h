@@ -1,6 +1,5 @@
 /* FusionLLM's workload estimator: what an assignment of operators to devices costs. */
-#ifndef DDP_PLAN_WORKLOAD_H
-#define DDP_PLAN_WORKLOAD_H
+#pragma once
 
 #include "profile/network.h"
 #include "profile/profile.h"
@@ -94,5 +93,3 @@ DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_networ
  * freed by ddp_oplist_free and independent of g. Errors: DDP_ARG (no graph, no operators), the graph's own first error
  * (also that of a ddp_graph_build that failed), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
-
-#endif /* DDP_PLAN_WORKLOAD_H */

@@ -1,6 +1,5 @@
 /* Devices and the links between them: what the placement planners read. */
-#ifndef DDP_PROFILE_NETWORK_H
-#define DDP_PROFILE_NETWORK_H
+#pragma once
 
 #include "base/status.h"
 
@@ -52,5 +51,3 @@ DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
  * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
                                      ddp_error *err);
-
-#endif /* DDP_PROFILE_NETWORK_H */

@@ -1,6 +1,5 @@
 /* What planners read of a model: the link, measured costs by layer, operators. */
-#ifndef DDP_PROFILE_PROFILE_H
-#define DDP_PROFILE_PROFILE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -126,5 +125,3 @@ DDP_API ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error 
 /* ddp_oplist_write - the same, which reads back as the same list; the file appears whole or not at all.
  * Errors: DDP_ARG (ddp_oplist_check; an operator without a name of its own), DDP_IO, DDP_MEMORY. */
 DDP_API ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err);
-
-#endif /* DDP_PROFILE_PROFILE_H */

@@ -1,6 +1,5 @@
 /* Layer timer: medians over steps of what the hooks measured. */
-#ifndef DDP_PROFILE_TIMER_H
-#define DDP_PROFILE_TIMER_H
+#pragma once
 
 #include "base/status.h"
 
@@ -19,5 +18,3 @@ DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one b
 /* Median over the steps but the first (warm-up); 0 without samples. layer -1: of the sum over all layers, what a whole
  * pass takes; a pass that is interrupted now here, now there has layer medians that do not add up to it. */
 DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
-
-#endif /* DDP_PROFILE_TIMER_H */

@@ -1,6 +1,5 @@
 /* Spans of what a worker did and when. */
-#ifndef DDP_PROFILE_TRACE_H
-#define DDP_PROFILE_TRACE_H
+#pragma once
 
 #include "base/status.h"
 
@@ -29,5 +28,3 @@ typedef struct ddp_span {
 
 /* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
-
-#endif /* DDP_PROFILE_TRACE_H */

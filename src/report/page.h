@@ -1,7 +1,6 @@
 /* What the writers of a page share: numbers and texts in XML, line charts, the lanes of workers and
  * the cells of the table. Colours come from classes of the page. */
-#ifndef DDP_REPORT_PAGE_H
-#define DDP_REPORT_PAGE_H
+#pragma once
 
 #include "base/core.h"
 #include "report/report.h"
@@ -80,5 +79,3 @@ DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_p
 /* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, as predicted, ratio to the
  * strategy that others are measured against, seconds to the common loss, MB sent per worker, hidden %, final loss. */
 DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
-
-#endif /* DDP_REPORT_PAGE_H */

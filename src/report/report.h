@@ -1,6 +1,5 @@
 /* Reports of runs: plain data that programs fill, and what is made of it: a table, an HTML page, a trace, JSON lines. */
-#ifndef DDP_REPORT_REPORT_H
-#define DDP_REPORT_REPORT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -165,5 +164,3 @@ DDP_API void ddp_jsonl_object(ddp_jsonl *j, const char *key);
 DDP_API void ddp_jsonl_up(ddp_jsonl *j);
 DDP_API void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count);
 DDP_API void ddp_jsonl_end(ddp_jsonl *j);
-
-#endif /* DDP_REPORT_REPORT_H */

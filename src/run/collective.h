@@ -1,7 +1,6 @@
 /* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
  * links between all ranks measure. */
-#ifndef DDP_RUN_COLLECTIVE_H
-#define DDP_RUN_COLLECTIVE_H
+#pragma once
 
 #include "comm/message.h"
 #include "profile/profile.h"
@@ -130,5 +129,3 @@ DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_
  * ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same on all ranks; nothing may be in
  * flight. Collective in effect: call it on all ranks. A deterministic context keeps direct sums. out may be NULL. */
 DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
-
-#endif /* DDP_RUN_COLLECTIVE_H */

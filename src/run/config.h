@@ -1,6 +1,5 @@
 /* ddp_config: everything that a program can set, one comment per field. */
-#ifndef DDP_RUN_CONFIG_H
-#define DDP_RUN_CONFIG_H
+#pragma once
 
 #include "plan/choice.h"
 #include "run/session.h"
@@ -222,5 +221,3 @@ typedef struct ddp_setting {
  * pointers of the program (own_strategy, backend, allocator..) are in no row. */
 DDP_API ddp_status ddp_config_set(ddp_config *c, const char *field, const char *value, ddp_error *err);
 DDP_API int        ddp_config_describe(const ddp_config *c, int i, ddp_setting *out);
-
-#endif /* DDP_RUN_CONFIG_H */

@@ -1,6 +1,5 @@
 /* Inside of a ddp_ctx. */
-#ifndef DDP_RUN_CONTEXT_H
-#define DDP_RUN_CONTEXT_H
+#pragma once
 
 #include "nn/exact.h"
 #include "member/join.h"
@@ -465,5 +464,3 @@ DDP_LIB int  ddp__note_members(ddp_ctx *d);
 /* account.c */
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-
-#endif /* DDP_RUN_CONTEXT_H */

@@ -1,6 +1,5 @@
 /* What a context does through its backend, over the host or from device to device. */
-#ifndef DDP_RUN_DEVICE_H
-#define DDP_RUN_DEVICE_H
+#pragma once
 
 #include "run/context.h"
 
@@ -91,5 +90,3 @@ DDP_LIB ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase);
 /* Makes the accounts of what the device has done by now. */
 DDP_LIB void ddp__clock_collect(ddp_ctx *d);
-
-#endif /* DDP_RUN_DEVICE_H */

@@ -1,7 +1,6 @@
 /* How contexts are opened: with the strategies that there are. The room above fills the table in, so
  * that run knows no strategy's name. */
-#ifndef DDP_RUN_LAUNCH_H
-#define DDP_RUN_LAUNCH_H
+#pragma once
 
 #include "run/config.h"
 #include "run/strategy.h"
@@ -109,5 +108,3 @@ DDP_LIB ddp_status ddp__spawn(int world, int min_world, const volatile int *canc
 
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
-
-#endif /* DDP_RUN_LAUNCH_H */

@@ -1,7 +1,6 @@
 /* The calls of a training loop: open a context, register its layers, hooks in every step, close.
  * The library decides when a layer is updated and what is sent when. */
-#ifndef DDP_RUN_SESSION_H
-#define DDP_RUN_SESSION_H
+#pragma once
 
 #include "base/status.h"
 
@@ -128,5 +127,3 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
-
-#endif /* DDP_RUN_SESSION_H */

@@ -1,6 +1,5 @@
 /* What the library measured, decided and noticed: statistics, the plan in force, notes, traces. */
-#ifndef DDP_RUN_STATS_H
-#define DDP_RUN_STATS_H
+#pragma once
 
 #include "profile/profile.h"
 #include "run/config.h"
@@ -94,5 +93,3 @@ typedef struct ddp_note {
 DDP_API int         ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void        ddp_note_text(const ddp_note *note, char *out, size_t room);
-
-#endif /* DDP_RUN_STATS_H */

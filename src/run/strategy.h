@@ -1,7 +1,6 @@
 /* A strategy decides, at each event of a step, what is updated and what is sent. The library's own fill
  * a ddp_strategy_ops each (src/strategy); ddp_config.own_strategy takes yours (docs/own-strategy.md). */
-#ifndef DDP_RUN_STRATEGY_H
-#define DDP_RUN_STRATEGY_H
+#pragma once
 
 #include "comm/message.h"
 #include "run/session.h"
@@ -242,5 +241,3 @@ DDP_API int              ddp_has_forward(const ddp_ctx *d);
  * 16) bytes. Freed by run, or ddp_blob_free. */
 DDP_API ddp_blob ddp_blob_new(size_t size);
 DDP_API void     ddp_blob_free(ddp_blob *b);
-
-#endif /* DDP_RUN_STRATEGY_H */

@@ -1,6 +1,5 @@
 /* A worker's end of a link in a simulated world, and what is under way on it. */
-#ifndef DDP_SIM_PORT_H
-#define DDP_SIM_PORT_H
+#pragma once
 
 #include "sim/world.h"
 
@@ -94,5 +93,3 @@ DDP_LIB void ddp__carried_join(ddp__port *p, ddp__op *op);
 DDP_LIB void ddp__carried_drop(ddp__carried *c);
 /* What was under way with a worker that is lost begins again without it, or is over where somebody has it already. */
 DDP_LIB void ddp__carried_again(ddp__world *w);
-
-#endif /* DDP_SIM_PORT_H */

@@ -1,7 +1,6 @@
 /* A world on a virtual clock: the program's own loop, the strategies and all else run as they do on real machines, but
  * nothing is sent and nobody sleeps. docs/simulate.md */
-#ifndef DDP_SIM_SIM_H
-#define DDP_SIM_SIM_H
+#pragma once
 
 #include "base/status.h"
 
@@ -42,5 +41,3 @@ DDP_API int    ddp_simulate(const ddp_config *cfg, const ddp_simulation *how, in
 DDP_API void   ddp_sleep_until(double when);
 DDP_API void  *ddp_paper(size_t bytes);
 DDP_API void   ddp_paper_free(void *paper, size_t bytes);
-
-#endif /* DDP_SIM_SIM_H */

@@ -1,7 +1,6 @@
 /* Inside of a simulated world: whose turn it is, what happens when, and what is under way. One mutex guards all of it,
  * and one worker runs at a time; the network moves only while none does. */
-#ifndef DDP_SIM_WORLD_H
-#define DDP_SIM_WORLD_H
+#pragma once
 
 #include "comm/state.h"
 
@@ -76,5 +75,3 @@ DDP_LIB ddp_status ddp__port_attach(void *user, int link, int rank, ddp__wire **
 DDP_LIB void ddp__port_rules(ddp__world *w); /* sets look, fails and stuck */
 DDP_LIB int  ddp__port_is_dead(const ddp__world *w, int rank); /* the script has killed it */
 DDP_LIB void ddp__carried_free(ddp__world *w);
-
-#endif /* DDP_SIM_WORLD_H */

@@ -1,6 +1,5 @@
 /* DeFT: what the schedule of delayed, merged gradients (plan/deft.h) needs to run. */
-#ifndef DDP_STRATEGY_DELAYED_H
-#define DDP_STRATEGY_DELAYED_H
+#pragma once
 
 #include "plan/deft.h"
 #include "strategy/gradient.h"
@@ -100,5 +99,3 @@ DDP_LIB int    ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int ite
 DDP_LIB int    ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
 DDP_LIB void   ddp__queues_end(ddp__queues *q, int *k);
 DDP_LIB int    ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k); /* all of these */
-
-#endif /* DDP_STRATEGY_DELAYED_H */

@@ -1,6 +1,5 @@
 /* Buckets: what the strategies that average gradients send. */
-#ifndef DDP_STRATEGY_GRADIENT_H
-#define DDP_STRATEGY_GRADIENT_H
+#pragma once
 
 #include "strategy/strategy.h"
 
@@ -43,5 +42,3 @@ DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* hol
  * of fewer parameters would be sent faster than they arrive, and leave the link idle. */
 DDP_LIB ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err);
 DDP_LIB double     ddp__gradient_part_least(const ddp_profile *p, double alpha);
-
-#endif /* DDP_STRATEGY_GRADIENT_H */

@@ -1,7 +1,6 @@
 /* What the outer family shares: outer.c is the rule and its layers, outer_sparse.c how changes travel as their largest,
  * outer_late.c the ways in which they land later, and the table entry. */
-#ifndef DDP_STRATEGY_OUTER_H
-#define DDP_STRATEGY_OUTER_H
+#pragma once
 
 #include "nn/exact.h"
 #include "run/collective.h"
@@ -76,5 +75,3 @@ DDP_LIB int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like);
 DDP_LIB int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y);
 #endif
-
-#endif /* DDP_STRATEGY_OUTER_H */

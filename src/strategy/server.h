@@ -1,6 +1,5 @@
 /* Servers of layers: who serves which, what is pushed and pulled, and a server's own book. Inside of server*.c. */
-#ifndef DDP_STRATEGY_SERVER_H
-#define DDP_STRATEGY_SERVER_H
+#pragma once
 
 #include "plan/served.h"
 #include "strategy/strategy.h"
@@ -130,5 +129,3 @@ DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 
 static inline int ddp__in_set(const unsigned char *set, int layer) { return !set || (set[layer / 8] >> layer % 8 & 1); }
-
-#endif /* DDP_STRATEGY_SERVER_H */

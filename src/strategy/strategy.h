@@ -1,7 +1,6 @@
 /* The built-in strategies: each family is one file, whose functions fill a ddp_strategy_ops that is zero; its name is in
  * the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
-#ifndef DDP_STRATEGY_STRATEGY_H
-#define DDP_STRATEGY_STRATEGY_H
+#pragma once
 
 #include "plan/partial.h"
 #include "run/launch.h"
@@ -62,5 +61,3 @@ DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_tra
 DDP_LIB void ddp__partial_close(ddp_ctx *d, void *self);
 /* outer_late.c: diloco and sparseloco */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
-
-#endif /* DDP_STRATEGY_STRATEGY_H */

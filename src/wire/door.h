@@ -1,6 +1,5 @@
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
-#ifndef DDP_WIRE_DOOR_H
-#define DDP_WIRE_DOOR_H
+#pragma once
 
 #include "wire/tcp.h"
 
@@ -42,5 +41,3 @@ DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one th
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
-
-#endif /* DDP_WIRE_DOOR_H */

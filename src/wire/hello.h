@@ -1,6 +1,5 @@
 /* The 64 bytes that two ranks exchange before anything else, and the quarrels about them. */
-#ifndef DDP_WIRE_HELLO_H
-#define DDP_WIRE_HELLO_H
+#pragma once
 
 #include "wire/stream.h"
 
@@ -63,5 +62,3 @@ DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *
 /* The sentence about it, naming both values; `name` is the peer's. */
 DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
                                 char *out, size_t room);
-
-#endif /* DDP_WIRE_HELLO_H */

@@ -7,8 +7,7 @@
  *   rank 0 -> both     relay: from here on each hears the other
  *   worker -> rank 0   ready;  rank 0 -> workers  go
  * Every frame is 64 bytes, little endian; only the table is followed by 24 bytes per rank. */
-#ifndef DDP_WIRE_MESH_H
-#define DDP_WIRE_MESH_H
+#pragma once
 
 #include "wire/door.h"
 
@@ -93,5 +92,3 @@ DDP_LIB ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
 /* 1 if it says this, 0 if something else, -1 if there is none. */
 DDP_LIB int ddp__meetfile_says(const char *path, const char *addr, uint64_t run_id);
-
-#endif /* DDP_WIRE_MESH_H */

@@ -3,8 +3,7 @@
  * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
  * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
  * from there to the socket, so a record never promises a byte that could get lost. */
-#ifndef DDP_WIRE_REPLAY_H
-#define DDP_WIRE_REPLAY_H
+#pragma once
 
 #include "wire/door.h"
 
@@ -112,5 +111,3 @@ DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the lin
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
-
-#endif /* DDP_WIRE_REPLAY_H */

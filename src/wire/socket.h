@@ -1,6 +1,5 @@
 /* TCP sockets without surprises: addresses, listening, dialling, whole frames with a deadline. */
-#ifndef DDP_WIRE_SOCKET_H
-#define DDP_WIRE_SOCKET_H
+#pragma once
 
 #include "base/core.h"
 
@@ -89,5 +88,3 @@ DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
 DDP_LIB void ddp__iface_default(ddp__addr *out);
 /* The name of the interface with that address, "" if there is none; returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
-
-#endif /* DDP_WIRE_SOCKET_H */

@@ -3,8 +3,7 @@
  * Every call names the socket and the rank's ddp__tls, NULL for plain. A ddp__tls knows a session
  * for each socket that ddp__stream_begin was called for; without one nothing is sent or read, so
  * that nothing can slip out in the clear. One thread at a time. */
-#ifndef DDP_WIRE_STREAM_H
-#define DDP_WIRE_STREAM_H
+#pragma once
 
 #include "base/core.h"
 
@@ -96,5 +95,3 @@ typedef struct ddp__tls_files {
 DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out, ddp_error *err);
 /* Forgets all sessions and overwrites the keys; sockets stay open. NULL is fine. */
 DDP_LIB void ddp__tls_free(ddp__tls *t);
-
-#endif /* DDP_WIRE_STREAM_H */

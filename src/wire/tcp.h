@@ -1,7 +1,6 @@
 /* The wire between processes: one TCP connection per pair of ranks, which may break and come back: then a stream goes
  * on over a new connection at the very byte where the old one left it. */
-#ifndef DDP_WIRE_TCP_H
-#define DDP_WIRE_TCP_H
+#pragma once
 
 #include "wire/hello.h"
 #include "wire/socket.h"
@@ -116,5 +115,3 @@ typedef struct ddp__rendezvous {
  * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
  * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
-
-#endif /* DDP_WIRE_TCP_H */

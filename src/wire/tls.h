@@ -1,6 +1,5 @@
 /* What the two files of TLS share: OpenSSL, the keys of a rank, the session of a socket. */
-#ifndef DDP_WIRE_TLS_H
-#define DDP_WIRE_TLS_H
+#pragma once
 
 #include "wire/stream.h"
 
@@ -53,5 +52,3 @@ DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* fills table and method of k; 0 w
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 
 #endif /* DDP_USE_OPENSSL */
-
-#endif /* DDP_WIRE_TLS_H */

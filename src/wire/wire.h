@@ -1,6 +1,5 @@
 /* A wire: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI: the engine cannot tell. */
-#ifndef DDP_WIRE_WIRE_H
-#define DDP_WIRE_WIRE_H
+#pragma once
 
 #include "base/core.h"
 
@@ -99,5 +98,3 @@ DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
 /* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
-
-#endif /* DDP_WIRE_WIRE_H */
