@@ -457,8 +457,8 @@ static void unlike_pushes_are_an_error(void **state)
 
 /* ---- U_max follows the link ---- */
 
-enum { BEFORE = 45, STEPS = 75 };
-static double u_max[2];
+enum { BEFORE = 45, STEPS = 75, LOOKED = 11 };
+static double u_max[2][LOOKED]; /* of the last steps before and behind: a step's own is its own computing time's */
 
 /* One layer of 16 floats and nine of 1,500; 5 ms of computing; no epoch ends behind step BEFORE. */
 static int drifts(ddp_ctx *d, void *user)
@@ -488,16 +488,24 @@ static int drifts(ddp_ctx *d, void *user)
             bad = ddp_backward_end(d, l);
         }
         if (!bad) bad = ddp_report(d, &info) || ddp_step_end(d);
-        if (r || (step != BEFORE && step != STEPS - 1)) continue;
-        if (step == BEFORE) ddp__sleep_until(begin + 3.2); /* no hook: nobody computes or sends */
+        if (r) continue;
         for (int i = 0; i < d->kepts; i++) /* ddp__late_numbers */
-            if (!strcmp(d->kept[i].name, "deferral")) u_max[step > BEFORE] = ((const double *)(const void *)d->kept[i].data)[6];
+            if (!strcmp(d->kept[i].name, "deferral"))
+                u_max[step > BEFORE][step % LOOKED] = ((const double *)(const void *)d->kept[i].data)[6];
+        if (step == BEFORE) ddp__sleep_until(begin + 3.2); /* no hook: nobody computes or sends */
     }
     return bad;
 }
 
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static void a_link_that_slows_down_moves_what_is_late(void **state)
 {
+    double was, is;
     char path[] = "/tmp/ddp_slow_XXXXXX";
     FILE *f = fdopen(mkstemp(path), "w");
     ddp_error err;
@@ -514,8 +522,11 @@ static void a_link_that_slows_down_moves_what_is_late(void **state)
     x.cfg.net_script = path;
     if (ddp_launch(&x.cfg, drifts, NULL, &err)) fail_msg("%s", err.msg);
     unlink(path);
-    if (!(u_max[0] > 2000 && u_max[1] > 0 && u_max[0] > 2.5 * u_max[1]))
-        fail_msg("U_max %g bytes before, %g behind: 8 times slower", u_max[0], u_max[1]);
+    for (int i = 0; i < 2; i++) qsort(u_max[i], LOOKED, sizeof u_max[i][0], by_size);
+    was = u_max[0][LOOKED / 2];
+    is = u_max[1][LOOKED / 2];
+    if (!(was > 2000 && is > 0 && was > 2.5 * is))
+        fail_msg("U_max %g bytes before, %g behind: 8 times slower", was, is);
     lab_free(&x);
 }
 
