@@ -9,7 +9,7 @@
 # make header        dreamddp.h from src/, and Python's view of it;  make check-header: are they fresh, are names right
 # make check-abi     what a program linked with the last version of the library would miss in this one
 # make house         lines, files, functions, upward calls and circles of src/ by room
-# make cuda          the GPU companion with nvcc, for sm_80 and sm_90: compiles and links all, prints registers and spills
+# make cuda          the GPU companion with nvcc, for sm_80 and sm_90a: compiles and links all, prints registers and spills
 # make gpu-check     on a machine with a GPU: all tests there, training against the CPU, bench/gpu.py
 # make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so

@@ -4,7 +4,7 @@
  *     #define DREAMDDP_IMPLEMENTATION
  *     #include "dreamddp_cuda.cuh"
  * It includes dreamddp.h. Build with nvcc, C++17, compute capability 8.0 or later:
- *     nvcc -O3 -std=c++17 -arch=sm_90 x.cu -lcublas -lcublasLt -lnccl -lpthread
+ *     nvcc -O3 -std=c++17 -arch=sm_90a x.cu -lcublas -lcublasLt -lnccl -lpthread      (an H100; -arch=native: the GPU here)
  *
  * A GPU is one more place where the same graph, hooks, plans and strategies run: every call of
  * dreamddp.h keeps its meaning. Nothing here is needed on a machine without one.
@@ -131,6 +131,7 @@ typedef struct ddp__cuda {
     int              device;
     int              half;          /* 1: activations are bfloat16 */
     int              tf32;          /* 1: products may round their inputs to TF32 */
+    int              groups;        /* 1: attention takes Hopper's wgmma (flash.cuh) */
     cudaStream_t     stream;        /* computing */
     int              own_stream;
     cublasLtHandle_t blas_lt;
@@ -366,7 +367,7 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 #define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
     (ddp__cuda_allow_shared(kernel, bytes), kernel<<<(blocks), (threads), bytes, stream>>>(__VA_ARGS__))
 #define DDP__SHARED(type, name)                                         \
-    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[]; \
+    extern __shared__ __align__(1024) unsigned char ddp__shared_bytes[]; \
     type *name = reinterpret_cast<type *>(ddp__shared_bytes)
 #endif
 #define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                           \
@@ -3022,6 +3023,57 @@ __device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp
 
 __device__ static __forceinline__ void ddp__copy_wait(void) { asm volatile("cp.async.wait_group 0;\n" ::: "memory"); }
 
+/* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define DDP__WGMMA 1
+#define DDP__GROUP_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define DDP__WGMMA 0
+#define DDP__GROUP_ASM(...) (void)0
+#endif
+#define DDP__GROUP_FOUR(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
+#define DDP__GROUP_EIGHT(c)                                                                             \
+    DDP__GROUP_FOUR(c[0]), DDP__GROUP_FOUR(c[1]), DDP__GROUP_FOUR(c[2]), DDP__GROUP_FOUR(c[3]),         \
+        DDP__GROUP_FOUR(c[4]), DDP__GROUP_FOUR(c[5]), DDP__GROUP_FOUR(c[6]), DDP__GROUP_FOUR(c[7])
+#define DDP__GROUP_SUMS                                                                                              \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+    "%24, %25, %26, %27, %28, %29, %30, %31}"
+
+/* c (64 x 64 floats of a group, warp w has rows 16 w on as ddp__mma has them) = a b, added to it if add. a: 16 columns as
+ * ddp__mma's. b: a piece of a tile in shared memory, by ddp__group_piece: 64 rows of 16 columns, which are b's columns;
+ * TURNED: 16 rows of 64, b's rows. Between ddp__group_begin and ddp__group_end, which waits for it. */
+template <int TURNED>
+__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n" : DDP__GROUP_EIGHT(c)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+}
+
+/* The same with a in shared memory: a piece of 64 rows, the group's, of 16 columns. */
+__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
+{
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                   DDP__GROUP_SUMS ", %32, %33, p, 1, 1, 0, 0;\n}\n" : DDP__GROUP_EIGHT(c) : "l"(a), "l"(b), "r"(add));
+}
+
+/* Registers that were written are there for it; what this thread wrote to shared memory is, before the barrier. */
+__device__ static __forceinline__ void ddp__group_begin(void) { DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+
+__device__ static __forceinline__ void ddp__group_shows(void) { DDP__GROUP_ASM("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know either. */
+__device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
+{
+    DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+    DDP__UNROLL for (int i = 0; i < 8; i++) DDP__GROUP_ASM("" : DDP__GROUP_FOUR(c[i]) :: "memory");
+}
+
+__device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
+{
+    DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) :: "memory");
+}
+
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
 __device__ static __forceinline__ float ddp__exp2(float x)
 {
@@ -3108,57 +3160,86 @@ template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     }
 };
 
-/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. */
-template <typename T, int D, int MR, int N, int HOLD>
+/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such rows, whose
+ * pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The tile begins at those. */
+__device__ static __forceinline__ uint64_t ddp__group_piece(const ddp__bf16 *tile, int at)
+{
+    const uint64_t begin = ((uint32_t)__cvta_generic_to_shared(tile) >> 4) + (uint32_t)at;
+    return (begin & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. GROUP: four warps do it as one; MR 1, N and D 64. */
+template <int GROUP, int N, typename T, int D, int MR, int HOLD>
 __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
                                                         const ddp__tile_rows<T, D, MR, HOLD> &a, const T *b)
 {
     const int lane = (int)threadIdx.x % 32;
 
-    ddp__tile_zero(c);
-    DDP__UNROLL for (int step = 0; step < a.steps; step++) {
-        uint32_t left[MR][4];
-        a.get(left, step);
-        DDP__UNROLL for (int n = 0; n < N / 16; n++) {
-            uint32_t f[4];
-            ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-            DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
-                ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
+    if constexpr (GROUP) {
+        const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's */
+        ddp__group_begin();
+        DDP__UNROLL for (int step = 0; step < 4; step++) {
+            if (HOLD) ddp__group_mma<0>(c[0], a.kept[HOLD ? step : 0][0], ddp__group_piece(b, 2 * step), step > 0);
+            else ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
+        }
+        ddp__group_end(c[0]);
+    } else {
+        ddp__tile_zero(c);
+        DDP__UNROLL for (int step = 0; step < a.steps; step++) {
+            uint32_t left[MR][4];
+            a.get(left, step);
+            DDP__UNROLL for (int n = 0; n < N / 16; n++) {
+                uint32_t f[4];
+                ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                    ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
+                    ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
+                }
             }
         }
     }
 }
 
-/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it: what a lane
- * holds of a product is what it must hold of the next one's left factor. */
-template <int D, int MR, int N>
+/* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
+__device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4], const float (&q)[4])
+{
+    a[0] = ddp__pack_pair(p[0], p[1]), a[1] = ddp__pack_pair(p[2], p[3]);
+    a[2] = ddp__pack_pair(q[0], q[1]), a[3] = ddp__pack_pair(q[2], q[3]);
+}
+
+/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
+template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
 
-    DDP__UNROLL for (int step = 0; step < N / 16; step++) {
-        uint32_t a[MR][4];
-        DDP__UNROLL for (int r = 0; r < MR; r++) {
-            a[r][0] = ddp__pack_pair(p[r][2 * step][0], p[r][2 * step][1]);
-            a[r][1] = ddp__pack_pair(p[r][2 * step][2], p[r][2 * step][3]);
-            a[r][2] = ddp__pack_pair(p[r][2 * step + 1][0], p[r][2 * step + 1][1]);
-            a[r][3] = ddp__pack_pair(p[r][2 * step + 1][2], p[r][2 * step + 1][3]);
-        }
-        DDP__UNROLL for (int n = 0; n < D / 16; n++) {
-            uint32_t f[4];
-            ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
-            DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
-                ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
+    if constexpr (GROUP) {
+        uint32_t a[4][4];
+        DDP__UNROLL for (int step = 0; step < 4; step++) ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
+        ddp__group_begin();
+        DDP__UNROLL for (int step = 0; step < 4; step++)
+            ddp__group_mma<1>(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
+        ddp__group_end(c[0]);
+        DDP__UNROLL for (int i = 0; i < 4; i++) ddp__group_keep(a[i]);
+    } else {
+        DDP__UNROLL for (int step = 0; step < N / 16; step++) {
+            uint32_t a[MR][4];
+            DDP__UNROLL for (int r = 0; r < MR; r++) ddp__pack_left(a[r], p[r][2 * step], p[r][2 * step + 1]);
+            DDP__UNROLL for (int n = 0; n < D / 16; n++) {
+                uint32_t f[4];
+                ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
+                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                    ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
+                    ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
+                }
             }
         }
     }
 }
 
 /* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t + 1. */
-template <int D, int MR, int N>
+template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const float *b)
 {
@@ -3205,11 +3286,12 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
 }
 
 /* ==== cuda/flash.cuh ==== [cuda] */
-/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
- * atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores are then
- * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
- * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
- * one before is worked on. */
+/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691,
+ * without its atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores
+ * are then computed turned. So every softmax weight and its gradient is made in the registers in which the next product
+ * wants it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while
+ * the one before is worked on. GROUP: a group of four warps multiplies by Hopper's wgmma, in bfloat16 for heads up to
+ * 64 wide; all else is the same. */
 
 enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
@@ -3250,10 +3332,11 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <typename T, int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
-ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
+template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
+static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    if (GROUP && !DDP__WGMMA) return;
+    const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
@@ -3272,24 +3355,25 @@ ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
         sum[r][0] = sum[r][1] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
+    ddp__tile_load<D, MR * THREADS / 2, THREADS, T>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
+    ddp__tile_load<D, N, THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
+        if (GROUP) ddp__group_shows();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
+            ddp__tile_load<D, N, THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
-        if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
-        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
+        if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue; /* no query of this warp or group sees these keys */
+        ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
-        ddp__tile_add<D, MR, N>(acc, s, k + N * D);
+        ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
     }
     DDP__UNROLL for (r = 0; r < MR; r++)
         DDP__UNROLL for (h = 0; h < 2; h++) {
@@ -3314,10 +3398,11 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <typename T, int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
 ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
+    if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
@@ -3350,6 +3435,7 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
+        if (GROUP) ddp__group_shows();
         __syncthreads();
         if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
@@ -3357,9 +3443,9 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
-        if (first > from + 16 * MR - 1) continue;
-        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
-        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, k + N * D);
+        if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue;
+        ddp__tile_scores<GROUP, N>(s, left, k);
+        ddp__tile_scores<GROUP, N>(dp, right, k + N * D);
         if (first + N - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -3370,7 +3456,7 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
             DDP__UNROLL for (n = 0; n < N / 8; n++)
                 DDP__UNROLL for (i = 0; i < 4; i++)
                     s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
-        ddp__tile_add<D, MR, N>(acc, s, k);
+        ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
     }
     ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
                            z.scale, q + 16 * MR * warp * D);
@@ -3395,10 +3481,11 @@ __device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum,
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <typename T, int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
 ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
+    if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long kv_head = (int)blockIdx.x / tiles;
@@ -3425,15 +3512,16 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
+        if (GROUP) ddp__group_shows();
         __syncthreads();
         if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
-        if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
-        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, q);
-        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, q + N * D);
+        if ((GROUP ? first & ~63 : first) > from + N - 1) continue; /* no query of this tile sees a key of this warp */
+        ddp__tile_scores<GROUP, N>(s, left, q);
+        ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -3449,8 +3537,8 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
                     dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
                 }
         }
-        ddp__tile_add<D, MR, N>(dv, s, q + N * D);
-        ddp__tile_add<D, MR, N>(dk, dp, q);
+        ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
+        ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
     }
     ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
     ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
@@ -3464,27 +3552,27 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
-template <typename T, int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long rows = 16 * MR * DDP__FLASH_WARPS;
-    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
+    const long rows = MR * THREADS / 2;
+    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
                 (const T *)c->in[0], *z);
 }
 
 /* N queries to a tile for dk and dv, NK keys for dq. */
-template <typename T, int D, int MR, int N, int NK>
+template <typename T, int D, int MR, int N, int NK, int GROUP>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
     const float *mean = (const float *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
+    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
                 DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float), dev->stream,
                 (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, mean, *z,
                 c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
                 DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
                 (const T *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
 }
@@ -3492,19 +3580,35 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
 /* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
 static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0>(dev, c, z);
-    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0>(dev, c, z);
-    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1>(dev, c, z);
-    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0>(dev, c, z);
+    const int threads = DDP__FLASH_THREADS;
+
+    if (z->d <= 64 && dev->groups) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
+    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0, threads, 0>(dev, c, z);
 }
 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64>(dev, c, z);
-    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32>(dev, c, z);
-    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32>(dev, c, z);
-    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16>(dev, c, z);
+    if (z->d <= 64 && dev->groups) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
+    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
+}
+
+/* 1 in *yes: this was compiled with wgmma. */
+static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
+
+/* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and bfloat16. */
+static inline void ddp__cuda_flash_open(ddp__cuda *dev)
+{
+    if (!dev->half || dev->props.major != 9) return;
+    DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
+    (void)DDP__CUDA(dev, cudaMemcpy(&dev->groups, dev->workspace, sizeof dev->groups, cudaMemcpyDeviceToHost));
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */
@@ -5582,6 +5686,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_conv_ops(dev);
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
+    ddp__cuda_flash_open(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);

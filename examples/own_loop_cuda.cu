@@ -1,7 +1,7 @@
 /* Bring your own loop on a GPU: a network with its own kernels, arrays and stream, trained by as
  * many workers as are started. The lines marked "dreamddp" are all that was added to it.
  *
- *   nvcc -O3 -arch=sm_90 -I. examples/own_loop_cuda.cu -o own_loop_cuda -lcublas -lcublasLt -lnccl
+ *   nvcc -O3 -arch=sm_90a -I. examples/own_loop_cuda.cu -o own_loop_cuda -lcublas -lcublasLt -lnccl
  *   for r in 0 1; do DREAMDDP_WORLD_SIZE=2 DREAMDDP_RANK=$r ./own_loop_cuda & done; wait
  *
  * Prints the loss now and then, at last a hash of the parameters, equal on all workers. */

@@ -35,8 +35,8 @@ tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 # -Wshadow is for g++ alone: a header of CUDA declares the name half.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
-NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
-NVCC_TEST    ?= -gencode arch=compute_90,code=sm_90
+NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a
+NVCC_TEST    ?= -gencode arch=compute_90a,code=sm_90a
 NVCC_HOST    ?= -O2
 NVCC_WARN    ?= -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror
 NVCC_COMPILE  = $(NVCC) -std=c++17 --threads 2 $(STB) $(NVCC_WARN) -MMD -MP -MF $@.d -MT $@

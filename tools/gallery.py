@@ -42,7 +42,7 @@ ENTRIES = {
     "pytorch": ("PyTorch", ["examples/python/train.py"], "PyTorch's own loop and optimizer, and three calls (`pip install python/`).",
                 ["ddprun", "lib"], ["OMP_NUM_THREADS=1 build/ddprun -n 2 --net 100mbit,5ms python3 examples/python/train.py 40"], "curve"),
     "gpu": ("GPU", ["examples/own_loop_cuda.cu"], "A loop with its own kernels and stream, beside which layers travel.", [],
-            ["nvcc -O3 -arch=sm_90 -I. examples/own_loop_cuda.cu -o build/own_loop_cuda -lcublas -lcublasLt -lnccl",
+            ["nvcc -O3 -arch=sm_90a -I. examples/own_loop_cuda.cu -o build/own_loop_cuda -lcublas -lcublasLt -lnccl",
              "build/ddprun -n 2 build/own_loop_cuda"], "curve"),
     "elastic": ("An elastic run with a kill", ["examples/train/train_gpt.c"],
                 "Four workers, any two of which are enough. After six seconds one is killed with -9; the others agree on a new epoch and go on "

@@ -80,7 +80,8 @@ def find_gpu():
         say(77, "gpu-check: skipped, no NVIDIA GPU was found here (nvidia-smi lists none)")
     if not shutil.which("nvcc"):
         say(77, "gpu-check: skipped, there is a GPU (%s) but no nvcc to compile with" % found[1])
-    return found[1], found[2], "sm_%s%s" % (found[3], found[4])
+    arch = "sm_%s%s" % (found[3], found[4])
+    return found[1], found[2], "sm_90a" if arch == "sm_90" else arch # with Hopper's own instructions
 
 
 def compiles(headers, libraries):

@@ -22,7 +22,7 @@ static ddp_status choose_gpu(program *p, ddp_error *err)
 static ddp_status choose_gpu(program *p, ddp_error *err)
 {
     snprintf(err->msg, sizeof err->msg, "--device cuda: this build has no CUDA; build one with "
-             "nvcc -O3 -arch=sm_90 -x cu -I. examples/train/%s.c -o build/%s_cuda -lcublas -lcublasLt "
+             "nvcc -O3 -arch=sm_90a -x cu -I. examples/train/%s.c -o build/%s_cuda -lcublas -lcublasLt "
              "-lnccl", p->name, p->name);
     return err->code = DDP_FAILED;
 }

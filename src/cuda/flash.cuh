@@ -1,8 +1,9 @@
-/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
- * atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores are then
- * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
- * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
- * one before is worked on. */
+/* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691,
+ * without its atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores
+ * are then computed turned. So every softmax weight and its gradient is made in the registers in which the next product
+ * wants it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while
+ * the one before is worked on. GROUP: a group of four warps multiplies by Hopper's wgmma, in bfloat16 for heads up to
+ * 64 wide; all else is the same. */
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -46,10 +47,11 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <typename T, int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
-ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
+template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
+static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    if (GROUP && !DDP__WGMMA) return;
+    const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
@@ -68,24 +70,25 @@ ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
         sum[r][0] = sum[r][1] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
+    ddp__tile_load<D, MR * THREADS / 2, THREADS, T>(
         q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
+    ddp__tile_load<D, N, THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
     ddp__copy_commit();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
+        if (GROUP) ddp__group_shows();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
+            ddp__tile_load<D, N, THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
-        if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
-        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
+        if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue; /* no query of this warp or group sees these keys */
+        ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
-        ddp__tile_add<D, MR, N>(acc, s, k + N * D);
+        ddp__tile_add<GROUP, D, MR, N>(acc, s, k + N * D);
     }
     DDP__UNROLL for (r = 0; r < MR; r++)
         DDP__UNROLL for (h = 0; h < 2; h++) {
@@ -110,10 +113,11 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <typename T, int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
 ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
+    if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
@@ -146,6 +150,7 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
         ddp__copy_wait();
+        if (GROUP) ddp__group_shows();
         __syncthreads();
         if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
@@ -153,9 +158,9 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
-        if (first > from + 16 * MR - 1) continue;
-        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, k);
-        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, k + N * D);
+        if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue;
+        ddp__tile_scores<GROUP, N>(s, left, k);
+        ddp__tile_scores<GROUP, N>(dp, right, k + N * D);
         if (first + N - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -166,7 +171,7 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
             DDP__UNROLL for (n = 0; n < N / 8; n++)
                 DDP__UNROLL for (i = 0; i < 4; i++)
                     s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
-        ddp__tile_add<D, MR, N>(acc, s, k);
+        ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
     }
     ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
                            z.scale, q + 16 * MR * warp * D);
@@ -191,10 +196,11 @@ __device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum,
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <typename T, int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
 ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
+    if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long kv_head = (int)blockIdx.x / tiles;
@@ -221,15 +227,16 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
+        if (GROUP) ddp__group_shows();
         __syncthreads();
         if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
-        if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
-        ddp__tile_scores<T, D, MR, N, HOLD>(s, left, q);
-        ddp__tile_scores<T, D, MR, N, HOLD>(dp, right, q + N * D);
+        if ((GROUP ? first & ~63 : first) > from + N - 1) continue; /* no query of this tile sees a key of this warp */
+        ddp__tile_scores<GROUP, N>(s, left, q);
+        ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
             DDP__UNROLL for (r = 0; r < MR; r++)
                 DDP__UNROLL for (n = 0; n < N / 8; n++)
@@ -245,8 +252,8 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
                     dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
                 }
         }
-        ddp__tile_add<D, MR, N>(dv, s, q + N * D);
-        ddp__tile_add<D, MR, N>(dk, dp, q);
+        ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
+        ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
     }
     ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
     ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
@@ -260,27 +267,27 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
-template <typename T, int D, int MR, int N, int HOLD>
+template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long rows = 16 * MR * DDP__FLASH_WARPS;
-    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
+    const long rows = MR * THREADS / 2;
+    DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
                 (const T *)c->in[0], *z);
 }
 
 /* N queries to a tile for dk and dv, NK keys for dq. */
-template <typename T, int D, int MR, int N, int NK>
+template <typename T, int D, int MR, int N, int NK, int GROUP>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
     const float *mean = (const float *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
+    DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
                 DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float), dev->stream,
                 (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, mean, *z,
                 c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+    DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
                 DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
                 (const T *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
 }
@@ -288,17 +295,33 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
 /* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
 static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0>(dev, c, z);
-    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0>(dev, c, z);
-    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1>(dev, c, z);
-    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0>(dev, c, z);
+    const int threads = DDP__FLASH_THREADS;
+
+    if (z->d <= 64 && dev->groups) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
+    else ddp__cuda_flash_forward_of<float, 128, 1, 32, 0, threads, 0>(dev, c, z);
 }
 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64>(dev, c, z);
-    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32>(dev, c, z);
-    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32>(dev, c, z);
-    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16>(dev, c, z);
+    if (z->d <= 64 && dev->groups) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
+    else if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
+    else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
+    else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
+    else ddp__cuda_flash_backward_of<float, 128, 1, 16, 16, 0>(dev, c, z);
+}
+
+/* 1 in *yes: this was compiled with wgmma. */
+static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
+
+/* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and bfloat16. */
+static inline void ddp__cuda_flash_open(ddp__cuda *dev)
+{
+    if (!dev->half || dev->props.major != 9) return;
+    DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
+    (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
+    (void)DDP__CUDA(dev, cudaMemcpy(&dev->groups, dev->workspace, sizeof dev->groups, cudaMemcpyDeviceToHost));
 }

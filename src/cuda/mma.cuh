@@ -58,6 +58,57 @@ __device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp
 
 __device__ static __forceinline__ void ddp__copy_wait(void) { asm volatile("cp.async.wait_group 0;\n" ::: "memory"); }
 
+/* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define DDP__WGMMA 1
+#define DDP__GROUP_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define DDP__WGMMA 0
+#define DDP__GROUP_ASM(...) (void)0
+#endif
+#define DDP__GROUP_FOUR(c) "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3])
+#define DDP__GROUP_EIGHT(c)                                                                             \
+    DDP__GROUP_FOUR(c[0]), DDP__GROUP_FOUR(c[1]), DDP__GROUP_FOUR(c[2]), DDP__GROUP_FOUR(c[3]),         \
+        DDP__GROUP_FOUR(c[4]), DDP__GROUP_FOUR(c[5]), DDP__GROUP_FOUR(c[6]), DDP__GROUP_FOUR(c[7])
+#define DDP__GROUP_SUMS                                                                                              \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+    "%24, %25, %26, %27, %28, %29, %30, %31}"
+
+/* c (64 x 64 floats of a group, warp w has rows 16 w on as ddp__mma has them) = a b, added to it if add. a: 16 columns as
+ * ddp__mma's. b: a piece of a tile in shared memory, by ddp__group_piece: 64 rows of 16 columns, which are b's columns;
+ * TURNED: 16 rows of 64, b's rows. Between ddp__group_begin and ddp__group_end, which waits for it. */
+template <int TURNED>
+__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n" : DDP__GROUP_EIGHT(c)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+}
+
+/* The same with a in shared memory: a piece of 64 rows, the group's, of 16 columns. */
+__device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
+{
+    DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                   DDP__GROUP_SUMS ", %32, %33, p, 1, 1, 0, 0;\n}\n" : DDP__GROUP_EIGHT(c) : "l"(a), "l"(b), "r"(add));
+}
+
+/* Registers that were written are there for it; what this thread wrote to shared memory is, before the barrier. */
+__device__ static __forceinline__ void ddp__group_begin(void) { DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+
+__device__ static __forceinline__ void ddp__group_shows(void) { DDP__GROUP_ASM("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+/* c is there behind it, and a register of a left factor is in use until then: the compiler does not know either. */
+__device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
+{
+    DDP__GROUP_ASM("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n" ::: "memory");
+    DDP__UNROLL for (int i = 0; i < 8; i++) DDP__GROUP_ASM("" : DDP__GROUP_FOUR(c[i]) :: "memory");
+}
+
+__device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
+{
+    DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) :: "memory");
+}
+
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
 __device__ static __forceinline__ float ddp__exp2(float x)
 {
@@ -144,57 +195,86 @@ template <typename T, int D, int MR, int HOLD> struct ddp__tile_rows {
     }
 };
 
-/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. */
-template <typename T, int D, int MR, int N, int HOLD>
+/* What wgmma calls the matrix that begins at piece `at` (of 16 bytes) of a tile with rows of 128 bytes: such rows, whose
+ * pieces ddp__tile_at exchanges as its 128-byte swizzle does, eight of them in 1,024 bytes. The tile begins at those. */
+__device__ static __forceinline__ uint64_t ddp__group_piece(const ddp__bf16 *tile, int at)
+{
+    const uint64_t begin = ((uint32_t)__cvta_generic_to_shared(tile) >> 4) + (uint32_t)at;
+    return (begin & 0x3fff) | (uint64_t)1 << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. GROUP: four warps do it as one; MR 1, N and D 64. */
+template <int GROUP, int N, typename T, int D, int MR, int HOLD>
 __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
                                                         const ddp__tile_rows<T, D, MR, HOLD> &a, const T *b)
 {
     const int lane = (int)threadIdx.x % 32;
 
-    ddp__tile_zero(c);
-    DDP__UNROLL for (int step = 0; step < a.steps; step++) {
-        uint32_t left[MR][4];
-        a.get(left, step);
-        DDP__UNROLL for (int n = 0; n < N / 16; n++) {
-            uint32_t f[4];
-            ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-            DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
-                ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
+    if constexpr (GROUP) {
+        const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's */
+        ddp__group_begin();
+        DDP__UNROLL for (int step = 0; step < 4; step++) {
+            if (HOLD) ddp__group_mma<0>(c[0], a.kept[HOLD ? step : 0][0], ddp__group_piece(b, 2 * step), step > 0);
+            else ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
+        }
+        ddp__group_end(c[0]);
+    } else {
+        ddp__tile_zero(c);
+        DDP__UNROLL for (int step = 0; step < a.steps; step++) {
+            uint32_t left[MR][4];
+            a.get(left, step);
+            DDP__UNROLL for (int n = 0; n < N / 16; n++) {
+                uint32_t f[4];
+                ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                    ddp__mma<T>(c[r][2 * n], left[r], f[0], f[1]);
+                    ddp__mma<T>(c[r][2 * n + 1], left[r], f[2], f[3]);
+                }
             }
         }
     }
 }
 
-/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it: what a lane
- * holds of a product is what it must hold of the next one's left factor. */
-template <int D, int MR, int N>
+/* What a lane holds of 16 columns of a product is what it must hold of the next one's left factor. */
+__device__ static __forceinline__ void ddp__pack_left(uint32_t (&a)[4], const float (&p)[4], const float (&q)[4])
+{
+    a[0] = ddp__pack_pair(p[0], p[1]), a[1] = ddp__pack_pair(p[2], p[3]);
+    a[2] = ddp__pack_pair(q[0], q[1]), a[3] = ddp__pack_pair(q[2], q[3]);
+}
+
+/* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it. */
+template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
 
-    DDP__UNROLL for (int step = 0; step < N / 16; step++) {
-        uint32_t a[MR][4];
-        DDP__UNROLL for (int r = 0; r < MR; r++) {
-            a[r][0] = ddp__pack_pair(p[r][2 * step][0], p[r][2 * step][1]);
-            a[r][1] = ddp__pack_pair(p[r][2 * step][2], p[r][2 * step][3]);
-            a[r][2] = ddp__pack_pair(p[r][2 * step + 1][0], p[r][2 * step + 1][1]);
-            a[r][3] = ddp__pack_pair(p[r][2 * step + 1][2], p[r][2 * step + 1][3]);
-        }
-        DDP__UNROLL for (int n = 0; n < D / 16; n++) {
-            uint32_t f[4];
-            ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
-            DDP__UNROLL for (int r = 0; r < MR; r++) {
-                ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
-                ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
+    if constexpr (GROUP) {
+        uint32_t a[4][4];
+        DDP__UNROLL for (int step = 0; step < 4; step++) ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
+        ddp__group_begin();
+        DDP__UNROLL for (int step = 0; step < 4; step++)
+            ddp__group_mma<1>(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
+        ddp__group_end(c[0]);
+        DDP__UNROLL for (int i = 0; i < 4; i++) ddp__group_keep(a[i]);
+    } else {
+        DDP__UNROLL for (int step = 0; step < N / 16; step++) {
+            uint32_t a[MR][4];
+            DDP__UNROLL for (int r = 0; r < MR; r++) ddp__pack_left(a[r], p[r][2 * step], p[r][2 * step + 1]);
+            DDP__UNROLL for (int n = 0; n < D / 16; n++) {
+                uint32_t f[4];
+                ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
+                DDP__UNROLL for (int r = 0; r < MR; r++) {
+                    ddp__mma<ddp__bf16>(c[r][2 * n], a[r], f[0], f[1]);
+                    ddp__mma<ddp__bf16>(c[r][2 * n + 1], a[r], f[2], f[3]);
+                }
             }
         }
     }
 }
 
 /* The same of floats. A product adds over its K in any order: slots t and t + 4 of a step are rows 2t and 2t + 1. */
-template <int D, int MR, int N>
+template <int GROUP, int D, int MR, int N>
 __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const float *b)
 {

@@ -27,6 +27,7 @@ typedef struct ddp__cuda {
     int              device;
     int              half;          /* 1: activations are bfloat16 */
     int              tf32;          /* 1: products may round their inputs to TF32 */
+    int              groups;        /* 1: attention takes Hopper's wgmma (flash.cuh) */
     cudaStream_t     stream;        /* computing */
     int              own_stream;
     cublasLtHandle_t blas_lt;
@@ -262,7 +263,7 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 #define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
     (ddp__cuda_allow_shared(kernel, bytes), kernel<<<(blocks), (threads), bytes, stream>>>(__VA_ARGS__))
 #define DDP__SHARED(type, name)                                         \
-    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[]; \
+    extern __shared__ __align__(1024) unsigned char ddp__shared_bytes[]; \
     type *name = reinterpret_cast<type *>(ddp__shared_bytes)
 #endif
 #define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                           \

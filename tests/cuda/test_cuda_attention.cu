@@ -1,5 +1,5 @@
-/* [calm] Attention on the device against the CPU: the plain kernels, and in bfloat16 and TF32 the tensor-core
- * kernels, for heads alone and shared, tiles that are full and not, and lengths beside a tile's. */
+/* [calm] Attention on the device against the CPU: the plain kernels, in bfloat16 and TF32 the tensor-core kernels, and
+ * those of Hopper's wgmma, for heads alone and shared, tiles that are full and not, and lengths beside a tile's. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -13,6 +13,7 @@ static void attention_alone(ddp__cuda *dev)
     };
 
     ddp__cuda_add_ops(dev, ops);
+    ddp__cuda_flash_open(dev);
 }
 
 static cuda_case attention(long batch, long time, long heads, long kv_heads, long d)
@@ -47,8 +48,11 @@ static void one(ddp_cuda_numbers numbers, long time, long heads, long kv_heads, 
 {
     const cuda_case k = attention(1, time, heads, kv_heads, d);
     ddp__cuda *dev = cuda_device(numbers, attention_alone);
+    const int groups = dev->groups;
 
     cuda_check_run(dev, &k, 1);
+    dev->groups = 0;
+    if (groups && d <= 64) cuda_check_run(dev, &k, 1);
     ddp__cuda_close(dev);
 }
 
@@ -109,9 +113,9 @@ static void tf32_without_whole_pieces_is_float32(void **state)
 }
 
 /* Everything that attention writes, once through tensor cores and once without. */
-template <typename T> static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long d)
+template <typename T> static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long d, int groups)
 {
-    cuda_case k = attention(1, 70, 1, 1, d);
+    cuda_case k = attention(1, time, 1, 1, d);
     ddp__cuda *dev = cuda_device(numbers, attention_alone);
     ddp_op_call gpu;
     cuda_check c;
@@ -120,6 +124,11 @@ template <typename T> static void tensor_cores_are_plain(ddp_cuda_numbers number
 
     k.within_half = 0.008; /* two roundings of the weights */
     k.within_tf32 = 0.001;
+    if (groups && !dev->groups) { /* another GPU, or not compiled for sm_90a */
+        ddp__cuda_close(dev);
+        skip();
+    }
+    dev->groups = groups;
     cuda_open(&c, dev, &k);
     cuda_each(&c, cuda_send_one);
     cuda_call(&c, 1, 0, &gpu);
@@ -155,9 +164,18 @@ static void tensor_cores_are_the_plain_kernels(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, d[i]);
-        tensor_cores_are_plain<float>(DDP_CUDA_TF32, d[i]);
+        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, 70, d[i], 0);
+        tensor_cores_are_plain<float>(DDP_CUDA_TF32, 70, d[i], 0);
     }
+}
+
+/* A group alone in its block, two of them, the second without rows, and more blocks than one. */
+static void groups_are_the_plain_kernels(void **state)
+{
+    static const long time[] = {1, 64, 70, 128, 129, 200};
+
+    (void)state;
+    for (int i = 0; i < 6; i++) tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, time[i], i % 2 ? 64 : 56, 1);
 }
 
 int main(void)
@@ -172,6 +190,7 @@ int main(void)
         cmocka_unit_test(tensor_cores_of_128_columns_are_the_cpus),
         cmocka_unit_test(tf32_without_whole_pieces_is_float32),
         cmocka_unit_test(tensor_cores_are_the_plain_kernels),
+        cmocka_unit_test(groups_are_the_plain_kernels),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

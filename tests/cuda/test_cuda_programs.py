@@ -108,7 +108,7 @@ def refusals():
     for name in ("train_gpt", "train_image"):
         r = run(["build/" + name, "--data", "README.md", "--device", "cuda"])
         check("%s without CUDA names the command" % name, r.returncode == 1 and
-              "nvcc -O3 -arch=sm_90 -x cu -I. examples/train/%s.c" % name in r.stderr, (r.returncode, r.stderr))
+              "nvcc -O3 -arch=sm_90a -x cu -I. examples/train/%s.c" % name in r.stderr, (r.returncode, r.stderr))
         with open(os.path.join(ROOT, "examples/train", name + ".c"), encoding="ascii") as f:
             command = re.search(r"nvcc [^*]*", f.read()).group(0)
         check("%s: the command is in its first comment" % name, "-x cu -I. examples/train/%s.c" % name in command

@@ -126,15 +126,132 @@ struct copy16 {
 /* Copies of each thread of the block that runs: of the open group, and of those committed. */
 struct copies {
     std::vector<copy16> open, committed;
+    bool                unshown = false; /* has written what wgmma does not see yet */
 };
 
-inline copies &my_copies()
+inline std::vector<copies> &all_copies()
 {
     static thread_local std::vector<copies> all(MOST_THREADS);
-    return all[(size_t)running().now];
+    return all;
+}
+
+inline copies &my_copies() { return all_copies()[(size_t)running().now]; }
+
+/* A product of a group of four warps, done when it is waited for; a: of a lane, or a matrix in shared memory. */
+struct group_call {
+    float  (*c)[4];
+    uint32_t a[4];
+    uint64_t left, b;
+    int      turned, add;
+};
+
+inline std::vector<group_call> &group_calls(int thread)
+{
+    static thread_local std::vector<std::vector<group_call>> all(MOST_THREADS);
+    return all[(size_t)thread];
+}
+
+/* Element i of row `row` of the matrix in shared memory that a descriptor names: rows of 128 bytes, eight of them to a
+ * stride, the pieces of 16 bytes exchanged by the low bits of the row's own address. */
+inline float group_element(uint64_t descriptor, int row, int i)
+{
+    const block_run &r = running();
+    size_t at = ((descriptor & 0x3fff) << 4) + (size_t)(row / 8) * ((descriptor >> 32 & 0x3fff) << 4);
+    uint16_t bits;
+
+    at += (size_t)(row % 8 * 128 + 2 * i);
+    at ^= (at >> 7 & 7) << 4;
+    if (descriptor >> 62 != 1 || (descriptor >> 49 & 7) || at + 2 > r.shared_bytes) {
+        fault("%s: a descriptor %#llx of a matrix that does not lie in shared memory as wgmma reads it", r.kernel,
+              (unsigned long long)descriptor);
+        return NAN;
+    }
+    memcpy(&bits, r.shared + at, sizeof bits);
+    return half_of(bits, 0);
+}
+
+/* The products of one warp, which has 16 rows. */
+inline void group_multiply(int warp)
+{
+    const std::vector<group_call> &first = group_calls(32 * warp);
+
+    for (size_t n = 0; n < first.size(); n++) {
+        float a[16][16], b[16][64];
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 64; j++)
+                b[k][j] = first[n].turned ? group_element(first[n].b, k, j) : group_element(first[n].b, j, k);
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 8; i++) {
+                const group_call &call = group_calls(32 * warp + l)[n];
+                const int row = l / 4 + i / 2 % 2 * 8, k = l % 4 * 2 + i % 2 + i / 4 * 8;
+                a[row][k] = call.left ? group_element(call.left, warp % 4 * 16 + row, k) : half_of(call.a[i / 2], i % 2);
+            }
+        for (int l = 0; l < 32; l++)
+            for (int i = 0; i < 32; i++) {
+                const group_call &call = group_calls(32 * warp + l)[n];
+                float &c = call.c[i / 4][i % 4];
+                float sum = call.add ? c : 0;
+                for (int k = 0; k < 16; k++) sum += a[l / 4 + i / 2 % 2 * 8][k] * b[k][i / 4 * 8 + l % 4 * 2 + i % 2];
+                c = sum;
+            }
+    }
+}
+
+/* All 128 threads of a group meet; the last to come does what they asked for. */
+inline void group_meet(const char *what, int line)
+{
+    block_run &r = running();
+    const int base = r.now / 128 * 128;
+
+    for (int i = base; i < base + 128; i++) {
+        const fibre *f = i < r.threads ? &r.fibre_of[(size_t)i] : nullptr;
+        if (i == r.now || (f && f->state == AT_WARP && f->what == what)) continue;
+        wait_here(r, me(), AT_WARP, what, "mma_on_cpu.h", line);
+        return;
+    }
+    for (const copies &c : all_copies())
+        if (c.unshown) fault("%s: wgmma reads shared memory that a thread wrote and did not show to it", r.kernel);
+    for (int i = base; i < base + 128; i++)
+        if (group_calls(i).size() != group_calls(base).size())
+            fault("%s: a thread of a group has asked for other products than the first", r.kernel);
+    for (int i = 0; i < 4; i++) group_multiply(base / 32 + i);
+    for (int i = base; i < base + 128; i++) {
+        group_calls(i).clear();
+        r.fibre_of[(size_t)i].state = READY;
+    }
 }
 
 } // namespace cuda_on_cpu
+
+#define DDP__WGMMA 1
+
+inline size_t __cvta_generic_to_shared(const void *p)
+{
+    return (size_t)((const unsigned char *)p - cuda_on_cpu::running().shared);
+}
+
+template <int TURNED> inline void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    cuda_on_cpu::group_calls(cuda_on_cpu::running().now).push_back({c, {a[0], a[1], a[2], a[3]}, 0, b, TURNED, add});
+}
+
+inline void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
+{
+    cuda_on_cpu::group_calls(cuda_on_cpu::running().now).push_back({c, {}, a, b, 0, add});
+}
+
+inline void ddp__group_begin(void) {}
+
+inline void ddp__group_shows(void) { cuda_on_cpu::my_copies().unshown = false; }
+
+inline void ddp__group_keep(uint32_t (&)[4]) {}
+
+inline void ddp__group_end(float (&)[8][4])
+{
+    static const char what[] = "wgmma";
+
+    cuda_on_cpu::group_meet(what, __LINE__);
+}
 
 template <typename T> inline void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <> inline void ddp__mma<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
@@ -189,6 +306,7 @@ inline void ddp__copy_wait(void)
     for (const cuda_on_cpu::copy16 &k : c.committed) {
         if (k.present) memcpy(k.to, k.from, 16);
         else memset(k.to, 0, 16);
+        c.unshown = true;
     }
     c.committed.clear();
 }
