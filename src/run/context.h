@@ -185,6 +185,7 @@ struct ddp_ctx {
     ddp_note     note[DDP__NOTES]; /* ring */
     long         notes;          /* ever */
     uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */
+    long         timed_from;     /* the first step of those that are timed for the plan */
     int          measured, plan_final; /* it came from clocks: it follows the link; no measured one will replace it */
 
     ddp_span    *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden share */

@@ -149,6 +149,20 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
     return DDP__EVENT(d, members_changed, (d, d->self));
 }
 
+/* The first step loads and warms up, which takes one rank longer than another: behind it those that share a machine or a
+ * device begin together, so that they are timed sharing it, as they will run. */
+static ddp_status ddp__timed_together(ddp_ctx *d)
+{
+    float word = 0;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &word, 1);
+
+    if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps) return DDP_OK;
+    m.bytes = 0;
+    DDP__TRY(ddp__device_wait(d, &d->host.error));
+    return ddp__run(d, &m, 0, &d->host.error);
+}
+
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s;
@@ -169,6 +183,7 @@ int ddp_step_end(ddp_ctx *d)
         d->info.loss = loss;
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
+        if (s == DDP_OK) s = ddp__timed_together(d);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
         else if (s == DDP_OK && d->measured) s = ddp__drift_step(d, &d->host.error);

@@ -205,6 +205,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
+    d->timed_from = d->step;
     if (!d->plan_final) d->cfg.profile_steps += (int)d->step; /* it has still to measure */
     if (!keep_plan || !plan->count) return DDP_OK;
     blob.bytes = (unsigned char *)plan->data;

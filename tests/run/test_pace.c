@@ -185,6 +185,88 @@ static void the_slow_rank_is_named_until_it_is_slow_no_more(void **state)
     }
 }
 
+/* A device that two ranks take in turns, for so long each. */
+typedef struct shared {
+    pthread_mutex_t lock;
+    pthread_cond_t  freed;
+    long            asked, served;
+    double          seconds, predicted;
+} shared;
+
+static void use(shared *x)
+{
+    struct timespec pause;
+    long turn;
+
+    pause.tv_sec = 0;
+    pause.tv_nsec = (long)(1e9 * x->seconds);
+    pthread_mutex_lock(&x->lock);
+    turn = x->asked++;
+    while (x->served != turn) pthread_cond_wait(&x->freed, &x->lock);
+    pthread_mutex_unlock(&x->lock);
+    nanosleep(&pause, NULL);
+    pthread_mutex_lock(&x->lock);
+    x->served++;
+    pthread_cond_broadcast(&x->freed);
+    pthread_mutex_unlock(&x->lock);
+}
+
+/* Rank 1's first step lasts as long as all those of rank 0 that are timed. */
+static int shares(ddp_ctx *d, void *user)
+{
+    shared *x = (shared *)user;
+    float w[2] = {0, 0}, g[2] = {0, 0};
+    struct timespec warm;
+    ddp_stats stats;
+    int bad = 0;
+
+    warm.tv_sec = 0;
+    warm.tv_nsec = 200000000;
+    for (int l = 0; !bad && l < 2; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = &w[l], layer.grads = &g[l], layer.count = 1;
+        bad = ddp_add_layer(d, &layer);
+    }
+    for (long step = 0; !bad && step < 8; step++) {
+        for (int l = 0; !bad && l < 2; l++) {
+            bad = ddp_forward_begin(d, l);
+            if (step == 0 && ddp_rank(d)) nanosleep(&warm, NULL);
+            use(x);
+        }
+        for (int l = 1; !bad && l >= 0; l--) {
+            ddp_backward_begin(d, l);
+            use(x);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    ddp_get_stats(d, &stats);
+    if (ddp_rank(d) == 0) x->predicted = stats.predicted_step_s;
+    return bad ? bad : ddp_sync_all(d);
+}
+
+/* A step of four turns lasts as long as eight. */
+static void ranks_that_share_a_device_are_timed_sharing_it(void **state)
+{
+    shared x;
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    memset(&x, 0, sizeof x);
+    memset(&cfg, 0, sizeof cfg);
+    pthread_mutex_init(&x.lock, NULL);
+    pthread_cond_init(&x.freed, NULL);
+    x.seconds = 0.005;
+    cfg.world = 2, cfg.no_env = 1, cfg.transport = DDP_THREADS, cfg.strategy = DDP_LOCALSGD, cfg.period = 50;
+    cfg.profile_steps = 6;
+    if (ddp_launch(&cfg, shares, &x, &err)) fail_msg("%s", err.msg);
+    if (!(x.predicted > 1.5 * 4 * x.seconds)) fail_msg("a step of %g s, of %g s alone", x.predicted, 4 * x.seconds);
+    pthread_cond_destroy(&x.freed);
+    pthread_mutex_destroy(&x.lock);
+}
+
 /* A file with that text; name ends in XXXXXX and so many more. */
 static void write_file(char *name, int more, const char *text)
 {
@@ -349,6 +431,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_slow_rank_is_named_until_it_is_slow_no_more),
+        cmocka_unit_test(ranks_that_share_a_device_are_timed_sharing_it),
         cmocka_unit_test(the_plan_follows_a_link_that_becomes_slower),
         cmocka_unit_test(the_plan_follows_the_second_link),
         cmocka_unit_test(the_plan_follows_the_link_between_sites),
