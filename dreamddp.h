@@ -2703,7 +2703,7 @@ typedef struct ddp_op {
     void (*backward)(const ddp_op_call *c);
 } ddp_op;
 
-/* Two operators without buffers that a backend runs as one: second directly follows first and takes
+/* Two operators that a backend runs as one, the second without buffers: it directly follows first and takes
  * its output as input 0. The calls are those that each alone would get, and what they ask for is
  * written, but for second's grad_in[0]: only first would read it.
  *
@@ -7993,6 +7993,7 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
 
     ddp__call_fill(s, first, training, again, &a);
     ddp__call_fill(s, s->graph->node[first->index + 1], training, again, &b);
+    if (training) ddp__shadow(s, first, !again, a.buffer);
     first->pair->forward(&a, &b);
 }
 

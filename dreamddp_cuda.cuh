@@ -1224,9 +1224,243 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     return ddp__cuda_queued(dev, err);
 }
 
+/* ==== cuda/elementwise.cuh ==== [cuda] */
+/* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
+
+enum { DDP__MAP_THREADS = 256 };
+
+/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
+struct ddp__map_gelu {
+    __device__ float operator()(float x, float) const
+    {
+        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
+        return 0.5f * x * (1 + tanhf(u));
+    }
+};
+struct ddp__map_gelu_grad {
+    __device__ float operator()(float x, float dy) const
+    {
+        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
+        return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
+    }
+};
+/* NaN passes; the gradient at 0 is 0. */
+struct ddp__map_relu {
+    __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
+};
+struct ddp__map_relu_grad {
+    __device__ float operator()(float x, float dy) const { return x > 0 ? dy : 0; }
+};
+struct ddp__map_add {
+    __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct ddp__map_copy {
+    __device__ float operator()(float a, float) const { return a; }
+};
+struct ddp__map_scaled {
+    const float *by; /* on the device */
+    __device__ float operator()(float a, float) const { return a * *by; }
+};
+
+/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
+ * arrays are multiples of 16 bytes. */
+template <typename T, typename F>
+static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
+{
+    const int width = ddp__vec<T>::width;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    float x[width], y[width];
+
+    if (i >= n) return;
+    wide = wide && i + width <= n;
+    ddp__piece_load(x, a, i, n, wide);
+    if (b) ddp__piece_load(y, b, i, n, wide);
+    for (int k = 0; k < width; k++) x[k] = f(x[k], b ? y[k] : 0);
+    ddp__piece_store(out, x, i, n, wide, add);
+}
+
+template <typename T, typename F>
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
+{
+    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
+              (const T *)b, n, add, ddp__aligned(out, a, b), f);
+}
+
+/* The map over n elements of the type that arrays of shape have on the device. */
+template <typename F>
+static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    const long n = ddp_shape_count(&c->spec->out);
+    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
+    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
+}
+
+/* Of one input. */
+template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
+}
+
+template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
+{
+    if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
+}
+
+/* The gradient of input k is that of the output. */
+static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
+{
+    if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
+        ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
+}
+
+static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
+{
+    ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
+}
+
+/* Input by input: both may be the same array, the second then adding to the first. */
+static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
+{
+    ddp__cuda_copy_grad(c, 0);
+    ddp__cuda_copy_grad(c, 1);
+}
+
+DDP__FAMILY(ddp__cuda_elementwise_ops,
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
+    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
+
+/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
+
+/* Rows of a and of b are row elements apart. */
+template <typename T>
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width];
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    ddp__piece_store(out + r * n, x, at, n, wide, 0);
+}
+
+/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
+template <typename T>
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
+                                          long row, int add_a, int add_b, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long r = i / pieces, at = i % pieces * width;
+    float x[width], y[width], d[width];
+
+    if (r >= rows) return;
+    ddp__piece_load(x, a + r * row, at, n, wide);
+    ddp__piece_load(y, b + r * row, at, n, wide);
+    ddp__piece_load(d, dy + r * n, at, n, wide);
+    for (int k = 0; k < width; k++) {
+        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
+        x[k] = d[k] * y[k] * (s + silu * (1 - s));
+        d[k] *= silu;
+    }
+    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
+    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
+}
+
+/* Where the factors lie in the arrays given per input; NULL stays NULL. */
+template <typename T>
+static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
+                                            const void *second, const T **a, const T **b)
+{
+    *a = (const T *)first;
+    *b = s->inputs > 1 ? (const T *)second
+         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
+}
+
+template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b;
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
+              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
+}
+
+template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->out;
+    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
+    const T *a, *b, *da, *db;
+
+    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
+    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
+    if (!da && !db) return;
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
+              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
+              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+}
+
+/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
+
+/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
+__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
+{
+    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
+    return ddp__mix64(stream + draw * DDP__RNG_STEP);
+}
+
+/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
+template <typename T>
+static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
+                                      uint32_t bound, float scale, int add, int wide)
+{
+    const int width = ddp__vec<T>::width;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
+    const uint64_t stream = ddp__rng_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
+    float v[width];
+
+    if (at >= n) return;
+    wide = wide && at + width <= n;
+    ddp__piece_load(v, in, at, n, wide);
+    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
+        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
+        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
+        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
+    }
+    ddp__piece_store(out, v, at, n, wide, add);
+}
+
+template <typename T>
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
+{
+    const long n = ddp_shape_count(&c->spec->out);
+    const double p = c->training ? c->spec->arg[0] : 0;
+    if (p == 0 && !add && out == in) return;
+    DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
+              ddp__mix64(c->random + DDP__RNG_STEP), (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add,
+              ddp__aligned(out, in));
+}
+
+template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
+}
+
+template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
+}
+
 /* ==== cuda/batch_norm.cuh ==== [cuda] */
 /* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
- * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
+ * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
+ * with the relu behind it as one, which forward costs no pass of its own, and backward none through relu's output.
  * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
  * order, in double. */
 
@@ -1339,21 +1573,47 @@ template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments
     if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
+/* ---- what batch norm makes of an element, and relu of its gradient ---- */
+
+/* Of channel blockIdx.x: y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
+template <typename T> struct ddp__batch_line {
+    float factor, offset;
+    int   relu;
+
+    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift)
+    {
+        relu = scale != NULL;
+        factor = relu ? ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1] : 0;
+        offset = relu ? ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor : 0;
+    }
+    __device__ T of(T x) const { return ddp__from_float<T>(ddp__to_float(x) * factor + offset); }
+
+    /* dy, or what relu lets pass of it where x lies. */
+    template <int W> __device__ void back(ddp__vec<T, W> &dy, const ddp__vec<T, W> &x) const
+    {
+        for (int e = 0; relu && e < W; e++)
+            if (!(ddp__to_float(of(x.v[e])) > 0)) dy.v[e] = ddp__from_float<T>(0);
+    }
+};
+
 /* ---- sums of dy, and of dy (x - mean) ---- */
 
-/* x NULL: the second is 0. stat: mean and another float per channel. */
-template <typename T, int W>
-__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat, ddp__channels c)
+/* x NULL: the second is 0. stat: mean and another float per channel. scale, shift: of a relu behind it, or NULL. */
+template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x,
+                                                                 const float *stat, const T *scale, const T *shift,
+                                                                 ddp__channels c)
 {
     __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
+    const ddp__batch_line<T> line(stat, scale, shift);
     const float mean = x ? stat[2 * blockIdx.x] : 0;
     float sum = 0, product = 0;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        const ddp__vec<T, W> v = x ? ddp__vec_load<T, W>(x + walk.at) : d;
+        line.back(d, v);
         for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
         if (!x) continue;
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
     }
     const ddp__channel_sum total =
@@ -1400,18 +1660,20 @@ static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* y = x * factor + shift, of each channel. */
+/* y of each channel, and relu of it into z, unless that is NULL. */
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
-                                        const T *shift, ddp__channels c)
+__global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale, const T *shift,
+                                        ddp__channels c)
 {
-    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
-    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
+    const ddp__batch_line<T> line(stat, scale, shift);
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
         ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
+        for (int e = 0; e < W; e++) v.v[e] = line.of(v.v[e]);
         ddp__vec_store(y + walk.at, v);
+        if (!z) continue;
+        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__map_relu()(ddp__to_float(v.v[e]), 0));
+        ddp__vec_store(z + walk.at, v);
     }
 }
 
@@ -1438,12 +1700,16 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
 }
 
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, ddp__channels c)
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, const float *stat,
+                                       const T *scale, const T *shift, ddp__channels c)
 {
+    const ddp__batch_line<T> line(stat, scale, shift);
     const float *s = slope + 3 * blockIdx.x;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at), d = ddp__vec_load<T, W>(dy + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
+        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        line.back(d, v);
         ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
         for (int e = 0; e < W; e++) {
             float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
@@ -1472,34 +1738,69 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
         else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
     } while (0)
 
-template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
+/* relu: what stands behind it as one; NULL: nothing does. */
+template <typename T>
+static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->out);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->out, relu ? relu->out : NULL);
     ddp__moments *part = (ddp__moments *)dev->scratch;
     const T *x = (const T *)call->in[0];
 
     if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
     DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
               (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, x, (const float *)call->saved,
-              (const T *)call->param[0], (const T *)call->param[1]);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, relu ? (T *)relu->out : NULL, x,
+              (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1]);
 }
 
-template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
+template <typename T>
+static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]);
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     float *slope = (float *)(part + c.channels * c.parts);
     const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+    const T *dy = (const T *)(relu ? relu->grad_out : call->grad_out), *x = (const T *)call->in[0];
+    const T *gate = relu ? (const T *)call->param[0] : NULL, *shift = (const T *)call->param[1];
+    const int wide = ddp__wide<T>(c.n, x, dy, call->grad_in[0]);
 
-    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat);
+    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat, gate, shift);
     DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
               (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
     if (call->grad_in[0])
-        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0]);
+        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0],
+                  stat, gate, shift);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_batch_forward<T>(dev, c, NULL);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_batch_backward<T>(dev, c, NULL);
+}
+
+static void ddp__cuda_batch_relu_forward(const ddp_op_call *norm, const ddp_op_call *relu)
+{
+    ddp__cuda *dev = (ddp__cuda *)norm->pool;
+    (dev->half ? ddp__cuda_batch_forward<ddp__bf16> : ddp__cuda_batch_forward<float>)(dev, norm, relu);
+}
+
+/* As two where others than relu read the norm: their gradients are in relu's grad_in[0] by now. */
+static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_call *relu)
+{
+    ddp__cuda *dev = (ddp__cuda *)norm->pool;
+    if (relu->add_in[0]) ddp__cuda_map_backward<ddp__map_relu_grad>(relu), relu = NULL;
+    (dev->half ? ddp__cuda_batch_backward<ddp__bf16> : ddp__cuda_batch_backward<float>)(dev, norm, relu);
+}
+
+static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const char *second)
+{
+    static const ddp_op_pair relu = {ddp__cuda_batch_relu_forward, ddp__cuda_batch_relu_backward, NULL};
+    return strcmp(first, "batch_norm2d") == 0 && strcmp(second, "relu") == 0 ? &relu : NULL;
 }
 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
@@ -2546,7 +2847,7 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     const float *no_stat = NULL;
 
-    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat);
+    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat, no_x, no_x);
     DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
 }
 
@@ -2596,239 +2897,6 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 }
 
 DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
-
-/* ==== cuda/elementwise.cuh ==== [cuda] */
-/* gelu, relu, add, swiglu and dropout: one pass over memory, 16 bytes at a time. */
-
-enum { DDP__MAP_THREADS = 256 };
-
-/* y = f(a) or f(a, b), where b is another input or a gradient; d += or = in backward. */
-struct ddp__map_gelu {
-    __device__ float operator()(float x, float) const
-    {
-        const float u = 0.79788456080286535588f * (x + 0.044715f * x * x * x);
-        return 0.5f * x * (1 + tanhf(u));
-    }
-};
-struct ddp__map_gelu_grad {
-    __device__ float operator()(float x, float dy) const
-    {
-        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
-        return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
-    }
-};
-/* NaN passes; the gradient at 0 is 0. */
-struct ddp__map_relu {
-    __device__ float operator()(float x, float) const { return x < 0 ? 0 : x; }
-};
-struct ddp__map_relu_grad {
-    __device__ float operator()(float x, float dy) const { return x > 0 ? dy : 0; }
-};
-struct ddp__map_add {
-    __device__ float operator()(float a, float b) const { return a + b; }
-};
-struct ddp__map_copy {
-    __device__ float operator()(float a, float) const { return a; }
-};
-struct ddp__map_scaled {
-    const float *by; /* on the device */
-    __device__ float operator()(float a, float) const { return a * *by; }
-};
-
-/* out[i] = (add ? out[i] : 0) + f(a[i], b[i]); b NULL reads as 0. out may be a or b. wide: all
- * arrays are multiples of 16 bytes. */
-template <typename T, typename F>
-static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int add, int wide, F f)
-{
-    const int width = ddp__vec<T>::width;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    float x[width], y[width];
-
-    if (i >= n) return;
-    wide = wide && i + width <= n;
-    ddp__piece_load(x, a, i, n, wide);
-    if (b) ddp__piece_load(y, b, i, n, wide);
-    for (int k = 0; k < width; k++) x[k] = f(x[k], b ? y[k] : 0);
-    ddp__piece_store(out, x, i, n, wide, add);
-}
-
-template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
-{
-    DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
-              (const T *)b, n, add, ddp__aligned(out, a, b), f);
-}
-
-/* The map over n elements of the type that arrays of shape have on the device. */
-template <typename F>
-static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
-{
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    const long n = ddp_shape_count(&c->spec->out);
-    if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
-    else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
-}
-
-/* Of one input. */
-template <typename F> static void ddp__cuda_map_forward(const ddp_op_call *c)
-{
-    ddp__cuda_map(c, c->out, c->in[0], NULL, 0, F());
-}
-
-template <typename F> static void ddp__cuda_map_backward(const ddp_op_call *c)
-{
-    if (c->grad_in[0]) ddp__cuda_map(c, c->grad_in[0], c->in[0], c->grad_out, c->add_in[0], F());
-}
-
-/* The gradient of input k is that of the output. */
-static DDP__UNUSED void ddp__cuda_copy_grad(const ddp_op_call *c, int k)
-{
-    if (c->grad_in[k] && (c->add_in[k] || c->grad_in[k] != c->grad_out))
-        ddp__cuda_map(c, c->grad_in[k], c->grad_out, NULL, c->add_in[k], ddp__map_copy());
-}
-
-static DDP__UNUSED void ddp__cuda_add_forward(const ddp_op_call *c)
-{
-    ddp__cuda_map(c, c->out, c->in[0], c->in[1], 0, ddp__map_add());
-}
-
-/* Input by input: both may be the same array, the second then adding to the first. */
-static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
-{
-    ddp__cuda_copy_grad(c, 0);
-    ddp__cuda_copy_grad(c, 1);
-}
-
-DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
-    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
-    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
-
-/* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
-
-/* Rows of a and of b are row elements apart. */
-template <typename T>
-static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long r = i / pieces, at = i % pieces * width;
-    float x[width], y[width];
-
-    if (r >= rows) return;
-    ddp__piece_load(x, a + r * row, at, n, wide);
-    ddp__piece_load(y, b + r * row, at, n, wide);
-    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
-    ddp__piece_store(out + r * n, x, at, n, wide, 0);
-}
-
-/* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
-template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
-                                          long row, int add_a, int add_b, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long r = i / pieces, at = i % pieces * width;
-    float x[width], y[width], d[width];
-
-    if (r >= rows) return;
-    ddp__piece_load(x, a + r * row, at, n, wide);
-    ddp__piece_load(y, b + r * row, at, n, wide);
-    ddp__piece_load(d, dy + r * n, at, n, wide);
-    for (int k = 0; k < width; k++) {
-        const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
-        x[k] = d[k] * y[k] * (s + silu * (1 - s));
-        d[k] *= silu;
-    }
-    if (da) ddp__piece_store(da + r * row, x, at, n, wide, add_a);
-    if (db) ddp__piece_store(db + r * row, d, at, n, wide, add_b);
-}
-
-/* Where the factors lie in the arrays given per input; NULL stays NULL. */
-template <typename T>
-static inline void ddp__cuda_swiglu_factors(const ddp_op_spec *s, const void *first,
-                                            const void *second, const T **a, const T **b)
-{
-    *a = (const T *)first;
-    *b = s->inputs > 1 ? (const T *)second
-         : first ? (const T *)first + s->out.dim[s->out.dims - 1] : NULL;
-}
-
-template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const T *a, *b;
-    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
-              rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
-}
-
-template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const ddp_shape *s = &c->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const T *a, *b, *da, *db;
-
-    ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
-    ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
-    if (!da && !db) return;
-    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
-              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
-              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
-}
-
-/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
-
-/* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
-__device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
-{
-    const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-    return ddp__mix64(stream + draw * DDP__RNG_STEP);
-}
-
-/* out = or += in / (1 - p) where kept. out may be in. bound 0: everything stays. */
-template <typename T>
-static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixed_seed,
-                                      uint32_t bound, float scale, int add, int wide)
-{
-    const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const uint64_t stream = ddp__rng_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
-    float v[width];
-
-    if (at >= n) return;
-    wide = wide && at + width <= n;
-    ddp__piece_load(v, in, at, n, wide);
-    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
-        const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
-        v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
-        v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
-    }
-    ddp__piece_store(out, v, at, n, wide, add);
-}
-
-template <typename T>
-static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
-{
-    const long n = ddp_shape_count(&c->spec->out);
-    const double p = c->training ? c->spec->arg[0] : 0;
-    if (p == 0 && !add && out == in) return;
-    DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
-              ddp__mix64(c->random + DDP__RNG_STEP), (uint32_t)(p * 4294967296.0), (float)(1 / (1 - p)), add,
-              ddp__aligned(out, in));
-}
-
-template <typename T> static void ddp__cuda_dropout_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    ddp__cuda_dropout_run<T>(dev, c, c->out, c->in[0], 0);
-}
-
-template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    if (c->grad_in[0]) ddp__cuda_dropout_run<T>(dev, c, c->grad_in[0], c->grad_out, c->add_in[0]);
-}
 
 /* ==== cuda/pool.cuh ==== [cuda] */
 /* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
@@ -5938,6 +6006,12 @@ static void ddp__cuda_leave(ddp__cuda_self *c, int on_error)
 
 /* ---- the table ---- */
 
+static const ddp_op_pair *ddp__cuda_pair(const ddp__cuda *dev, const char *first, const char *second)
+{
+    const ddp_op_pair *p = ddp__cuda_batch_pair(first, second);
+    return p ? p : ddp__cuda_pair_of(dev, first, second);
+}
+
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b;
@@ -5963,7 +6037,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.split = DDP__GIVEN(ddp__cuda_split), b.clip_add = DDP__GIVEN(ddp__cuda_clip_add);
     b.clip_scale = DDP__GIVEN(ddp__cuda_clip_scale);
 
-    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair_of), b.compute = DDP__GIVEN(ddp__cuda_compute);
+    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair), b.compute = DDP__GIVEN(ddp__cuda_compute);
     b.scratch = DDP__GIVEN(ddp__cuda_scratch), b.reserve = DDP__GIVEN(ddp__cuda_reserve);
 
     b.slots = DDP__GIVEN(ddp__cuda_slots), b.record = DDP__GIVEN(ddp__cuda_record);

@@ -311,6 +311,12 @@ static void ddp__cuda_leave(ddp__cuda_self *c, int on_error)
 
 /* ---- the table ---- */
 
+static const ddp_op_pair *ddp__cuda_pair(const ddp__cuda *dev, const char *first, const char *second)
+{
+    const ddp_op_pair *p = ddp__cuda_batch_pair(first, second);
+    return p ? p : ddp__cuda_pair_of(dev, first, second);
+}
+
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b;
@@ -336,7 +342,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     b.split = DDP__GIVEN(ddp__cuda_split), b.clip_add = DDP__GIVEN(ddp__cuda_clip_add);
     b.clip_scale = DDP__GIVEN(ddp__cuda_clip_scale);
 
-    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair_of), b.compute = DDP__GIVEN(ddp__cuda_compute);
+    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair), b.compute = DDP__GIVEN(ddp__cuda_compute);
     b.scratch = DDP__GIVEN(ddp__cuda_scratch), b.reserve = DDP__GIVEN(ddp__cuda_reserve);
 
     b.slots = DDP__GIVEN(ddp__cuda_slots), b.record = DDP__GIVEN(ddp__cuda_record);

@@ -1,10 +1,11 @@
 /* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
- * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
+ * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
+ * with the relu behind it as one, which forward costs no pass of its own, and backward none through relu's output.
  * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
  * order, in double. */
 #pragma once
 
-#include "cuda/rows.cuh"
+#include "cuda/elementwise.cuh"
 
 enum {
     DDP__CHANNEL_THREADS = 256,
@@ -115,21 +116,47 @@ template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments
     if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
+/* ---- what batch norm makes of an element, and relu of its gradient ---- */
+
+/* Of channel blockIdx.x: y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
+template <typename T> struct ddp__batch_line {
+    float factor, offset;
+    int   relu;
+
+    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift)
+    {
+        relu = scale != NULL;
+        factor = relu ? ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1] : 0;
+        offset = relu ? ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor : 0;
+    }
+    __device__ T of(T x) const { return ddp__from_float<T>(ddp__to_float(x) * factor + offset); }
+
+    /* dy, or what relu lets pass of it where x lies. */
+    template <int W> __device__ void back(ddp__vec<T, W> &dy, const ddp__vec<T, W> &x) const
+    {
+        for (int e = 0; relu && e < W; e++)
+            if (!(ddp__to_float(of(x.v[e])) > 0)) dy.v[e] = ddp__from_float<T>(0);
+    }
+};
+
 /* ---- sums of dy, and of dy (x - mean) ---- */
 
-/* x NULL: the second is 0. stat: mean and another float per channel. */
-template <typename T, int W>
-__global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x, const float *stat, ddp__channels c)
+/* x NULL: the second is 0. stat: mean and another float per channel. scale, shift: of a relu behind it, or NULL. */
+template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x,
+                                                                 const float *stat, const T *scale, const T *shift,
+                                                                 ddp__channels c)
 {
     __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
+    const ddp__batch_line<T> line(stat, scale, shift);
     const float mean = x ? stat[2 * blockIdx.x] : 0;
     float sum = 0, product = 0;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        const ddp__vec<T, W> v = x ? ddp__vec_load<T, W>(x + walk.at) : d;
+        line.back(d, v);
         for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
         if (!x) continue;
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
         for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
     }
     const ddp__channel_sum total =
@@ -176,18 +203,20 @@ static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
 }
 
-/* y = x * factor + shift, of each channel. */
+/* y of each channel, and relu of it into z, unless that is NULL. */
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
-                                        const T *shift, ddp__channels c)
+__global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale, const T *shift,
+                                        ddp__channels c)
 {
-    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
-    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
+    const ddp__batch_line<T> line(stat, scale, shift);
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
         ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
+        for (int e = 0; e < W; e++) v.v[e] = line.of(v.v[e]);
         ddp__vec_store(y + walk.at, v);
+        if (!z) continue;
+        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__map_relu()(ddp__to_float(v.v[e]), 0));
+        ddp__vec_store(z + walk.at, v);
     }
 }
 
@@ -214,12 +243,16 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
 }
 
 template <typename T, int W>
-__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, ddp__channels c)
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, const float *stat,
+                                       const T *scale, const T *shift, ddp__channels c)
 {
+    const ddp__batch_line<T> line(stat, scale, shift);
     const float *s = slope + 3 * blockIdx.x;
 
     for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at), d = ddp__vec_load<T, W>(dy + walk.at);
+        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
+        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
+        line.back(d, v);
         ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
         for (int e = 0; e < W; e++) {
             float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
@@ -248,34 +281,69 @@ static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
         else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
     } while (0)
 
-template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
+/* relu: what stands behind it as one; NULL: nothing does. */
+template <typename T>
+static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->out);
+    const int wide = ddp__wide<T>(c.n, call->in[0], call->out, relu ? relu->out : NULL);
     ddp__moments *part = (ddp__moments *)dev->scratch;
     const T *x = (const T *)call->in[0];
 
     if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
     DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
               (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, x, (const float *)call->saved,
-              (const T *)call->param[0], (const T *)call->param[1]);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, relu ? (T *)relu->out : NULL, x,
+              (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1]);
 }
 
-template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
+template <typename T>
+static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]);
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     float *slope = (float *)(part + c.channels * c.parts);
     const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+    const T *dy = (const T *)(relu ? relu->grad_out : call->grad_out), *x = (const T *)call->in[0];
+    const T *gate = relu ? (const T *)call->param[0] : NULL, *shift = (const T *)call->param[1];
+    const int wide = ddp__wide<T>(c.n, x, dy, call->grad_in[0]);
 
-    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat);
+    DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat, gate, shift);
     DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
               (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
     if (call->grad_in[0])
-        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0]);
+        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0],
+                  stat, gate, shift);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_batch_forward<T>(dev, c, NULL);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    ddp__cuda_batch_backward<T>(dev, c, NULL);
+}
+
+static void ddp__cuda_batch_relu_forward(const ddp_op_call *norm, const ddp_op_call *relu)
+{
+    ddp__cuda *dev = (ddp__cuda *)norm->pool;
+    (dev->half ? ddp__cuda_batch_forward<ddp__bf16> : ddp__cuda_batch_forward<float>)(dev, norm, relu);
+}
+
+/* As two where others than relu read the norm: their gradients are in relu's grad_in[0] by now. */
+static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_call *relu)
+{
+    ddp__cuda *dev = (ddp__cuda *)norm->pool;
+    if (relu->add_in[0]) ddp__cuda_map_backward<ddp__map_relu_grad>(relu), relu = NULL;
+    (dev->half ? ddp__cuda_batch_backward<ddp__bf16> : ddp__cuda_batch_backward<float>)(dev, norm, relu);
+}
+
+static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const char *second)
+{
+    static const ddp_op_pair relu = {ddp__cuda_batch_relu_forward, ddp__cuda_batch_relu_backward, NULL};
+    return strcmp(first, "batch_norm2d") == 0 && strcmp(second, "relu") == 0 ? &relu : NULL;
 }
 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))

@@ -332,7 +332,7 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     const float *no_stat = NULL;
 
-    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat);
+    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat, no_x, no_x);
     DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
 }
 

@@ -244,6 +244,7 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
 
     ddp__call_fill(s, first, training, again, &a);
     ddp__call_fill(s, s->graph->node[first->index + 1], training, again, &b);
+    if (training) ddp__shadow(s, first, !again, a.buffer);
     first->pair->forward(&a, &b);
 }
 

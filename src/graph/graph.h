@@ -78,7 +78,7 @@ typedef struct ddp_op {
     void (*backward)(const ddp_op_call *c);
 } ddp_op;
 
-/* Two operators without buffers that a backend runs as one: second directly follows first and takes
+/* Two operators that a backend runs as one, the second without buffers: it directly follows first and takes
  * its output as input 0. The calls are those that each alone would get, and what they ask for is
  * written, but for second's grad_in[0]: only first would read it.
  *

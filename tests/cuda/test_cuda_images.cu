@@ -1,4 +1,4 @@
-/* [calm] Batch norm, pools and flatten on the device against the CPU, at sizes that no vector divides. */
+/* [calm] Batch norm, alone and with its relu, pools and flatten on the device against the CPU, at sizes that no vector divides. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -10,6 +10,7 @@ static void image_ops(ddp__cuda *dev)
 {
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
+    ddp__cuda_elementwise_ops(dev);
 }
 
 static const long sizes[][4] = {
@@ -58,6 +59,66 @@ static void a_mean_far_from_0_costs_no_digits(void **state)
     free(got);
     cuda_shut(&c);
     ddp__cuda_close(dev);
+}
+
+enum { RELU_RESULTS = 8 };
+
+/* One after the other, or as one; bits of adds: relu, and batch norm, add to what their input's gradient holds. */
+static void relu_run(cuda_check *n, cuda_check *r, const ddp_op_pair *pair, int adds, float **got)
+{
+    ddp_op_call norm, relu;
+    cuda_array *const result[RELU_RESULTS] = {&n->out, &r->out, &n->saved, &n->buffer[0], &n->buffer[1],
+                                              &n->grad_param[0], &n->grad_param[1], &n->grad_in[0]};
+
+    cuda_each(n, cuda_send_one);
+    cuda_each(r, cuda_send_one);
+    cuda_call(n, 1, adds >> 1, &norm);
+    cuda_call(r, 1, adds & 1, &relu);
+    relu.in[0] = norm.out;
+    relu.grad_in[0] = (void *)norm.grad_out;
+    if (pair) {
+        pair->forward(&norm, &relu);
+        pair->backward(&norm, &relu);
+    } else {
+        n->gpu->forward(&norm);
+        r->gpu->forward(&relu);
+        r->gpu->backward(&relu);
+        n->gpu->backward(&norm);
+    }
+    cuda_ok(n->dev);
+    for (int i = 0; i < RELU_RESULTS; i++) got[i] = cuda_get(n, result[i], "a result of a pair");
+}
+
+static void batch_norm_and_relu_keep_their_bits_as_one(void **state)
+{
+    const ddp_op_pair *pair = ddp__cuda_batch_pair("batch_norm2d", "relu");
+
+    (void)state;
+    assert_non_null(pair);
+    assert_null(ddp__cuda_batch_pair("batch_norm2d", "gelu"));
+    for (size_t i = 0; i < 4 * sizeof sizes / sizeof *sizes; i++)
+        for (int numbers = 0; numbers < 3; numbers += 2) {
+            const long *z = sizes[i / 4];
+            const cuda_case k = cuda_case_of("batch_norm2d", z[0], z[1], z[2], z[3]),
+                            of = cuda_case_of("relu", z[0], z[1], z[2], z[3]);
+            ddp__cuda *dev = cuda_device((ddp_cuda_numbers)numbers, image_ops);
+            float *want[RELU_RESULTS], *got[RELU_RESULTS];
+            cuda_check n, r;
+            cuda_open(&n, dev, &k);
+            cuda_open(&r, dev, &of);
+            relu_run(&n, &r, NULL, (int)i % 4, want);
+            relu_run(&n, &r, pair, (int)i % 4, got);
+            for (int j = 0; j < RELU_RESULTS; j++) {
+                const long count = j < 2 || j > 6 ? n.out.n : j == 2 ? n.saved.n : z[1];
+                if (memcmp(got[j], want[j], (size_t)count * sizeof **got))
+                    fail_msg("%ld x %ld x %ld x %ld, adds %d: result %d differs", z[0], z[1], z[2], z[3], (int)i % 4, j);
+                free(got[j]);
+                free(want[j]);
+            }
+            cuda_shut(&n);
+            cuda_shut(&r);
+            ddp__cuda_close(dev);
+        }
 }
 
 /* Kernel, stride, padding. */
@@ -123,6 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batch_norm_is_the_cpus),
         cmocka_unit_test(a_mean_far_from_0_costs_no_digits),
+        cmocka_unit_test(batch_norm_and_relu_keep_their_bits_as_one),
         cmocka_unit_test(pools_are_the_cpus),
         cmocka_unit_test(a_maximum_has_the_cpus_place),
     };
