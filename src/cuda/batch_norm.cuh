@@ -27,7 +27,6 @@ struct ddp__moments {
     {
         const double off = b.mean - mean, all = n + b.n;
 
-        if (b.n == 0) return;
         if (n == 0) {
             *this = b;
             return;
