@@ -18,6 +18,8 @@ STRICT   := $(call class,strict,c)
 PATIENT   = $(filter-out $(PURE) $(CALM) $(STRICT),$(TESTS))
 ALONE     = $(PATIENT) $(STRICT)
 WAITING   = $(shell expr 2 \* $(JOBS))
+# Beside the others, by their leave: one more than there are processors, as some of them wait.
+BESIDE    = $(shell expr 1 + $(JOBS))
 # These see what a user sees: the generated header, and the shared library (under a sanitizer, the archive).
 API_TESTS := $(filter api/%,$(TESTS))
 scripts   = $(shell awk 'FNR > 2 { nextfile } /\[$(1)\]/ { print FILENAME }' $(SCRIPTS))
@@ -81,7 +83,7 @@ CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; 
 # totals: N passed, N failed, N skipped. Scripts run the examples.
 test: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) lib $(EXAMPLES) build/vectors build/bench_allreduce tests-cuda tests-plain
-	@tools/run_tests.py --timeout 600 --idle $(JOBS) check-compile=tests/header/compile.sh check-separate=tests/header/separate.sh \
+	@tools/run_tests.py --timeout 600 --idle $(BESIDE) check-compile=tests/header/compile.sh check-separate=tests/header/separate.sh \
 	    cuda-programs='$(CUDA_CHECK)' $(call ordered,$(filter-out $(TIMED) $(ALONE_TOO),$(SCRIPTS)) \
 	        $(addprefix build/plain/,$(PURE) $(CALM)) $(addprefix build/cuda/,$(CUDA_TESTS))) \
 	        check-header='$(CHECK_HEADER)' check-abi='tools/abi.py' house='tools/house.py --check' \
@@ -93,7 +95,7 @@ test: deps-test
 sanitize: deps-test
 	-@$(MAKE) --no-print-directory -s -k -j$(JOBS) tests-asan tests-tsan
 	@TSAN_OPTIONS="halt_on_error=1 no_huge_pages_for_shadow=0 clear_shadow_mmap_threshold=6291456 $(TSAN_OPTIONS)" tools/run_tests.py --timeout 600 \
-	    --idle $(JOBS) $(call ordered,$(addprefix build/tsan/,$(CALM)) $(addprefix build/asan/,$(PURE) $(CALM))) \
+	    --idle $(BESIDE) $(call ordered,$(addprefix build/tsan/,$(CALM)) $(addprefix build/asan/,$(PURE) $(CALM))) \
 	    --jobs $(WAITING) $(call ordered,$(addprefix build/asan/,$(PATIENT))) \
 	    --jobs $(JOBS) $(call ordered,$(addprefix build/asan/,$(STRICT)) $(addprefix build/tsan/,$(ALONE)))
 
