@@ -1,6 +1,6 @@
 /* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
  * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
- * with the relu behind it as one, which forward costs no pass of its own, and backward none through relu's output.
+ * with the relu behind it as one, which forward is a write more, and backward reads and writes nothing of its own.
  * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
  * order, in double. */
 #pragma once

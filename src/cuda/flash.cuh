@@ -158,7 +158,7 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
-        if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue;
+        if (!GROUP && first > from + 16 * MR - 1) continue;
         ddp__tile_scores<GROUP, N>(s, left, k);
         ddp__tile_scores<GROUP, N>(dp, right, k + N * D);
         if (first + N - 1 > from)
@@ -234,7 +234,7 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
                                      kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
-        if ((GROUP ? first & ~63 : first) > from + N - 1) continue; /* no query of this tile sees a key of this warp */
+        if (!GROUP && first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<GROUP, N>(s, left, q);
         ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
