@@ -32078,6 +32078,7 @@ DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_err
 DDP_LIB ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer);
 DDP_LIB ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size);
 DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
+DDP_LIB ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err); /* all of a group have come as far as this rank */
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
 /* ---- sites.c: averages in two levels ---- */
@@ -33948,6 +33949,16 @@ ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error 
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
 
+    return ddp__run(d, &m, 0, err);
+}
+
+ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err)
+{
+    float word = 0;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, group, &word, 1);
+
+    m.bytes = 0;
     return ddp__run(d, &m, 0, err);
 }
 
@@ -39245,14 +39256,8 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
  * between the layers. */
 static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 {
-    float token = 0;
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
-
     DDP__TRY(ddp__compare_layers(d, err));
-    /* this rank agrees with the first; wait for the abort of the one that does not */
-    m.bytes = 0;
-    DDP__TRY(ddp__run(d, &m, 0, err));
+    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that does not */
     return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank "
                      "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
@@ -39706,15 +39711,9 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
  * device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    float word = 0;
-    ddp_piece p;
-    ddp_message m;
-
     if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps) return DDP_OK;
-    m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &word, 1);
-    m.bytes = 0;
     DDP__TRY(ddp__device_wait(d, &d->host.error));
-    return ddp__run(d, &m, 0, &d->host.error);
+    return ddp__all_come(d, d->team, &d->host.error);
 }
 
 int ddp_step_end(ddp_ctx *d)
@@ -54055,17 +54054,6 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* All ranks of the world have come as far as this one. */
-static ddp_status ddp__pipe_meet(ddp_ctx *d, ddp_error *err)
-{
-    float token = 0;
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, 0, &token, 1);
-
-    m.bytes = 0;
-    return d->engine ? ddp__run(d, &m, 0, err) : DDP_OK;
-}
-
 /* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost instead. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
@@ -54086,7 +54074,7 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    s = ddp__pipe_meet(d, err);
+    s = d->engine ? ddp__all_come(d, 0, err) : DDP_OK;
     if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
     (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
     return s;

@@ -35,17 +35,6 @@ static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
     return DDP_OK;
 }
 
-/* All ranks of the world have come as far as this one. */
-static ddp_status ddp__pipe_meet(ddp_ctx *d, ddp_error *err)
-{
-    float token = 0;
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, 0, &token, 1);
-
-    m.bytes = 0;
-    return d->engine ? ddp__run(d, &m, 0, err) : DDP_OK;
-}
-
 /* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost instead. */
 static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
 {
@@ -66,7 +55,7 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    s = ddp__pipe_meet(d, err);
+    s = d->engine ? ddp__all_come(d, 0, err) : DDP_OK;
     if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
     (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
     return s;

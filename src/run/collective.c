@@ -75,6 +75,16 @@ ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error 
     return ddp__run(d, &m, 0, err);
 }
 
+ddp_status ddp__all_come(ddp_ctx *d, int group, ddp_error *err)
+{
+    float word = 0;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, group, &word, 1);
+
+    m.bytes = 0;
+    return ddp__run(d, &m, 0, err);
+}
+
 ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
     const int members = ddp__engine_group_size(d->engine, group);

@@ -153,15 +153,9 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
  * device begin together, so that they are timed sharing it, as they will run. */
 static ddp_status ddp__timed_together(ddp_ctx *d)
 {
-    float word = 0;
-    ddp_piece p;
-    ddp_message m;
-
     if (!d->engine || d->plan_final || d->step != d->timed_from + 1 || d->step == d->cfg.profile_steps) return DDP_OK;
-    m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &word, 1);
-    m.bytes = 0;
     DDP__TRY(ddp__device_wait(d, &d->host.error));
-    return ddp__run(d, &m, 0, &d->host.error);
+    return ddp__all_come(d, d->team, &d->host.error);
 }
 
 int ddp_step_end(ddp_ctx *d)

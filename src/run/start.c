@@ -436,14 +436,8 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
  * between the layers. */
 static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 {
-    float token = 0;
-    ddp_piece p;
-    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
-
     DDP__TRY(ddp__compare_layers(d, err));
-    /* this rank agrees with the first; wait for the abort of the one that does not */
-    m.bytes = 0;
-    DDP__TRY(ddp__run(d, &m, 0, err));
+    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that does not */
     return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank "
                      "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
