@@ -885,11 +885,10 @@ typedef struct ddp_strategy_ops {
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share
-     * it. first: while the profile is not known. take: what all ranks have now; nothing is in flight.
+    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it; measured 0:
+     * from equal layers and links as they are given, on every rank. take: what all ranks have now; nothing is in flight.
      * adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. */
-    int  (*plan_first)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_blob *out);
-    int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_blob *out);
+    int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
     int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
     const struct ddp_plan *(*plan_view)(const void *self);
@@ -35351,8 +35350,8 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
     if (own->averages < DDP_AVERAGES_GRADIENTS || own->averages > DDP_AVERAGES_CHANGES)
         return ddp__fail(err, DDP_ARG, "own strategy %s averages %d: use DDP_AVERAGES_GRADIENTS, "
                          "_PARAMETERS or _CHANGES", own->name, (int)own->averages);
-    if (own->plan_make && (!own->plan_first || !own->plan_take))
-        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take too", own->name);
+    if (own->plan_make && !own->plan_take)
+        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_take too", own->name);
     *ops = *own;
     return DDP_OK;
 }
@@ -37791,7 +37790,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
+    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -37852,7 +37851,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     } else if (d->plan_final) {
         s = ddp__plan_make(d, &p, err);
     } else { /* the same on all ranks by itself */
-        s = DDP__EVENT(d, plan_first, (d, d->self, &p, &plan));
+        s = DDP__EVENT(d, plan_make, (d, d->self, &p, 0, &plan));
         if (s == DDP_OK) s = ddp__plan_take(d, &plan, &p, err);
         ddp_blob_free(&plan);
     }
@@ -40763,32 +40762,21 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
     return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
 }
 
-static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_blob *out)
+/* While profiling: equal numbers of layers, which needs no measurement. */
+static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_profile rows;
     ddp_plan plan;
     int bad;
 
+    (void)self;
     memset(&plan, 0, sizeof plan);
     DDP__DO(ddp__rows_profile(d, p, &rows));
-    bad = ddp__partial_plan(d, &rows, unmeasured, &plan);
+    bad = ddp__partial_plan(d, &rows, !measured, &plan);
     if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
     ddp_plan_free(&plan);
     ddp_profile_free(&rows);
     return bad;
-}
-
-/* While profiling: equal numbers of layers, which needs no measurement. */
-static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__rows_make(d, p, 1, out);
-}
-
-static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__rows_make(d, p, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -40883,7 +40871,6 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
     ops->close = ddp__partial_close;
-    ops->plan_first = ddp__partial_first;
     ops->plan_make = ddp__partial_make;
     ops->plan_adopt = ddp__partial_adopt;
     ops->plan_take = ddp__partial_take;
@@ -42401,7 +42388,7 @@ static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan 
     return ddp_plan_landing(&later, plan, landing, exposed_s, &err) ? ddp__plan_failed(d, &err) : 0;
 }
 
-static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_blob *out)
+static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     const ddp_config *c = ddp_settings(d);
     const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
@@ -42409,9 +42396,10 @@ static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_
     double exposed_s = 0;
     ddp_plan plan;
 
+    (void)self;
     memset(&plan, 0, sizeof plan);
     if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, first, &plan);
+    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;
     if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
     if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
@@ -42422,18 +42410,6 @@ static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_
     ddp_plan_free(&plan);
     DDP_FREE(landing);
     return bad;
-}
-
-static int ddp__streaming_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__streaming_plan(d, p, 1, out);
-}
-
-static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__streaming_plan(d, p, 0, out);
 }
 
 static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
@@ -42465,7 +42441,6 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->step_end = ddp__streaming_step_end;
     ops->wait = ddp__streaming_wait;
     ops->sync_all = ddp__streaming_sync_all;
-    ops->plan_first = ddp__streaming_first;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
     ops->plan_view = ddp__partial_view;
@@ -50129,7 +50104,7 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
 DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - (int)DDP_SCHEME_MGWFBP,
                   "schemes are in the strategies' order");
 
-static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     const int scheme = (int)DDP_SCHEME_MGWFBP + (int)ddp_settings(d)->strategy - (int)DDP_MGWFBP;
     ddp_profile own;
@@ -50138,7 +50113,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     ddp_status s;
     int bad;
 
-    (void)self;
+    (void)self, (void)measured;
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
     s = ddp__gradient_profile(d, p, &own, &err);
@@ -50253,7 +50228,7 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
 {
     ddp__strategy_wfbp(ops);
     ops->start = NULL;
-    ops->plan_first = ops->plan_make = ddp__timeline_make;
+    ops->plan_make = ddp__timeline_make;
     ops->plan_take = ddp__timeline_take;
     ops->plan_exposed = ddp__timeline_exposed;
 }
@@ -50353,8 +50328,7 @@ DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, cons
                                   ddp_blob *out);
 DDP_LIB int    ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out);
 DDP_LIB void   ddp__schedule_free(ddp__schedule *s);
-DDP_LIB int    ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out);
-DDP_LIB int    ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out);
+DDP_LIB int    ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out);
 DDP_LIB int    ddp__delayed_stale(ddp_ctx *d, const void *self);
 DDP_LIB double ddp__delayed_exposed(const void *self);
 DDP_LIB int    ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
@@ -50627,13 +50601,6 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     return 0;
 }
 
-int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    (void)p;
-    return ddp__schedule_plain(d, 0, out);
-}
-
 /* ---- the plan ---- */
 
 /* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
@@ -50724,7 +50691,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
 }
 
-int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
@@ -50735,7 +50702,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     ddp_status s;
     double params = 0;
 
-    if (ddp_world(d) == 1) return ddp__schedule_plain(d, 1, out); /* nothing is sent */
+    if (!measured || ddp_world(d) == 1) return ddp__schedule_plain(d, measured, out); /* alone nothing is sent */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     memset(&o, 0, sizeof o);
@@ -51144,7 +51111,6 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
     ops->wait = ddp__delayed_wait;
     ops->drain = ddp__delayed_drain;
     ops->close = ddp__delayed_close;
-    ops->plan_first = ddp__delayed_first;
     ops->plan_make = ddp__delayed_make;
     ops->plan_take = ddp__delayed_take;
     ops->plan_stale = ddp__delayed_stale;

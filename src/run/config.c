@@ -91,8 +91,8 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
     if (own->averages < DDP_AVERAGES_GRADIENTS || own->averages > DDP_AVERAGES_CHANGES)
         return ddp__fail(err, DDP_ARG, "own strategy %s averages %d: use DDP_AVERAGES_GRADIENTS, "
                          "_PARAMETERS or _CHANGES", own->name, (int)own->averages);
-    if (own->plan_make && (!own->plan_first || !own->plan_take))
-        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take too", own->name);
+    if (own->plan_make && !own->plan_take)
+        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_take too", own->name);
     *ops = *own;
     return DDP_OK;
 }

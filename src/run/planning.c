@@ -304,7 +304,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
+    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, 1, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -365,7 +365,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     } else if (d->plan_final) {
         s = ddp__plan_make(d, &p, err);
     } else { /* the same on all ranks by itself */
-        s = DDP__EVENT(d, plan_first, (d, d->self, &p, &plan));
+        s = DDP__EVENT(d, plan_make, (d, d->self, &p, 0, &plan));
         if (s == DDP_OK) s = ddp__plan_take(d, &plan, &p, err);
         ddp_blob_free(&plan);
     }

@@ -92,11 +92,10 @@ typedef struct ddp_strategy_ops {
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
-    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share
-     * it. first: while the profile is not known. take: what all ranks have now; nothing is in flight.
+    /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it; measured 0:
+     * from equal layers and links as they are given, on every rank. take: what all ranks have now; nothing is in flight.
      * adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. */
-    int  (*plan_first)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_blob *out);
-    int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, ddp_blob *out);
+    int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
     int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
     const struct ddp_plan *(*plan_view)(const void *self);

@@ -361,7 +361,6 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
     ops->wait = ddp__delayed_wait;
     ops->drain = ddp__delayed_drain;
     ops->close = ddp__delayed_close;
-    ops->plan_first = ddp__delayed_first;
     ops->plan_make = ddp__delayed_make;
     ops->plan_take = ddp__delayed_take;
     ops->plan_stale = ddp__delayed_stale;

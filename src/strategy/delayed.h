@@ -88,8 +88,7 @@ DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, cons
                                   ddp_blob *out);
 DDP_LIB int    ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out);
 DDP_LIB void   ddp__schedule_free(ddp__schedule *s);
-DDP_LIB int    ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out);
-DDP_LIB int    ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out);
+DDP_LIB int    ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out);
 DDP_LIB int    ddp__delayed_stale(ddp_ctx *d, const void *self);
 DDP_LIB double ddp__delayed_exposed(const void *self);
 DDP_LIB int    ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);

@@ -261,13 +261,6 @@ static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
     return 0;
 }
 
-int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    (void)p;
-    return ddp__schedule_plain(d, 0, out);
-}
-
 /* ---- the plan ---- */
 
 /* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
@@ -358,7 +351,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
     return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
 }
 
-int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
@@ -369,7 +362,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     ddp_status s;
     double params = 0;
 
-    if (ddp_world(d) == 1) return ddp__schedule_plain(d, 1, out); /* nothing is sent */
+    if (!measured || ddp_world(d) == 1) return ddp__schedule_plain(d, measured, out); /* alone nothing is sent */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     memset(&o, 0, sizeof o);

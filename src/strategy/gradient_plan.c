@@ -70,7 +70,7 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
 DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - (int)DDP_SCHEME_MGWFBP,
                   "schemes are in the strategies' order");
 
-static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     const int scheme = (int)DDP_SCHEME_MGWFBP + (int)ddp_settings(d)->strategy - (int)DDP_MGWFBP;
     ddp_profile own;
@@ -79,7 +79,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     ddp_status s;
     int bad;
 
-    (void)self;
+    (void)self, (void)measured;
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
     s = ddp__gradient_profile(d, p, &own, &err);
@@ -194,7 +194,7 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
 {
     ddp__strategy_wfbp(ops);
     ops->start = NULL;
-    ops->plan_first = ops->plan_make = ddp__timeline_make;
+    ops->plan_make = ddp__timeline_make;
     ops->plan_take = ddp__timeline_take;
     ops->plan_exposed = ddp__timeline_exposed;
 }

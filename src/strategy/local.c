@@ -227,32 +227,21 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
     return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
 }
 
-static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_blob *out)
+/* While profiling: equal numbers of layers, which needs no measurement. */
+static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_profile rows;
     ddp_plan plan;
     int bad;
 
+    (void)self;
     memset(&plan, 0, sizeof plan);
     DDP__DO(ddp__rows_profile(d, p, &rows));
-    bad = ddp__partial_plan(d, &rows, unmeasured, &plan);
+    bad = ddp__partial_plan(d, &rows, !measured, &plan);
     if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
     ddp_plan_free(&plan);
     ddp_profile_free(&rows);
     return bad;
-}
-
-/* While profiling: equal numbers of layers, which needs no measurement. */
-static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__rows_make(d, p, 1, out);
-}
-
-static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__rows_make(d, p, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -347,7 +336,6 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
     ops->close = ddp__partial_close;
-    ops->plan_first = ddp__partial_first;
     ops->plan_make = ddp__partial_make;
     ops->plan_adopt = ddp__partial_adopt;
     ops->plan_take = ddp__partial_take;

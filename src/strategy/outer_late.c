@@ -181,7 +181,7 @@ static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_plan 
     return ddp_plan_landing(&later, plan, landing, exposed_s, &err) ? ddp__plan_failed(d, &err) : 0;
 }
 
-static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_blob *out)
+static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     const ddp_config *c = ddp_settings(d);
     const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
@@ -189,9 +189,10 @@ static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_
     double exposed_s = 0;
     ddp_plan plan;
 
+    (void)self;
     memset(&plan, 0, sizeof plan);
     if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
-    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, first, &plan);
+    bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;
     if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &plan, landing, &exposed_s);
     if (!bad) bad = ddp__plan_pack(d, &plan, more, out);
@@ -202,18 +203,6 @@ static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_
     ddp_plan_free(&plan);
     DDP_FREE(landing);
     return bad;
-}
-
-static int ddp__streaming_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__streaming_plan(d, p, 1, out);
-}
-
-static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__streaming_plan(d, p, 0, out);
 }
 
 static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
@@ -245,7 +234,6 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->step_end = ddp__streaming_step_end;
     ops->wait = ddp__streaming_wait;
     ops->sync_all = ddp__streaming_sync_all;
-    ops->plan_first = ddp__streaming_first;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
     ops->plan_view = ddp__partial_view;

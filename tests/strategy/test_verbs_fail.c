@@ -376,17 +376,9 @@ static void spoil(ddp_blob *b)
     if (word >= 0 && 4 * ((size_t)word + 1) <= b->size) memcpy(b->bytes + 4 * word, &value, sizeof value);
 }
 
-static int spoilt_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+static int spoilt_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
-    const int bad = plain.plan_first ? plain.plan_first(d, self, p, out) : plain.plan_make(d, self, p, out);
-
-    if (!bad) spoil(out);
-    return bad;
-}
-
-static int spoilt_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    const int bad = plain.plan_make(d, self, p, out);
+    const int bad = plain.plan_make(d, self, p, measured, out);
 
     if (!bad) spoil(out);
     return bad;
@@ -414,7 +406,6 @@ static void a_plan_that_is_none_is_refused(void **state)
             ops = plain;
             ops.settle = NULL;
             ops.name = "spoilt";
-            ops.plan_first = spoilt_first;
             ops.plan_make = spoilt_make;
             c.own_strategy = &ops;
             word = n / 8 - 4, value = values[n % 8];
