@@ -106,8 +106,7 @@ DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *m
 #define DDP__CUDA_IMPLEMENTED
 
 /* ==== cuda/runtime.cuh ==== [cuda] */
-/* One GPU as a context sees it: its streams and handles, its first error, how kernels are launched
- * on it, and the table of its operators. */
+/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on it. */
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
@@ -148,6 +147,7 @@ typedef struct ddp__cuda {
     ddp_op           op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int              ops;
+    struct ddp__cuda_lists *lists;  /* of calls that are due (ops.cuh); NULL: a call runs at once */
 } ddp__cuda;
 
 /* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
@@ -390,6 +390,131 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 /* Blocks that cover n items with per_block each; at least one. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
 
+/* ==== cuda/ops.cuh ==== [cuda] */
+/* The operators of a GPU: how their calls run, and the table of them. Calls that nothing comes between become a CUDA
+ * graph, one launch from the third time on. Where streams wait, for messages, lies between those lists. */
+
+/* ---- lists of calls ---- */
+
+enum { DDP__CUDA_DUE = 64, DDP__CUDA_REPLAYS = 256 };
+
+/* One operator's call, or both of a pair. */
+typedef struct ddp__cuda_due {
+    void (*one)(const ddp_op_call *c); /* NULL: both */
+    void (*both)(const ddp_op_call *first, const ddp_op_call *second);
+    ddp_op_call first, second;
+} ddp__cuda_due;
+
+typedef struct ddp__cuda_replay {
+    ddp__cuda_due  *due; /* [count] */
+    int             count;
+    cudaGraphExec_t graph; /* NULL: the list came once */
+} ddp__cuda_replay;
+
+typedef struct ddp__cuda_lists {
+    ddp__cuda_due    due[DDP__CUDA_DUE]; /* called, and not run yet */
+    ddp__cuda_replay replay[DDP__CUDA_REPLAYS];
+    int              count, replays;
+} ddp__cuda_lists;
+
+/* Graphs go when memory does that calls may point at, or dev->scratch: nothing else that kernels depend on is outside a
+ * list's bytes. */
+static DDP__UNUSED void ddp__cuda_replays_drop(ddp__cuda *dev)
+{
+    while (dev->lists && dev->lists->replays > 0) {
+        const ddp__cuda_replay *p = &dev->lists->replay[--dev->lists->replays];
+        if (p->graph) (void)cudaGraphExecDestroy(p->graph);
+        DDP_FREE(p->due);
+    }
+}
+
+static inline void ddp__cuda_run(const ddp__cuda_due *list, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (list[i].one) list[i].one(&list[i].first);
+        else list[i].both(&list[i].first, &list[i].second);
+    }
+}
+
+/* The list's entry; NULL where it comes for the first time, and is noted. */
+static inline ddp__cuda_replay *ddp__cuda_replay_of(ddp__cuda_lists *x, int count)
+{
+    const size_t bytes = (size_t)count * sizeof *x->due;
+    ddp__cuda_replay *p = x->replay;
+
+    for (; p < x->replay + x->replays; p++)
+        if (p->count == count && !memcmp(p->due, x->due, bytes)) return p;
+    if (x->replays == DDP__CUDA_REPLAYS) return NULL;
+    p->due = (ddp__cuda_due *)ddp__calloc(1, bytes);
+    if (!p->due) return NULL;
+    memcpy(p->due, x->due, bytes);
+    p->count = count, p->graph = NULL;
+    x->replays++;
+    return NULL;
+}
+
+/* NULL where there is no memory for it. */
+static inline cudaGraphExec_t ddp__cuda_captured(ddp__cuda *dev, const ddp__cuda_due *list, int count)
+{
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t out = NULL;
+    cudaError_t e;
+
+    if (DDP__CUDA(dev, cudaStreamBeginCapture(dev->stream, cudaStreamCaptureModeThreadLocal))) return NULL;
+    ddp__cuda_run(list, count);
+    if (DDP__CUDA(dev, cudaStreamEndCapture(dev->stream, &graph))) return NULL;
+    e = cudaGraphInstantiateWithFlags(&out, graph, 0);
+    if (e == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+    else (void)DDP__CUDA(dev, e);
+    (void)cudaGraphDestroy(graph);
+    return e == cudaSuccess ? out : NULL;
+}
+
+/* Before all else that is given to dev->stream. */
+static DDP__UNUSED void ddp__cuda_run_due(ddp__cuda *dev)
+{
+    ddp__cuda_lists *x = dev->lists;
+    const int count = x ? x->count : 0;
+    ddp__cuda_replay *p;
+
+    if (!count) return;
+    x->count = 0;
+    p = ddp__cuda_replay_of(x, count);
+    if (p && !p->graph) p->graph = ddp__cuda_captured(dev, x->due, count);
+    if (p && p->graph) (void)DDP__CUDA(dev, cudaGraphLaunch(p->graph, dev->stream));
+    else ddp__cuda_run(x->due, count);
+}
+
+/* second may be NULL. No operator that comes here reads `random`. */
+static inline void ddp__cuda_add(void (*one)(const ddp_op_call *), void (*both)(const ddp_op_call *, const ddp_op_call *),
+                                 const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda *dev = (ddp__cuda *)first->pool;
+    ddp__cuda_due now, *d = &now;
+
+    if (dev->lists && dev->lists->count == DDP__CUDA_DUE) ddp__cuda_run_due(dev);
+    if (dev->lists) d = &dev->lists->due[dev->lists->count++];
+    memset(d, 0, sizeof *d);
+    d->one = one, d->both = both;
+    memcpy(&d->first, first, sizeof *first);
+    if (second) memcpy(&d->second, second, sizeof *second);
+    d->first.random = d->second.random = 0;
+    if (d == &now) ddp__cuda_run(d, 1);
+}
+
+/* F as the table has it: an operator; a pair; one that draws other numbers each time. */
+template <void (*F)(const ddp_op_call *)> static void ddp__cuda_later(const ddp_op_call *c) { ddp__cuda_add(F, NULL, c, NULL); }
+template <void (*F)(const ddp_op_call *, const ddp_op_call *)>
+static void ddp__cuda_later_both(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_add(NULL, F, first, second);
+}
+template <void (*F)(const ddp_op_call *)> static void ddp__cuda_apart(const ddp_op_call *c)
+{
+    ddp__cuda_run_due((ddp__cuda *)c->pool);
+    F(c);
+}
+
 /* ---- the table of operators ---- */
 
 /* Adds the entries of a family. */
@@ -407,7 +532,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
     }
 }
 
-/* Both directions of an operator that are templates of its arrays' type: forward<T>(dev, call). */
+/* The function for the numbers of the device, of two templates of its arrays' type. */
 template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cuda *, const ddp_op_call *)>
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
@@ -415,8 +540,19 @@ static void ddp__cuda_typed(const ddp_op_call *c)
     if (dev->half) Half(dev, c);
     else Single(dev, c);
 }
+typedef void (*ddp__cuda_both)(ddp__cuda *dev, const ddp_op_call *first, const ddp_op_call *second);
+template <ddp__cuda_both Single, ddp__cuda_both Half>
+static void ddp__cuda_typed_both(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda *dev = (ddp__cuda *)second->pool;
+    (dev->half ? Half : Single)(dev, first, second);
+}
 #define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
-#define DDP__ENTRY(name, f, scratch) {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
+
+/* Entries: of both directions, f_forward and f_backward; of templates of the arrays' type. */
+#define DDP__LATER(...) ddp__cuda_later<__VA_ARGS__ >
+#define DDP__PLAIN(name, f, scratch) {name, DDP__LATER(f##_forward), DDP__LATER(f##_backward), scratch}
+#define DDP__ENTRY(name, f, scratch) {name, DDP__LATER(DDP__TYPED(f##_forward)), DDP__LATER(DDP__TYPED(f##_backward)), scratch}
 
 /* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
 #define DDP__FAMILY(name, ...)                                \
@@ -1327,9 +1463,9 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 }
 
 DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
-    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
-    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
+    {"gelu", DDP__LATER(ddp__cuda_map_forward<ddp__map_gelu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_gelu_grad>), NULL},
+    {"relu", DDP__LATER(ddp__cuda_map_forward<ddp__map_relu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
+    DDP__PLAIN("add", ddp__cuda_add, NULL))
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
 
@@ -1782,12 +1918,6 @@ template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, 
     ddp__cuda_batch_backward<T>(dev, c, NULL);
 }
 
-static void ddp__cuda_batch_relu_forward(const ddp_op_call *norm, const ddp_op_call *relu)
-{
-    ddp__cuda *dev = (ddp__cuda *)norm->pool;
-    (dev->half ? ddp__cuda_batch_forward<ddp__bf16> : ddp__cuda_batch_forward<float>)(dev, norm, relu);
-}
-
 /* As two where others than relu read the norm: their gradients are in relu's grad_in[0] by now. */
 static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_call *relu)
 {
@@ -1798,7 +1928,9 @@ static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_
 
 static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const char *second)
 {
-    static const ddp_op_pair relu = {ddp__cuda_batch_relu_forward, ddp__cuda_batch_relu_backward, NULL};
+    static const ddp_op_pair relu = {
+        ddp__cuda_later_both<ddp__cuda_typed_both<ddp__cuda_batch_forward<float>, ddp__cuda_batch_forward<ddp__bf16> > >,
+        ddp__cuda_later_both<ddp__cuda_batch_relu_backward>, NULL};
     return strcmp(first, "batch_norm2d") == 0 && strcmp(second, "relu") == 0 ? &relu : NULL;
 }
 
@@ -3024,13 +3156,13 @@ static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 
 static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
 
-#define DDP__POOL(f, MAX) ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >
+#define DDP__POOL(f, MAX) DDP__LATER(ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >)
 
 DDP__FAMILY(ddp__cuda_pool_ops,
     {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
     {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
     DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
-    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
+    DDP__PLAIN("flatten", ddp__cuda_flatten, NULL))
 
 /* ==== cuda/mma.cuh ==== [cuda] */
 /* The tensor-core instructions that flash attention is made of, one function each; and tiles and
@@ -4563,22 +4695,14 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
     if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
-typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
-
-/* The same for the numbers of the device, behind its addition and alone. */
-template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half>
-static void ddp__cuda_norm_pair(const ddp_op_call *sum, const ddp_op_call *c)
+/* Behind its addition it is a pair. */
+template <ddp__cuda_both Single, ddp__cuda_both Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    (dev->half ? Half : Single)(dev, sum, c);
+    ddp__cuda_typed_both<Single, Half>(NULL, c);
 }
-template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
-{
-    ddp__cuda_norm_pair<Single, Half>(NULL, c);
-}
-#define DDP__NORMS(as, RMS)                                                                                          \
-    as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> >,                                 \
-        as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> >
+#define DDP__NORMS(later, as, RMS)                                                                                   \
+    later<as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> > >,                         \
+        later<as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> > >
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {
@@ -4712,17 +4836,17 @@ static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int) { return (size_t
 /* ---- the operators ---- */
 
 DDP__FAMILY(ddp__cuda_text_ops,
-    {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
-    {"linear_no_bias", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
-    {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
+    DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda_linear_scratch),
+    DDP__PLAIN("linear_no_bias", ddp__cuda_linear, NULL),
+    DDP__PLAIN("linear_tied", ddp__cuda_linear, NULL),
     DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
     DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", DDP__NORMS(ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
-    {"rms_norm", DDP__NORMS(ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
+    {"layer_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
+    {"rms_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
     DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
     DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
-    DDP__ENTRY("dropout", ddp__cuda_dropout, NULL),
+    {"dropout", ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_forward)>, ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_backward)>, NULL},
     DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
     DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
@@ -4730,9 +4854,10 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0), NULL},
-                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1), NULL},
-                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward, "linear"};
+    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 0), NULL},
+                             rms_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 1), NULL},
+                             gelu = {ddp__cuda_later_both<ddp__cuda_linear_gelu_forward>,
+                                     ddp__cuda_later_both<ddp__cuda_linear_gelu_backward>, "linear"};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
@@ -5251,12 +5376,19 @@ struct ddp__cuda_given {
     operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
 };
 
-/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. */
+/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the operators that
+ * are due; the context's thread. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
+    static R ordered(void *self, A... a)
+    {
+        ddp__cuda_run_due(ddp__cuda_given{self});
+        return call(self, a...);
+    }
 };
 #define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
+#define DDP__ORDERED(f) ddp__cuda_entry_of<f>::ordered
 
 /* ---- times ---- */
 
@@ -5710,6 +5842,8 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
         (void)cudaSetDevice(c->dev->device);
         ddp__cuda_raise_all(c);
         (void)cudaStreamSynchronize(c->dev->stream);
+        ddp__cuda_replays_drop(c->dev);
+        if (c->dev->lists) DDP_FREE(c->dev->lists);
         if (c->ranged) (void)nvtxRangePop();
         ddp__cuda_events_free(c->mark, c->marks + 1);
         ddp__cuda_events_free(c->ready, c->slots);
@@ -5754,6 +5888,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     ddp__cuda_flash_open(dev);
+    if (dev->own_stream) dev->lists = (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
@@ -5792,7 +5927,8 @@ static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 static void ddp__cuda_release(ddp__cuda *dev, void *at, size_t)
 {
     (void)cudaSetDevice(dev->device);
-    (void)cudaFree(at);
+    (void)cudaFree(at); /* waits for the device */
+    ddp__cuda_replays_drop(dev);
 }
 
 static void *ddp__cuda_pin(void *, size_t bytes)
@@ -5953,7 +6089,15 @@ static void ddp__cuda_zero(ddp__cuda *dev, void *at, size_t bytes)
 
 /* ---- operators ---- */
 
-static int ddp__cuda_reserve(ddp__cuda *dev, size_t bytes) { return ddp__cuda_want_scratch(dev, bytes, NULL) == DDP_OK; }
+static int ddp__cuda_reserve(ddp__cuda *dev, size_t bytes)
+{
+    const size_t had = dev->scratch_bytes;
+    const ddp_status s = ddp__cuda_want_scratch(dev, bytes, NULL);
+
+    if (dev->scratch_bytes != had) ddp__cuda_replays_drop(dev);
+    return s == DDP_OK;
+}
+
 static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 /* ---- from device to device ---- */
@@ -6011,6 +6155,7 @@ static const ddp_op_pair *ddp__cuda_pair(const ddp__cuda *dev, const char *first
     return p ? p : ddp__cuda_pair_of(dev, first, second);
 }
 
+#define DDP__OF(name) b.name = DDP__ORDERED(ddp__cuda_##name)
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b;
@@ -6018,39 +6163,24 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     memset(&b, 0, sizeof b);
     b.name = "cuda", b.device = device, b.numbers = (int)numbers;
     b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
-    b.wait = DDP__GIVEN(ddp__cuda_wait), b.check = DDP__GIVEN(ddp__cuda_status);
-
-    b.alloc = DDP__GIVEN(ddp__cuda_alloc), b.release = DDP__GIVEN(ddp__cuda_release);
-    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin;
-    b.memory = DDP__GIVEN(ddp__cuda_memory), b.element_bytes = DDP__GIVEN(ddp__cuda_element_bytes);
-    b.mirror = DDP__GIVEN(ddp__cuda_mirror_new), b.forget = DDP__GIVEN(ddp__cuda_forget);
-
-    b.upload = DDP__GIVEN(ddp__cuda_upload), b.upload_elements = DDP__GIVEN(ddp__cuda_upload_elements);
-    b.download = DDP__GIVEN(ddp__cuda_download), b.download_elements = DDP__GIVEN(ddp__cuda_download_elements);
-    b.early = DDP__GIVEN(ddp__cuda_early), b.early_value = DDP__GIVEN(ddp__cuda_early_value);
-    b.copy = DDP__GIVEN(ddp__cuda_copy), b.zero = DDP__GIVEN(ddp__cuda_zero);
-
-    b.axpy = DDP__GIVEN(ddp__cuda_axpy), b.norm2 = DDP__GIVEN(ddp__cuda_norm2);
-    b.scale = DDP__GIVEN(ddp__cuda_scale), b.fill = DDP__GIVEN(ddp__cuda_fill);
-    b.update = DDP__GIVEN(ddp__cuda_update), b.compensate = DDP__GIVEN(ddp__cuda_compensate);
-    b.split = DDP__GIVEN(ddp__cuda_split), b.clip_add = DDP__GIVEN(ddp__cuda_clip_add);
-    b.clip_scale = DDP__GIVEN(ddp__cuda_clip_scale);
-
-    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair), b.compute = DDP__GIVEN(ddp__cuda_compute);
-    b.scratch = DDP__GIVEN(ddp__cuda_scratch), b.reserve = DDP__GIVEN(ddp__cuda_reserve);
-
-    b.slots = DDP__GIVEN(ddp__cuda_slots), b.record = DDP__GIVEN(ddp__cuda_record);
-    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give), b.hold = DDP__GIVEN(ddp__cuda_hold);
+    DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);
+    DDP__OF(alloc), DDP__OF(release), DDP__OF(memory), DDP__OF(element_bytes), DDP__OF(forget);
+    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin, b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
+    DDP__OF(upload), DDP__OF(upload_elements), DDP__OF(download), DDP__OF(download_elements);
+    DDP__OF(early), DDP__OF(early_value), DDP__OF(copy), DDP__OF(zero);
+    DDP__OF(axpy), DDP__OF(norm2), DDP__OF(scale), DDP__OF(fill), DDP__OF(update), DDP__OF(compensate);
+    DDP__OF(split), DDP__OF(clip_add), DDP__OF(clip_scale);
+    DDP__OF(op), DDP__OF(pair), DDP__OF(scratch), DDP__OF(reserve);
+    b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
+    DDP__OF(slots), DDP__OF(record), DDP__OF(hold);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
     b.raise = DDP__GIVEN(ddp__cuda_raise), b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
-
-    b.join = DDP__GIVEN(ddp__cuda_join), b.leave = DDP__GIVEN(ddp__cuda_leave), b.poll = DDP__GIVEN(ddp__nccl_poll);
-    b.average = DDP__GIVEN(ddp__cuda_average), b.spread = DDP__GIVEN(ddp__cuda_spread);
-    b.follow = DDP__GIVEN(ddp__cuda_follow), b.finish = DDP__GIVEN(ddp__nccl_finish);
-
-    b.marks = DDP__GIVEN(ddp__cuda_marks), b.mark = DDP__GIVEN(ddp__cuda_mark);
-    b.marked = DDP__GIVEN(ddp__cuda_marked), b.range = DDP__GIVEN(ddp__cuda_range);
+    DDP__OF(join), DDP__OF(leave), DDP__OF(average), DDP__OF(spread), DDP__OF(follow);
+    b.poll = DDP__GIVEN(ddp__nccl_poll), b.finish = DDP__ORDERED(ddp__nccl_finish);
+    DDP__OF(marks), DDP__OF(mark), DDP__OF(marked), DDP__OF(range);
     return b;
 }
+#undef DDP__OF
 
 #endif /* DDP__CUDA_IMPLEMENTED */
 #endif /* DREAMDDP_IMPLEMENTATION */

@@ -5,7 +5,8 @@
  *   ./bench_gpu [--small | --tiny]        tiny: only to see that all of it runs
  *
  * Each time is the median of 20 after 3 that do not count, by the device's events. share: bytes
- * that must move / time, over those of a copy. Exit 77: there is no GPU. */
+ * that must move / time, over those of a copy. Last the step of a small GPT-2 with CUDA graphs and
+ * without. Exit 77: there is no GPU. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
@@ -314,6 +315,53 @@ static void bench_topk(bench *b)
     b->b.release(b->self, p.verdict, sizeof *p.verdict);
 }
 
+/* ---- CUDA graphs: the step of a small GPT-2, whose kernels are short ---- */
+
+/* Median seconds of a step; on a stream of ours the library captures nothing. */
+static double step_seconds(const bench *b, void *stream)
+{
+    const ddp_backend backend = ddp_cuda(DDP_CUDA_BF16, 0);
+    const ddp_optimizer o = ddp_adamw(1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f);
+    float s[TIMES];
+    ddp_gpt2_config c;
+    ddp_config cfg;
+    ddp_error err;
+    ddp_graph *g;
+    ddp_node *loss;
+    ddp_ctx *d;
+    int bad;
+
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 1, cfg.no_env = 1, cfg.backend = &backend, cfg.cuda_stream = stream;
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 512, c.context = 64, c.batch = 4, c.heads = 4;
+    c.layers = b->size == 2 ? 1 : 8, c.dim = b->size == 2 ? 32 : 256;
+    d = ddp_open(&cfg, &err);
+    if (!d) quit("a small GPT-2", &err);
+    g = ddp_graph_new(d);
+    loss = ddp_gpt2(g, &c, NULL);
+    bad = ddp_graph_build(g) || ddp_set_optimizer(d, &o);
+    for (int i = -WARM; i < TIMES && !bad; i++) {
+        const double since = ddp_now();
+        int32_t *token = (int32_t *)ddp_data(g, "tokens"), *label = (int32_t *)ddp_data(g, "labels");
+        for (int k = 0; k < c.batch * c.context; k++) token[k] = k % 500, label[k] = (k + 1) % 500;
+        bad = ddp_forward(g) || ddp_backward(g, loss) || ddp_step_end(d) || ddp_wait(d) || !(ddp_value(g, loss) > 0);
+        if (i >= 0) s[i] = (float)(ddp_now() - since);
+    }
+    if (bad) quit("a small GPT-2", ddp_last_error(d));
+    ddp_close(d);
+    qsort(s, TIMES, sizeof s[0], ascending);
+    return (double)s[TIMES / 2];
+}
+
+static void bench_graphs(const bench *b)
+{
+    const double plain = step_seconds(b, b->stream), graphs = step_seconds(b, NULL);
+
+    printf("{\"event\": \"gpu_graphs\", \"ms\": %.4f, \"plain_ms\": %.4f}\n", 1e3 * graphs, 1e3 * plain);
+    fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
     cudaDeviceProp props;
@@ -346,6 +394,7 @@ int main(int argc, char **argv)
     bench_adamw(&b);
     bench_ops(&b);
     bench_topk(&b);
+    bench_graphs(&b);
     b.b.close(b.self);
     (void)cudaEventDestroy(b.begin);
     (void)cudaEventDestroy(b.end);

@@ -16,6 +16,8 @@ static void ddp__cuda_backend_close(ddp__cuda_self *c)
         (void)cudaSetDevice(c->dev->device);
         ddp__cuda_raise_all(c);
         (void)cudaStreamSynchronize(c->dev->stream);
+        ddp__cuda_replays_drop(c->dev);
+        if (c->dev->lists) DDP_FREE(c->dev->lists);
         if (c->ranged) (void)nvtxRangePop();
         ddp__cuda_events_free(c->mark, c->marks + 1);
         ddp__cuda_events_free(c->ready, c->slots);
@@ -60,6 +62,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     ddp__cuda_flash_open(dev);
+    if (dev->own_stream) dev->lists = (ddp__cuda_lists *)ddp__calloc(1, sizeof *dev->lists); /* another's may be in a capture */
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
@@ -98,7 +101,8 @@ static void *ddp__cuda_alloc(ddp__cuda *dev, size_t bytes)
 static void ddp__cuda_release(ddp__cuda *dev, void *at, size_t)
 {
     (void)cudaSetDevice(dev->device);
-    (void)cudaFree(at);
+    (void)cudaFree(at); /* waits for the device */
+    ddp__cuda_replays_drop(dev);
 }
 
 static void *ddp__cuda_pin(void *, size_t bytes)
@@ -259,7 +263,15 @@ static void ddp__cuda_zero(ddp__cuda *dev, void *at, size_t bytes)
 
 /* ---- operators ---- */
 
-static int ddp__cuda_reserve(ddp__cuda *dev, size_t bytes) { return ddp__cuda_want_scratch(dev, bytes, NULL) == DDP_OK; }
+static int ddp__cuda_reserve(ddp__cuda *dev, size_t bytes)
+{
+    const size_t had = dev->scratch_bytes;
+    const ddp_status s = ddp__cuda_want_scratch(dev, bytes, NULL);
+
+    if (dev->scratch_bytes != had) ddp__cuda_replays_drop(dev);
+    return s == DDP_OK;
+}
+
 static void *ddp__cuda_compute(ddp__cuda *dev) { return dev; }
 
 /* ---- from device to device ---- */
@@ -317,6 +329,7 @@ static const ddp_op_pair *ddp__cuda_pair(const ddp__cuda *dev, const char *first
     return p ? p : ddp__cuda_pair_of(dev, first, second);
 }
 
+#define DDP__OF(name) b.name = DDP__ORDERED(ddp__cuda_##name)
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b;
@@ -324,36 +337,21 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
     memset(&b, 0, sizeof b);
     b.name = "cuda", b.device = device, b.numbers = (int)numbers;
     b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
-    b.wait = DDP__GIVEN(ddp__cuda_wait), b.check = DDP__GIVEN(ddp__cuda_status);
-
-    b.alloc = DDP__GIVEN(ddp__cuda_alloc), b.release = DDP__GIVEN(ddp__cuda_release);
-    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin;
-    b.memory = DDP__GIVEN(ddp__cuda_memory), b.element_bytes = DDP__GIVEN(ddp__cuda_element_bytes);
-    b.mirror = DDP__GIVEN(ddp__cuda_mirror_new), b.forget = DDP__GIVEN(ddp__cuda_forget);
-
-    b.upload = DDP__GIVEN(ddp__cuda_upload), b.upload_elements = DDP__GIVEN(ddp__cuda_upload_elements);
-    b.download = DDP__GIVEN(ddp__cuda_download), b.download_elements = DDP__GIVEN(ddp__cuda_download_elements);
-    b.early = DDP__GIVEN(ddp__cuda_early), b.early_value = DDP__GIVEN(ddp__cuda_early_value);
-    b.copy = DDP__GIVEN(ddp__cuda_copy), b.zero = DDP__GIVEN(ddp__cuda_zero);
-
-    b.axpy = DDP__GIVEN(ddp__cuda_axpy), b.norm2 = DDP__GIVEN(ddp__cuda_norm2);
-    b.scale = DDP__GIVEN(ddp__cuda_scale), b.fill = DDP__GIVEN(ddp__cuda_fill);
-    b.update = DDP__GIVEN(ddp__cuda_update), b.compensate = DDP__GIVEN(ddp__cuda_compensate);
-    b.split = DDP__GIVEN(ddp__cuda_split), b.clip_add = DDP__GIVEN(ddp__cuda_clip_add);
-    b.clip_scale = DDP__GIVEN(ddp__cuda_clip_scale);
-
-    b.op = DDP__GIVEN(ddp__cuda_op), b.pair = DDP__GIVEN(ddp__cuda_pair), b.compute = DDP__GIVEN(ddp__cuda_compute);
-    b.scratch = DDP__GIVEN(ddp__cuda_scratch), b.reserve = DDP__GIVEN(ddp__cuda_reserve);
-
-    b.slots = DDP__GIVEN(ddp__cuda_slots), b.record = DDP__GIVEN(ddp__cuda_record);
-    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give), b.hold = DDP__GIVEN(ddp__cuda_hold);
+    DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);
+    DDP__OF(alloc), DDP__OF(release), DDP__OF(memory), DDP__OF(element_bytes), DDP__OF(forget);
+    b.pin = ddp__cuda_pin, b.unpin = ddp__cuda_unpin, b.mirror = DDP__ORDERED(ddp__cuda_mirror_new);
+    DDP__OF(upload), DDP__OF(upload_elements), DDP__OF(download), DDP__OF(download_elements);
+    DDP__OF(early), DDP__OF(early_value), DDP__OF(copy), DDP__OF(zero);
+    DDP__OF(axpy), DDP__OF(norm2), DDP__OF(scale), DDP__OF(fill), DDP__OF(update), DDP__OF(compensate);
+    DDP__OF(split), DDP__OF(clip_add), DDP__OF(clip_scale);
+    DDP__OF(op), DDP__OF(pair), DDP__OF(scratch), DDP__OF(reserve);
+    b.compute = DDP__GIVEN(ddp__cuda_compute); /* while calls become due */
+    DDP__OF(slots), DDP__OF(record), DDP__OF(hold);
+    b.fetch = DDP__GIVEN(ddp__cuda_fetch), b.give = DDP__GIVEN(ddp__cuda_give); /* of other threads */
     b.raise = DDP__GIVEN(ddp__cuda_raise), b.raise_all = DDP__GIVEN(ddp__cuda_raise_all);
-
-    b.join = DDP__GIVEN(ddp__cuda_join), b.leave = DDP__GIVEN(ddp__cuda_leave), b.poll = DDP__GIVEN(ddp__nccl_poll);
-    b.average = DDP__GIVEN(ddp__cuda_average), b.spread = DDP__GIVEN(ddp__cuda_spread);
-    b.follow = DDP__GIVEN(ddp__cuda_follow), b.finish = DDP__GIVEN(ddp__nccl_finish);
-
-    b.marks = DDP__GIVEN(ddp__cuda_marks), b.mark = DDP__GIVEN(ddp__cuda_mark);
-    b.marked = DDP__GIVEN(ddp__cuda_marked), b.range = DDP__GIVEN(ddp__cuda_range);
+    DDP__OF(join), DDP__OF(leave), DDP__OF(average), DDP__OF(spread), DDP__OF(follow);
+    b.poll = DDP__GIVEN(ddp__nccl_poll), b.finish = DDP__ORDERED(ddp__nccl_finish);
+    DDP__OF(marks), DDP__OF(mark), DDP__OF(marked), DDP__OF(range);
     return b;
 }
+#undef DDP__OF

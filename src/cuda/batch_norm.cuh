@@ -325,12 +325,6 @@ template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, 
     ddp__cuda_batch_backward<T>(dev, c, NULL);
 }
 
-static void ddp__cuda_batch_relu_forward(const ddp_op_call *norm, const ddp_op_call *relu)
-{
-    ddp__cuda *dev = (ddp__cuda *)norm->pool;
-    (dev->half ? ddp__cuda_batch_forward<ddp__bf16> : ddp__cuda_batch_forward<float>)(dev, norm, relu);
-}
-
 /* As two where others than relu read the norm: their gradients are in relu's grad_in[0] by now. */
 static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_call *relu)
 {
@@ -341,7 +335,9 @@ static void ddp__cuda_batch_relu_backward(const ddp_op_call *norm, const ddp_op_
 
 static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const char *second)
 {
-    static const ddp_op_pair relu = {ddp__cuda_batch_relu_forward, ddp__cuda_batch_relu_backward, NULL};
+    static const ddp_op_pair relu = {
+        ddp__cuda_later_both<ddp__cuda_typed_both<ddp__cuda_batch_forward<float>, ddp__cuda_batch_forward<ddp__bf16> > >,
+        ddp__cuda_later_both<ddp__cuda_batch_relu_backward>, NULL};
     return strcmp(first, "batch_norm2d") == 0 && strcmp(second, "relu") == 0 ? &relu : NULL;
 }
 

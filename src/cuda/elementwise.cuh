@@ -103,9 +103,9 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 }
 
 DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
-    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
-    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
+    {"gelu", DDP__LATER(ddp__cuda_map_forward<ddp__map_gelu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_gelu_grad>), NULL},
+    {"relu", DDP__LATER(ddp__cuda_map_forward<ddp__map_relu>), DDP__LATER(ddp__cuda_map_backward<ddp__map_relu_grad>), NULL},
+    DDP__PLAIN("add", ddp__cuda_add, NULL))
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
 

@@ -194,22 +194,14 @@ static void ddp__cuda_norm_backward(ddp__cuda *dev, const ddp_op_call *sum, cons
     if (pieces) ddp__cuda_columns_add(dev, c->grad_param[0], c->grad_param[1], part, n, parts);
 }
 
-typedef void (*ddp__cuda_norm_fn)(ddp__cuda *dev, const ddp_op_call *sum, const ddp_op_call *c);
-
-/* The same for the numbers of the device, behind its addition and alone. */
-template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half>
-static void ddp__cuda_norm_pair(const ddp_op_call *sum, const ddp_op_call *c)
+/* Behind its addition it is a pair. */
+template <ddp__cuda_both Single, ddp__cuda_both Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
 {
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    (dev->half ? Half : Single)(dev, sum, c);
+    ddp__cuda_typed_both<Single, Half>(NULL, c);
 }
-template <ddp__cuda_norm_fn Single, ddp__cuda_norm_fn Half> static void ddp__cuda_norm_alone(const ddp_op_call *c)
-{
-    ddp__cuda_norm_pair<Single, Half>(NULL, c);
-}
-#define DDP__NORMS(as, RMS)                                                                                          \
-    as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> >,                                 \
-        as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> >
+#define DDP__NORMS(later, as, RMS)                                                                                   \
+    later<as<ddp__cuda_norm_forward<float, RMS>, ddp__cuda_norm_forward<ddp__bf16, RMS> > >,                         \
+        later<as<ddp__cuda_norm_backward<float, RMS>, ddp__cuda_norm_backward<ddp__bf16, RMS> > >
 
 static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {

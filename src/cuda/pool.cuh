@@ -127,10 +127,10 @@ static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 
 static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
 
-#define DDP__POOL(f, MAX) ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >
+#define DDP__POOL(f, MAX) DDP__LATER(ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >)
 
 DDP__FAMILY(ddp__cuda_pool_ops,
     {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
     {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
     DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
-    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
+    DDP__PLAIN("flatten", ddp__cuda_flatten, NULL))

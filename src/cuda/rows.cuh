@@ -2,7 +2,7 @@
  * over a warp and a block, and sums down the columns of many rows. */
 #pragma once
 
-#include "cuda/runtime.cuh"
+#include "cuda/ops.cuh"
 
 /* 4 floats or 8 bfloat16; or W elements. */
 template <typename T, int W = 16 / sizeof(T)> struct __align__(sizeof(T[W])) ddp__vec {

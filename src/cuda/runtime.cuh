@@ -1,5 +1,4 @@
-/* One GPU as a context sees it: its streams and handles, its first error, how kernels are launched
- * on it, and the table of its operators. */
+/* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on it. */
 #pragma once
 
 #include <cublasLt.h>
@@ -44,6 +43,7 @@ typedef struct ddp__cuda {
     ddp_op           op[DDP__CUDA_OPS]; /* the table, with the CPU's shape rules */
     const ddp__cuda_entry *entry[DDP__CUDA_OPS];
     int              ops;
+    struct ddp__cuda_lists *lists;  /* of calls that are due (ops.cuh); NULL: a call runs at once */
 } ddp__cuda;
 
 /* Notes a failure, as ddp__fail does; the first one stays. Any thread. */
@@ -285,54 +285,3 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 
 /* Blocks that cover n items with per_block each; at least one. */
 static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
-
-/* ---- the table of operators ---- */
-
-/* Adds the entries of a family. */
-template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_entry (&list)[N])
-{
-    for (int i = 0; i < N; i++) {
-        const ddp_op *cpu = ddp__builtin_op(list[i].name);
-        ddp_op *op = &dev->op[dev->ops];
-        DDP_ASSERT(cpu && dev->ops < DDP__CUDA_OPS);
-        memset(op, 0, sizeof *op);
-        op->name = cpu->name;
-        op->shape = cpu->shape;
-        op->forward = list[i].forward, op->backward = list[i].backward;
-        dev->entry[dev->ops++] = &list[i];
-    }
-}
-
-/* Both directions of an operator that are templates of its arrays' type: forward<T>(dev, call). */
-template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cuda *, const ddp_op_call *)>
-static void ddp__cuda_typed(const ddp_op_call *c)
-{
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    if (dev->half) Half(dev, c);
-    else Single(dev, c);
-}
-#define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
-#define DDP__ENTRY(name, f, scratch) {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
-
-/* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
-#define DDP__FAMILY(name, ...)                                \
-    static DDP__UNUSED void name(ddp__cuda *dev)              \
-    {                                                         \
-        static const ddp__cuda_entry ops[] = {__VA_ARGS__};   \
-        ddp__cuda_add_ops(dev, ops);                          \
-    }
-
-/* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
-static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
-{
-    for (int i = 0; i < dev->ops; i++)
-        if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
-    return NULL;
-}
-
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
-static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
-{
-    const ddp__cuda_entry *e = dev->entry[op - dev->op];
-    return e->scratch ? e->scratch((const ddp_op_spec *)spec, dev->half) : 0;
-}

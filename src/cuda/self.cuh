@@ -60,12 +60,19 @@ struct ddp__cuda_given {
     operator ddp__cuda_nccl *() const { return ((ddp__cuda_self *)self)->nccl; }
 };
 
-/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. */
+/* DDP__GIVEN(f): f, whose first argument is one of those, as the table has it. DDP__ORDERED(f): behind the operators that
+ * are due; the context's thread. */
 template <auto F> struct ddp__cuda_entry_of;
 template <typename R, typename S, typename... A, R (*F)(S, A...)> struct ddp__cuda_entry_of<F> {
     static R call(void *self, A... a) { return F(ddp__cuda_given{self}, a...); }
+    static R ordered(void *self, A... a)
+    {
+        ddp__cuda_run_due(ddp__cuda_given{self});
+        return call(self, a...);
+    }
 };
 #define DDP__GIVEN(f) ddp__cuda_entry_of<f>::call
+#define DDP__ORDERED(f) ddp__cuda_entry_of<f>::ordered
 
 /* ---- times ---- */
 

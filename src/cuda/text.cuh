@@ -132,17 +132,17 @@ static size_t ddp__cuda_head_scratch(const ddp_op_spec *s, int) { return (size_t
 /* ---- the operators ---- */
 
 DDP__FAMILY(ddp__cuda_text_ops,
-    {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
-    {"linear_no_bias", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
-    {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
+    DDP__PLAIN("linear", ddp__cuda_linear, ddp__cuda_linear_scratch),
+    DDP__PLAIN("linear_no_bias", ddp__cuda_linear, NULL),
+    DDP__PLAIN("linear_tied", ddp__cuda_linear, NULL),
     DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
     DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", DDP__NORMS(ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
-    {"rms_norm", DDP__NORMS(ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
+    {"layer_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 0), ddp__cuda_norm_scratch},
+    {"rms_norm", DDP__NORMS(ddp__cuda_later, ddp__cuda_norm_alone, 1), ddp__cuda_norm_scratch},
     DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
     DDP__ENTRY("swiglu", ddp__cuda_swiglu, NULL),
-    DDP__ENTRY("dropout", ddp__cuda_dropout, NULL),
+    {"dropout", ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_forward)>, ddp__cuda_apart<DDP__TYPED(ddp__cuda_dropout_backward)>, NULL},
     DDP__ENTRY("cross_entropy", ddp__cuda_loss, ddp__cuda_loss_scratch),
     DDP__ENTRY("linear_cross_entropy", ddp__cuda_head, ddp__cuda_head_scratch))
 
@@ -150,9 +150,10 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_norm_pair, 0), NULL},
-                             rms_norm = {DDP__NORMS(ddp__cuda_norm_pair, 1), NULL},
-                             gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward, "linear"};
+    static const ddp_op_pair layer_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 0), NULL},
+                             rms_norm = {DDP__NORMS(ddp__cuda_later_both, ddp__cuda_typed_both, 1), NULL},
+                             gelu = {ddp__cuda_later_both<ddp__cuda_linear_gelu_forward>,
+                                     ddp__cuda_later_both<ddp__cuda_linear_gelu_backward>, "linear"};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;

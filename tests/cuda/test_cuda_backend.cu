@@ -446,7 +446,7 @@ static void a_lost_rank_ends_the_wait_for_parameters(void **state)
 /* ---- pairs of operators ---- */
 
 typedef struct paired {
-    int   model, recompute; /* 0: GPT-2, 1: Llama 2, 2: convolutions and their norms */
+    int   model, recompute; /* 0: GPT-2, 1: Llama 2, 2: convolutions and their norms, 3: dropout */
     float params[4000], losses[5];
     long  count;
 } paired;
@@ -484,12 +484,27 @@ static ddp_node *paired_images(ddp_graph *g, int recompute)
     return ddp_cross_entropy(g, x, y);
 }
 
+static ddp_node *paired_dropout(ddp_graph *g)
+{
+    const ddp_shape s = {2, {3, 72}};
+    ddp_node *x = ddp_input_shape(g, "images", DDP_F32, &s), *y = ddp_input(g, "labels", DDP_I32, 3, 1);
+
+    ddp_layer_begin(g, "dropped");
+    x = ddp_dropout(g, ddp_linear(g, x, 8), 0.25);
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "head");
+    x = ddp_linear(g, x, 3);
+    ddp_layer_end(g);
+    return ddp_cross_entropy(g, x, y);
+}
+
 static ddp_node *paired_model(ddp_graph *g, const paired *x)
 {
     ddp_gpt2_config c;
     ddp_llama2_config l;
 
     if (x->model == 2) return paired_images(g, x->recompute);
+    if (x->model == 3) return paired_dropout(g);
     memset(&c, 0, sizeof c);
     memset(&l, 0, sizeof l);
     c.vocabulary = l.vocabulary = 11, c.context = l.context = 5, c.layers = l.layers = 2;
@@ -662,6 +677,132 @@ static void products_run_with_their_gelu(void **state)
         assert_true(differ || !numbers); /* rounded once, where two operators round twice */
         assert_true(fabs((double)x[0].losses[4] - (double)x[1].losses[4]) <= within);
     }
+    nothing_left();
+}
+
+/* ---- graphs ---- */
+
+static long graphs_launched(void)
+{
+#ifdef DDP_CUDA_ON_CPU
+    return cuda_on_cpu::replays();
+#else
+    return 0;
+#endif
+}
+
+/* As graphs, and one by one on a stream of the user's, where nothing is captured: the same bits. */
+static void graphs_change_no_bit(ddp_cuda_numbers numbers, int model, int recompute, int lists)
+{
+    static paired x[2];
+    cudaStream_t stream = NULL;
+    ddp_config cfg;
+    ddp_error err;
+
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    memset(x, 0, sizeof x);
+    for (int i = 0; i < 2; i++) {
+        const ddp_backend b = ddp_cuda(numbers, 0);
+        const long before = graphs_launched();
+        memset(&cfg, 0, sizeof cfg);
+        cfg.world = 1, cfg.no_env = 1, cfg.deterministic = 1, cfg.backend = &b;
+        if (i) cfg.cuda_stream = stream;
+        x[i].model = model, x[i].recompute = recompute;
+        if (ddp_launch(&cfg, paired_worker, &x[i], &err)) fail_msg("%s", err.msg);
+#ifdef DDP_CUDA_ON_CPU
+        assert_int_equal(graphs_launched() - before, i ? 0 : 3 * lists); /* in three of four steps */
+#else
+        (void)before, (void)lists;
+#endif
+        assert_true(x[i].count > 100);
+        assert_memory_equal(x[i].losses, x[0].losses, sizeof x->losses);
+        assert_memory_equal(x[i].params, x[0].params, (size_t)x->count * sizeof *x->params);
+    }
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+    nothing_left();
+}
+
+static void layers_run_as_graphs(void **state)
+{
+    (void)state;
+    if (!have_gpu()) skip();
+    graphs_change_no_bit(DDP_CUDA_F32, 0, 0, 6 * 2);  /* each layer, forward and backward */
+    graphs_change_no_bit(DDP_CUDA_BF16, 1, 1, 6 * 2);
+    graphs_change_no_bit(DDP_CUDA_F32, 2, 1, 5 + 4);  /* a layer is cut where buffers get their shadow; the loss lies outside */
+    graphs_change_no_bit(DDP_CUDA_F32, 3, 0, 2 + 3);  /* dropout runs alone */
+}
+
+/* y = gelu(x) at `from` and `to`, as the graph would ask for it. */
+static void one_gelu(const ddp_backend *b, void *self, const ddp_op_spec *spec, const float *from, float *to)
+{
+    ddp_op_call call;
+    ddp_error err;
+
+    memset(&call, 0, sizeof call);
+    call.spec = spec, call.in[0] = from, call.out = to, call.pool = b->compute(self);
+    call.random = (uint64_t)graphs_launched(); /* which gelu does not read */
+    b->op(self, "gelu")->forward(&call);
+    assert_int_equal(b->wait(self, &err), DDP_OK);
+}
+
+static void assert_gelu(const ddp_backend *b, void *self, const float *at)
+{
+    float y[8];
+    ddp_error err;
+
+    assert_int_equal(b->download(self, y, at, sizeof y, &err), DDP_OK);
+    for (int i = 0; i < 8; i++) assert_float_equal(y[i], 0.8411920f, 1e-5);
+}
+
+/* A graph comes with the second time, goes with any memory, and never where there is none for it. */
+static void graphs_go_with_their_memory(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    float *x, *y;
+    void *self;
+    ddp_op_spec spec;
+    ddp_error err;
+    long before = graphs_launched();
+
+    (void)state;
+    if (!have_gpu()) skip();
+    memset(&spec, 0, sizeof spec);
+    spec.inputs = 1, spec.in[0].dims = spec.out.dims = 1, spec.in[0].dim[0] = spec.out.dim[0] = 8;
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    x = (float *)b.alloc(self, 4096), y = (float *)b.alloc(self, (DDP__CUDA_REPLAYS + 8) * 32);
+    b.fill(self, x, 8, 1);
+    for (int i = 0; i < 4; i++) {
+        b.zero(self, y, 32);
+        one_gelu(&b, self, &spec, x, y);
+        assert_gelu(&b, self, y);
+    }
+#ifdef DDP_CUDA_ON_CPU
+    assert_int_equal(graphs_launched() - before, 3);
+#endif
+    assert_true(b.reserve(self, 1 << 16));
+    for (int i = 0; i < 2; i++) one_gelu(&b, self, &spec, x, y);
+    b.release(self, b.alloc(self, 256), 256);
+    one_gelu(&b, self, &spec, x, y);
+    assert_gelu(&b, self, y);
+#ifdef DDP_CUDA_ON_CPU
+    assert_int_equal(graphs_launched() - before, 4);
+    cuda_on_cpu::set_memory(1); /* no graph, and no failure */
+    one_gelu(&b, self, &spec, x, y);
+    assert_int_equal(graphs_launched() - before, 4);
+    cuda_on_cpu::set_memory((size_t)1 << 32);
+    one_gelu(&b, self, &spec, x, y);
+    assert_int_equal(graphs_launched() - before, 5);
+#endif
+    b.zero(self, y, (DDP__CUDA_REPLAYS + 8) * 32); /* more lists than may have one */
+    for (int k = 0; k < 3 * (DDP__CUDA_REPLAYS + 8); k++) one_gelu(&b, self, &spec, x, y + k % (DDP__CUDA_REPLAYS + 8) * 8);
+    for (int k = 0; k < DDP__CUDA_REPLAYS + 8; k++) assert_gelu(&b, self, y + 8 * k);
+#ifdef DDP_CUDA_ON_CPU
+    assert_int_equal(graphs_launched() - before, 5 + 1 + 2 * DDP__CUDA_REPLAYS); /* one had come before */
+#endif
+    b.release(self, y, 0);
+    b.release(self, x, 0);
+    assert_int_equal(b.check(self, &err), DDP_OK);
+    b.close(self);
     nothing_left();
 }
 
@@ -1004,6 +1145,8 @@ int main(void)
         cmocka_unit_test(residual_sums_run_with_their_norms),
         cmocka_unit_test(batch_norms_run_with_their_relu),
         cmocka_unit_test(products_run_with_their_gelu),
+        cmocka_unit_test(layers_run_as_graphs),
+        cmocka_unit_test(graphs_go_with_their_memory),
         cmocka_unit_test(a_head_in_chunks_learns_as_a_whole_one),
         cmocka_unit_test(the_device_times_its_layers),
         cmocka_unit_test(a_loss_waits_for_no_later_work),

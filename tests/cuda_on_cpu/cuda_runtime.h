@@ -150,7 +150,7 @@ inline cudaError_t take(void **p, size_t bytes, int device)
     const cudaError_t e = ready();
 
     *p = nullptr;
-    if (e != cudaSuccess) return e;
+    if (e != cudaSuccess || captures("memory is taken")) return e;
     std::lock_guard<std::mutex> hold(w.m);
     if (device < 0 ? w.pinned-- < 1 : w.used[device] + bytes > w.limit)
         return note(cudaErrorMemoryAllocation);
@@ -319,6 +319,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s)
 {
     if (s) {
         std::lock_guard<std::mutex> hold(s->q.m);
+        if (cuda_on_cpu::captures("a stream is asked")) return cuda_on_cpu::ready();
         if (s->q.done < s->q.given) return cuda_on_cpu::note(cudaErrorNotReady);
     }
     return cuda_on_cpu::ready();
@@ -339,6 +340,7 @@ inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, 
 {
     const volatile unsigned *at = (const volatile unsigned *)there;
 
+    if (captures("a stream is told to wait for memory")) return 0;
     if (how != 0 || place_of((const void *)at) == PAGEABLE) return 1;
     give(s, [=] {
         while ((int)(__atomic_load_n(at, __ATOMIC_ACQUIRE) - value) < 0) std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -383,6 +385,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s = nullptr)
     std::shared_ptr<cuda_on_cpu::event_state> state = e->s;
     uint64_t ticket;
 
+    if (cuda_on_cpu::captures("an event is recorded")) return cuda_on_cpu::ready();
     if (e->device != (s ? s->q.device : cuda_on_cpu::current_device()))
         return cuda_on_cpu::note(cudaErrorInvalidResourceHandle);
     {
@@ -401,6 +404,8 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned =
 {
     std::shared_ptr<cuda_on_cpu::event_state> state = e->s;
     uint64_t ticket;
+
+    if (cuda_on_cpu::captures("a stream is told to wait for an event")) return cuda_on_cpu::ready();
     {
         std::lock_guard<std::mutex> hold(state->m);
         ticket = state->asked;
@@ -433,5 +438,70 @@ inline cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
     *ms = (float)((b->s->at - a->s->at) * 1e3);
     return cuda_on_cpu::ready();
 }
+
+/* ---- graphs: jobs of a stream that are kept, and given again ---- */
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed };
+
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode mode)
+{
+    if (!s || mode != cudaStreamCaptureModeThreadLocal || cuda_on_cpu::captures("a capture begins"))
+        return cuda_on_cpu::note(cudaErrorInvalidValue);
+    std::lock_guard<std::mutex> hold(s->q.m);
+    s->q.captured = std::make_shared<std::deque<std::function<void()>>>();
+    cuda_on_cpu::capturing() = s;
+    return cuda_on_cpu::ready();
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
+{
+    *g = nullptr;
+    if (cuda_on_cpu::capturing() != s) return cuda_on_cpu::note(cudaErrorInvalidValue);
+    cuda_on_cpu::capturing() = nullptr;
+    std::shared_ptr<std::deque<std::function<void()>>> jobs;
+    {
+        std::lock_guard<std::mutex> hold(s->q.m);
+        jobs = std::move(s->q.captured);
+        s->q.captured = nullptr;
+    }
+    if (cuda_on_cpu::the_world().broken) return cuda_on_cpu::ready();
+    *g = new CUgraph_st{jobs};
+    std::lock_guard<std::mutex> hold(cuda_on_cpu::the_world().m);
+    cuda_on_cpu::the_world().graphs++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *e, cudaGraph_t g, unsigned long long)
+{
+    cuda_on_cpu::world &w = cuda_on_cpu::the_world();
+
+    *e = nullptr;
+    if (w.broken) return cuda_on_cpu::ready();
+    std::lock_guard<std::mutex> hold(w.m);
+    if (w.used[cuda_on_cpu::current_device()] + 65536 > w.limit) return cuda_on_cpu::note(cudaErrorMemoryAllocation);
+    *e = new CUgraphExec_st{*g};
+    w.graphs++;
+    return cudaSuccess;
+}
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s)
+{
+    auto jobs = e->graph.jobs;
+
+    if (cuda_on_cpu::captures("a graph is launched")) return cuda_on_cpu::ready();
+    cuda_on_cpu::the_world().replays++;
+    cuda_on_cpu::give(s, [=] {
+        for (auto &job : *jobs) job();
+    });
+    return cuda_on_cpu::ready();
+}
+namespace cuda_on_cpu {
+template <class G> inline cudaError_t drop_graph(G *g)
+{
+    delete g;
+    std::lock_guard<std::mutex> hold(the_world().m);
+    the_world().graphs--;
+    return cudaSuccess;
+}
+} // namespace cuda_on_cpu
+inline cudaError_t cudaGraphDestroy(cudaGraph_t g) { return cuda_on_cpu::drop_graph(g); }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) { return cuda_on_cpu::drop_graph(e); }
 
 #endif /* CUDA_ON_CPU_RUNTIME_H */

@@ -52,6 +52,7 @@ struct queue {
     std::mutex                        m;
     std::condition_variable           work, idle;
     std::deque<std::function<void()>> todo;
+    std::shared_ptr<std::deque<std::function<void()>>> captured; /* not null: what is given goes there */
     uint64_t                          given = 0, done = 0;
     bool                              stop = false;
     int                               device = 0;
@@ -66,6 +67,10 @@ struct CUstream_st { cuda_on_cpu::queue q; };
 struct CUevent_st { std::shared_ptr<cuda_on_cpu::event_state> s; bool timed; int device; };
 typedef CUstream_st *cudaStream_t;
 typedef CUevent_st *cudaEvent_t;
+struct CUgraph_st { std::shared_ptr<std::deque<std::function<void()>>> jobs; };
+typedef CUgraph_st *cudaGraph_t;
+struct CUgraphExec_st { CUgraph_st graph; };
+typedef CUgraphExec_st *cudaGraphExec_t;
 
 namespace cuda_on_cpu {
 
@@ -88,6 +93,8 @@ struct world {
     int                              devices = 8;
     int                              driver = 0; /* CUDA's version that it knows; 0: this one */
     int                              events = 0;
+    int                              graphs = 0;
+    std::atomic<long>                replays{0}; /* launches of graphs */
     std::atomic<int>                 broken{0};  /* a cudaError_t that stays */
     std::atomic<int>                 user{0};    /* the process that called first */
     std::atomic<long>                launches{0};
@@ -143,6 +150,20 @@ inline void fault(const char *fmt, ...)
     w.broken = cudaErrorLaunchFailure;
 }
 
+/* The stream whose work this thread captures. */
+inline CUstream_st *&capturing()
+{
+    static thread_local CUstream_st *s = nullptr;
+    return s;
+}
+
+/* Calls that a capture would not take, or would make part of the graph with another meaning. 1: it is under way. */
+inline int captures(const char *call)
+{
+    if (capturing()) fault("%s while the thread captures a stream", call);
+    return capturing() != nullptr;
+}
+
 /* What every call checks first. Where a kernel is being loaded, other calls wait. */
 inline cudaError_t ready()
 {
@@ -187,6 +208,7 @@ inline void work(CUstream_st *s)
 /* 0: it took longer than most seconds. */
 inline int drain(CUstream_st *s, double most = 1e6)
 {
+    if (captures("a stream is waited for")) return 1;
     std::unique_lock<std::mutex> hold(s->q.m);
     const uint64_t until = s->q.given;
 
@@ -223,6 +245,11 @@ inline void give(CUstream_st *s, std::function<void()> job)
         return;
     }
     std::lock_guard<std::mutex> hold(s->q.m);
+    if (s->q.captured) {
+        if (s != capturing()) fprintf(stderr, "cuda_on_cpu: work of another thread becomes part of a graph\n"), abort();
+        s->q.captured->push_back(std::move(job));
+        return;
+    }
     s->q.todo.push_back(std::move(job));
     s->q.given++;
     s->q.work.notify_one();
@@ -248,11 +275,12 @@ inline void mend()
     the_world().why[0] = 0;
     last_error() = cudaSuccess;
 }
-/* Allocations, streams and events that nobody has freed. */
+inline long replays() { return the_world().replays; }
+/* Allocations, streams, events and graphs that nobody has freed. */
 inline long alive()
 {
     std::lock_guard<std::mutex> hold(the_world().m);
-    return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events;
+    return (long)(the_world().memory.size() + the_world().streams.size()) + the_world().events + the_world().graphs;
 }
 
 /* ---- where memory lies ---- */
@@ -288,6 +316,7 @@ inline void load(const char *kernel, const void *fn)
         std::lock_guard<std::mutex> hold(w.m);
         if (!w.loaded.insert({device, fn}).second) return;
     }
+    if (captures(kernel)) return; /* it would be loaded there */
     std::lock_guard<std::recursive_mutex> turn(w.loading[device % 8]);
     if (!drain_device(device, false, 5))
         fault("%s is loaded, at its first launch, behind work that does not end meanwhile", kernel);
@@ -337,7 +366,7 @@ inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cud
             std::apply(std::get<0>(*k), std::get<1>(*k));
         }, &c);
     });
-    if (stream && the_world().blocking) drain(stream);
+    if (stream && the_world().blocking && !capturing()) drain(stream);
 }
 
 } // namespace cuda_on_cpu
