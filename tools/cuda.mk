@@ -10,11 +10,15 @@ CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) -O1 -ffp-contract=off $(DEB
 build/headers/dreamddp_cuda.cuh: src/dreamddp_cuda.cuh
 	@mkdir -p $(@D)
 	cp $< $@
+# What needs no more of the companion than its API is linked with it.
+CUDA_LINKED  := $(addprefix build/cuda/cuda/test_cuda_,pipe sends)
+$(CUDA_LINKED): build/cuda/companion.o
+$(CUDA_LINKED): private COMPANION = -DDDP__CUDA_IMPLEMENTED -x none build/cuda/companion.o
 define CUDA_RULES
 $(addprefix build/$(1)/,$(CUDA_TESTS)): build/$(1)/%: tests/%.cu build/plain/dreamddp.a build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh \
         $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
 	@mkdir -p $$(@D)
-	$$(CUDA_COMPILE) -x c++ $$< -x none build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
+	$$(CUDA_COMPILE) $$(COMPANION) -x c++ $$< -x none build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
 endef
 # The trainers on the stand-in, run whole by tests/cuda/test_cuda_programs.py: the kernels are compiled once.
 build/cuda/companion.o: tests/header/cuda.cu build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh

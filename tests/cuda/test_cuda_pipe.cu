@@ -2,6 +2,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
+#include <cuda_runtime.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,6 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "cuda/backend.cuh"
 #include "graph/graph_internal.h"
 #include "pipe/device_lab.h"
 

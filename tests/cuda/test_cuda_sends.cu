@@ -3,6 +3,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
+#include <cuda_runtime.h>
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +17,6 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "cuda/backend.cuh"
 #include "strategy/strategy_lab.h"
 
 static int have_gpu(void)
