@@ -35,13 +35,9 @@ ordered   = $(call longest,$(1)) $(filter-out $(call longest,$(1)),$(1))
 # Each file of src/ is compiled once per flavour, alone, and kept in an archive. A test sees the
 # headers; one that looks into a file of src/ includes that file, and one that counts allocations has
 # its own tests/heap.h. The linker takes from the archive what the test does not have.
-TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) $(LEVEL) $(DEBUG) $(WARN) $(SANITIZE) $(TLS) -DDDP_SEPARATE \
+TEST_COMPILE = $(CC) -std=c11 $(CPPFLAGS) $(STB) -O1 $(DEBUG) $(WARN) $(SANITIZE) $(TLS) -DDDP_SEPARATE \
                -include tests/heap.h -Ibuild/headers -Isrc -MMD -MP -MF $@.d -MT $@
 DEBUG = -g
-LEVEL = -O1
-build/tsan/src/%: LEVEL = -O2 # what runs for minutes; a test's own text, where it neither computes much nor takes files of src/, is soon compiled
-LIGHT := $(filter-out $(PURE) $(patsubst tests/%.c,%,$(shell grep -l '#include "[a-z_/]*\.c"' tests/*/test_*.c)) ops/test_ops,$(TESTS))
-$(foreach flavour,plain asan tsan,$(addprefix build/$(flavour)/,$(LIGHT))): private LEVEL = -O0
 build/asan/%: DEBUG = -g1 # lines for the reports; more takes a tenth longer
 build/tsan/%: DEBUG = -g1
 build/asan/%: SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
