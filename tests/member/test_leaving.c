@@ -100,7 +100,7 @@ static void leaving_while_a_death_is_noticed(void **state)
             float sum = 0;
 
             if (i > 0 && k % 2 == 0) continue;
-            c.leaves_after = after[k];
+            c.leaves_after = after[k] > 0 ? lab_patience(after[k]) : after[k];
             if (after[k] > 0) c.ends = 0; /* both have begun an epoch without the dead one */
             net_defaults(&set, c.world);
             log_to(&set);
