@@ -3859,6 +3859,13 @@ DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, co
         if (bad_) return bad_;                    \
     } while (0)
 
+/* What an object begins as where it is declared; not of unions nor of what is sent with its padding. */
+#ifdef __cplusplus
+#define DDP__ZEROS {}
+#else
+#define DDP__ZEROS {0}
+#endif
+
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
 DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
@@ -4819,7 +4826,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
-    ddp__text tmp = {NULL, 0, 0, 0, 0};
+    ddp__text tmp = DDP__ZEROS;
     ddp_status status;
     struct stat st;
     int straight;
@@ -6035,14 +6042,13 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 {
     size_t most = ddp__json_most_values(text, n);
     ddp__json *root = NULL;
-    ddp__json_reader r;
+    ddp__json_reader r = DDP__ZEROS;
 
     if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
         return NULL;
     }
-    memset(&r, 0, sizeof r);
     r.name = name;
     r.at = r.begin = text;
     r.line = 1;
@@ -6061,7 +6067,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 
 ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp__json *root = NULL;
 
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
@@ -6575,7 +6581,7 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
                                   const char *const *notes, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
+    ddp__text text = DDP__ZEROS;
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
 
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
@@ -7147,7 +7153,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     const ddp_op *entry;
     const char *fault;
     ddp_node *n, *owner;
-    ddp_op_spec spec;
+    ddp_op_spec spec = DDP__ZEROS;
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
     char where[200], shapes[200] = "";
@@ -7163,7 +7169,6 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
                                       arg_count, DDP_OP_ARGS));
 
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
-    memset(&spec, 0, sizeof spec);
     spec.inputs = count;
     for (int i = 0; i < count; i++) {
         spec.in[i] = inputs[i]->spec.out;
@@ -7702,12 +7707,11 @@ static int ddp__layout_alloc(ddp__layout *l, size_t n)
 
 ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err)
 {
-    ddp__lives v;
+    ddp__lives v = DDP__ZEROS;
     const int lives = share || g->stages;
     int ok;
 
     memset(out, 0, sizeof *out);
-    memset(&v, 0, sizeof v);
     ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!lives || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
@@ -13225,7 +13229,7 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
 
 static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp_status s = ddp__file_read(path, &t, err);
 
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
@@ -13363,9 +13367,8 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
 {
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
-    ddp_image_norm norm;
+    ddp_image_norm norm = DDP__ZEROS;
 
-    memset(&norm, 0, sizeof norm);
     for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
@@ -14742,7 +14745,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
 {
     struct ifaddrs *all = NULL, *i, *best = NULL;
     ddp_status bad = DDP_OK;
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
@@ -23637,10 +23640,9 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
 /* What the wire wants done by this thread before its first and after its last byte. */
 static int ddp__wire_begin(ddp__engine *e)
 {
-    ddp_error err;
+    ddp_error err = DDP__ZEROS;
     ddp_status status;
 
-    memset(&err, 0, sizeof err);
     status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
     pthread_mutex_lock(&e->lock);
     if (status != DDP_OK) e->error = err;
@@ -26071,7 +26073,7 @@ static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text 
 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0, 0};
+    ddp__text head = DDP__ZEROS;
     ddp__file f;
     ddp_status code;
 
@@ -26091,7 +26093,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
     char *grown = NULL;
 
@@ -26108,7 +26110,7 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0, 0};
+    ddp__text head = DDP__ZEROS;
 
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
@@ -26205,10 +26207,9 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const
 static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
                                 ddp_error *err)
 {
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
     ddp_piece p;
 
-    memset(&m, 0, sizeof m);
     m.verb = verb;
     m.bytes = verb < DDP_SEND;
     p.bytes = at;
@@ -26738,7 +26739,7 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                       int generation, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp_status code;
 
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
@@ -27246,13 +27247,12 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
-    ddp__manifest m;
+    ddp__manifest m = DDP__ZEROS;
     char path[DDP__CHECKPOINT_PATH];
     ddp_status code;
 
     memset(of, 0, sizeof *of);
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    memset(&m, 0, sizeof m);
     code = ddp__checkpoint_read(s, folder, &m, path, words, of, err);
     ddp__manifest_free(&m);
     DDP_FREE(words);
@@ -28320,11 +28320,10 @@ static ddp_status ddp__netspec_time(const char *spec, const char *what, const ch
 
 ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
 {
-    ddp__netspec s;
+    ddp__netspec s = DDP__ZEROS;
     size_t n = strcspn(spec, ",");
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
 
-    memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
                          "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
@@ -28428,12 +28427,10 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world, ddp__incidents *s,
                             ddp_error *err)
 {
-    ddp__script_text t;
-    ddp__incident i;
+    ddp__script_text t = DDP__ZEROS;
+    ddp__incident i = DDP__ZEROS;
     const char *comment = (const char *)memchr(text, '#', n), *end;
 
-    memset(&t, 0, sizeof t);
-    memset(&i, 0, sizeof i);
     t.name = name;
     t.line = line;
     t.world = world;
@@ -28462,7 +28459,7 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
+    ddp__text text = DDP__ZEROS;
     ddp_status status;
     size_t at = 0;
     int line = 1;
@@ -28560,10 +28557,9 @@ void ddp__links_free(ddp__links *l)
 
 ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
-    ddp_profile p;
+    ddp_profile p = DDP__ZEROS;
     size_t L = (size_t)layers;
     if (layers < 1) return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
-    memset(&p, 0, sizeof p);
     p.layers = layers;
     p.name = (char **)ddp__calloc(L, sizeof *p.name);
     p.params = (double *)ddp__calloc(L, sizeof(double));
@@ -28840,10 +28836,9 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
-    ddp_profile p;
+    ddp__text text = DDP__ZEROS;
+    ddp_profile p = DDP__ZEROS;
     ddp_status status;
-    memset(&p, 0, sizeof p);
     status = ddp__file_read(path, &text, err);
     if (status == DDP_OK) status = ddp__csv_profile(path, text.data, text.size, link, &p, err);
     if (status == DDP_OK) status = ddp_profile_check(&p, err);
@@ -28866,7 +28861,7 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     DDP__TRY(ddp_profile_check(p, err));
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {
@@ -28922,7 +28917,7 @@ static int ddp__link_sample_order(const void *a, const void *b)
 ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out, ddp_error *err)
 {
     ddp__link_sample *s;
-    ddp_linkfit f;
+    ddp_linkfit f = DDP__ZEROS;
     double w;
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
@@ -28936,7 +28931,6 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
         s[i].seconds = seconds[i];
     }
     qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
-    memset(&f, 0, sizeof f);
     for (int i = 0; i < n; i++) {
         if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
         w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;
@@ -29065,12 +29059,11 @@ const char *ddp_span_kind_name(ddp_span_kind kind)
 
 ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 {
-    ddp_network n;
+    ddp_network n = DDP__ZEROS;
     size_t cells;
     if (devices < 1 || devices > DDP__NETWORK_MOST)
         return ddp__fail(err, DDP_ARG, "a network of %d devices is impossible; it has 1 to %d", devices,
                          DDP__NETWORK_MOST);
-    memset(&n, 0, sizeof n);
     n.devices = devices;
     cells = (size_t)devices * (size_t)devices;
     n.delay_s = (double *)ddp__calloc(cells, sizeof(double));
@@ -29386,7 +29379,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known = {NULL, 0, 0, 0, 0};
+    ddp__text known = DDP__ZEROS;
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
@@ -29403,17 +29396,15 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
 
 ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err)
 {
-    ddp__network_file f;
+    ddp__network_file f = DDP__ZEROS;
     ddp__json *root;
-    ddp_network n;
+    ddp_network n = DDP__ZEROS;
     ddp_error own;
     ddp_status status;
 
     if (!err) err = &own;
     root = ddp__json_read(path, err);
     if (!root) return err->code;
-    memset(&n, 0, sizeof n);
-    memset(&f, 0, sizeof f);
     f.path = path;
     f.root = root;
     f.err = err;
@@ -29453,7 +29444,7 @@ static void ddp__network_list(ddp__text *t, const char *key, const double *x, in
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     DDP__TRY(ddp_network_check(n, err));
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
@@ -29896,7 +29887,7 @@ const char *ddp__name_of(const char *const *names, int value)
 ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                       ddp_error *err)
 {
-    ddp__text list;
+    ddp__text list = DDP__ZEROS;
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
     for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
@@ -29904,7 +29895,6 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
-    memset(&list, 0, sizeof list);
     for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
     ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");
@@ -30338,11 +30328,10 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 
 ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
-    ddp__dfs_state s;
+    ddp__dfs_state s = DDP__ZEROS;
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
-    memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;
     s.best_cut = cut;
@@ -30493,11 +30482,10 @@ static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 
 ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step, ddp_error *err)
 {
-    ddp__scatter_state s;
+    ddp__scatter_state s = DDP__ZEROS;
     size_t L = (size_t)c->layers, H = (size_t)(period < c->layers ? period : c->layers);
     ddp__scratch room = {NULL, 0};
 
-    memset(&s, 0, sizeof s);
     s.excess = ddp__doubles(&room, H);
     s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
@@ -30621,7 +30609,7 @@ static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
 
 ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut, ddp_error *err)
 {
-    ddp__brute_state s;
+    ddp__brute_state s = DDP__ZEROS;
     size_t L = (size_t)p->layers, row = L + 1;
     ddp__scratch room = {NULL, 0};
     double *table, partitions = 1;
@@ -30634,7 +30622,6 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
         return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too much (limits: %.0e "
                          "partitions, 2000 layers); use solver optimal, which finds the same optimum", p->layers,
                          period, DDP__BRUTE_PARTITIONS);
-    memset(&s, 0, sizeof s);
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);
     s.cut = ddp__ints(&room, (size_t)sets + 1);
@@ -30813,11 +30800,10 @@ static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *
 ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out, ddp_error *err)
 {
     ddp__costs c;
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     ddp_status status;
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
-    memset(&plan, 0, sizeof plan);
     status = ddp_plan_new(c.layers, o->period, &plan, err);
     if (status == DDP_OK) status = ddp__partial_solve(p, o, &c, err);
     if (status == DDP_OK) {
@@ -32301,9 +32287,8 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 /* The path with %r replaced; NULL when memory is short; the caller's. */
 static char *ddp__rank_path(const char *path, int rank)
 {
-    ddp__text t;
+    ddp__text t = DDP__ZEROS;
 
-    memset(&t, 0, sizeof t);
     for (; *path; path++)
         if (path[0] == '%' && path[1] == 'r') ddp__text_addf(&t, "%d", rank), path++;
         else ddp__text_add(&t, path, 1);
@@ -32314,12 +32299,10 @@ static char *ddp__rank_path(const char *path, int rank)
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
 {
     const double epoch = ddp__wall() - ddp_now();
-    ddp__oplog log;
-    ddp__text t;
+    ddp__oplog log = DDP__ZEROS;
+    ddp__text t = DDP__ZEROS;
     ddp_status s = DDP_OK;
 
-    memset(&t, 0, sizeof t);
-    memset(&log, 0, sizeof log);
     /* two threads of one process would write the same temporary file */
     while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
     if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);
@@ -33299,9 +33282,8 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
 static void *ddp__stager_out(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
-    ddp_error why;
+    ddp_error why = DDP__ZEROS;
 
-    memset(&why, 0, sizeof why);
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         ddp__stager_entry *x = &s->entry[s->sent % s->room];
@@ -33354,11 +33336,10 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
 {
     const int slot = (int)(ticket % s->room);
     ddp__stager_entry *x = &s->entry[slot];
-    ddp_error why;
+    ddp_error why = DDP__ZEROS;
     ddp_status bad;
 
     x->state = DDP__STAGER_BACK;
-    memset(&why, 0, sizeof why);
     pthread_mutex_unlock(&s->lock);
     bad = ddp__engine_wait(s->d->engine, x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
@@ -33918,9 +33899,8 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 
 ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
 {
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
 
-    memset(&m, 0, sizeof m);
     m.verb = verb;
     m.from = list;
     m.from_count = n;
@@ -34431,13 +34411,12 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
 static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t variant, ddp__links *l, ddp__incidents *s,
                                   ddp_error *err)
 {
-    ddp_network n;
+    ddp_network n = DDP__ZEROS;
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     const char *list = c->net + path_size + (variant ? variant + 1 : 0);
     ddp_status status;
 
-    memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
@@ -34468,9 +34447,9 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
 {
     ddp_config second = *given;
     const ddp_config *c = link ? &second : given;
-    ddp__netspec spec;
-    ddp__incidents s;
-    ddp__links l;
+    ddp__netspec spec = DDP__ZEROS;
+    ddp__incidents s = DDP__ZEROS;
+    ddp__links l = DDP__ZEROS;
     ddp_status status = DDP_OK;
     size_t variant = 0, path;
 
@@ -34479,9 +34458,6 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     second.seed++;
     path = c->net ? ddp__net_path(c->net, &variant) : 0;
     memset(out, 0, sizeof *out);
-    memset(&l, 0, sizeof l);
-    memset(&s, 0, sizeof s);
-    memset(&spec, 0, sizeof spec);
     if (!c->net && !c->net_script) return DDP_OK;
     if (path) {
         status = ddp__links_file(c, path, variant, &l, &s, err);
@@ -34784,9 +34760,8 @@ static void ddp__choices(const char *const *names, ddp__text *out)
 static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
 {
     const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
-    ddp__text t;
+    ddp__text t = DDP__ZEROS;
 
-    memset(&t, 0, sizeof t);
     t.data = out, t.room = room, t.fixed = 1;
     out[0] = 0;
     if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);
@@ -35237,11 +35212,10 @@ static void ddp__env_run_id(ddp__env *env, int which)
 
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
-    ddp__env env;
+    ddp__env env = DDP__ZEROS;
     const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
 
-    memset(&env, 0, sizeof env);
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
     DDP__TRY(ddp__env_launcher(&env, &which, err));
@@ -35360,10 +35334,9 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
                                ddp_strategy_ops *ops, ddp_error *err)
 {
     ddp_config c = *given;
-    ddp__env env;
+    ddp__env env = DDP__ZEROS;
     ddp__links links;
 
-    memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(list, &c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
@@ -35455,7 +35428,7 @@ enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 /* The life of a forked rank. */
 static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn, void *user)
 {
-    ddp_error e;
+    ddp_error e = DDP__ZEROS;
     ddp_status s;
 
 #ifdef __linux__
@@ -35465,7 +35438,6 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
     (void)parent;
 #endif
     if (rank != 0) close(fd);
-    memset(&e, 0, sizeof e);
     s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
     if (s != DDP_OK) {
         ddp__verdict *v = &f->verdict[rank];
@@ -35619,7 +35591,7 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
 {
-    ddp__family f;
+    ddp__family f = DDP__ZEROS;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
@@ -35627,7 +35599,6 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
-    memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
     f.killed.rank = f.odd.rank = f.rung = -1;
@@ -35668,7 +35639,7 @@ typedef struct ddp__team {
 static void *ddp__member_run(void *arg)
 {
     ddp__team *t = (ddp__team *)arg;
-    ddp_error e;
+    ddp_error e = DDP__ZEROS;
     ddp_status s;
     int open, rank;
 
@@ -35678,7 +35649,6 @@ static void *ddp__member_run(void *arg)
     open = t->open;
     pthread_mutex_unlock(&t->lock);
     if (open < 0) return NULL;
-    memset(&e, 0, sizeof e);
     s = t->fn(rank, -1, "", t->user, &e);
     if (s == DDP_OK) return NULL;
     pthread_mutex_lock(&t->lock);
@@ -35690,13 +35660,12 @@ static void *ddp__member_run(void *arg)
 
 ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
 {
-    ddp__team t;
+    ddp__team t = DDP__ZEROS;
     pthread_t *thread;
     int started, why = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
-    memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
     thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
@@ -35762,13 +35731,12 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp_config cfg;
     ddp_error local;
     ddp__launch L = {&cfg, list, fn, user, NULL};
-    ddp__env env;
+    ddp__env env = DDP__ZEROS;
     ddp_status s;
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
-    memset(&env, 0, sizeof env);
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
     if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
@@ -36045,7 +36013,7 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
-    ddp_backend_peers p;
+    ddp_backend_peers p = DDP__ZEROS;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
@@ -36059,7 +36027,6 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of device memory for the %d floats that links are "
                          "probed with; use a smaller batch or model", DDP__PROBE_FLOATS);
     }
-    memset(&p, 0, sizeof p);
     p.rank = x->site ? x->site->place : d->rank;
     p.world = x->site ? x->site->members : d->world;
     p.join_timeout_s = d->cfg.join_timeout_s;
@@ -37230,11 +37197,10 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 {
     float x[DDP__PROBE_FLOATS];
     ddp_piece list[DDP__PROBE_MOST];
-    ddp__meter meter;
+    ddp__meter meter = DDP__ZEROS;
     int pieces = 0;
 
     memset(x, 0, sizeof x);
-    memset(&meter, 0, sizeof meter);
     for (int i = 0; i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
         list[i].count = DDP__PROBE_FLOATS;
@@ -37544,11 +37510,10 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
 ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
 {
     ddp__json *root = ddp__json_read(path, err);
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     ddp_status s;
 
     if (!root) return err ? err->code : DDP_FORMAT;
-    memset(&plan, 0, sizeof plan);
     s = ddp__plan_parse(path, root, layers, &plan, err);
     ddp__json_free(root);
     if (s != DDP_OK) {
@@ -37797,10 +37762,9 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     ddp_status s = DDP_OK;
 
-    memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, ddp__plan_rows(d), &plan, err));
     if (plan.period != d->cfg.period)
         s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
@@ -37834,10 +37798,9 @@ static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
-    ddp_profile p;
+    ddp_profile p = DDP__ZEROS;
     ddp_status s;
 
-    memset(&p, 0, sizeof p);
     if (d->cfg.profile_path) {
         DDP__TRY(ddp__profile_from_file(d, &p, err));
     } else {
@@ -38483,7 +38446,7 @@ ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
 {
-    ddp__rendezvous r;
+    ddp__rendezvous r = DDP__ZEROS;
     const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
@@ -38493,7 +38456,6 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
     if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    memset(&r, 0, sizeof r);
     r.wire.rank = d->rank;
     r.world = d->met;
     r.wire.world = d->world;
@@ -38521,10 +38483,9 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
 ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
                              uint64_t live, ddp__engine **out, ddp_error *err)
 {
-    ddp__engine_config e;
+    ddp__engine_config e = DDP__ZEROS;
     ddp_status s;
 
-    memset(&e, 0, sizeof e);
     e.wire = wire;
     e.rank = d->rank;
     e.world = d->world;
@@ -39860,11 +39821,10 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
 
 ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
-    ddp_config zero;
+    ddp_config zero = DDP__ZEROS;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
     ddp_error local;
 
-    memset(&zero, 0, sizeof zero);
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!d) {
@@ -39994,7 +39954,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
-    ddp__unit u;
+    ddp__unit u = DDP__ZEROS;
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) || layer->matrix_count < 0 ||
@@ -40012,7 +39972,6 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         d->unit = grown;
         d->room = room;
     }
-    memset(&u, 0, sizeof u);
     u.ticket = u.other_ticket = -1;
     if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
         ddp__unit_free(d, &u);
@@ -40223,9 +40182,8 @@ size_t ddp__gradient_count(const ddp_ctx *d, int layer)
 
 ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count)
 {
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
 
-    memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
     m.mean = 1;
     m.from = from;
@@ -40655,11 +40613,10 @@ int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
 static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan *out)
 {
     const size_t steps = (size_t)rows * sizeof(int32_t);
-    ddp__packed_plan head;
+    ddp__packed_plan head = DDP__ZEROS;
     ddp_error err;
     int bad = 0;
 
-    memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + steps + (size_t)rows * (size_t)head.period)
@@ -40687,14 +40644,13 @@ static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan
 static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
-    ddp_plan other;
+    ddp_plan other = DDP__ZEROS;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
 
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
     for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
     slower.alpha_s *= 1.1;
-    memset(&other, 0, sizeof other);
     s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
                       : ddp__fail(err, DDP_MEMORY, "out of memory planning %d layers", p->layers);
     if (s == DDP_OK) s = ddp_plan_evaluate(p, other.cost, &other, err);
@@ -40712,10 +40668,9 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
 int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out)
 {
     const ddp_config *c = ddp_settings(d);
-    ddp_plan_options o;
+    ddp_plan_options o = DDP__ZEROS;
     ddp_error err;
 
-    memset(&o, 0, sizeof o);
     o.period = c->period;
     o.fill = unmeasured ? DDP_FILL_NONE : c->fill;
     o.cost = c->cost;
@@ -40766,11 +40721,10 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_profile rows;
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     int bad;
 
     (void)self;
-    memset(&plan, 0, sizeof plan);
     DDP__DO(ddp__rows_profile(d, p, &rows));
     bad = ddp__partial_plan(d, &rows, !measured, &plan);
     if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
@@ -41627,7 +41581,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
     ddp__client *x = &t->client[w];
     ddp_piece list[2];
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
     size_t n;
     float *values = ddp__answer_values(s, t, x, &n);
 
@@ -41649,7 +41603,6 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
         ddp_server_set(d, &k->answered, 1);
         return 0;
     }
-    memset(&m, 0, sizeof m);
     m.verb = DDP_ANSWER;
     m.from = list;
     m.from_count = 2;
@@ -41665,14 +41618,13 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
 {
     ddp__client *x = &t->client[w];
     ddp_piece p;
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
 
     x->state = state;
     x->ticket = -1;
     if (w == s->own) return 0;
     p.data = to;
     p.count = count;
-    memset(&m, 0, sizeof m);
     m.verb = DDP_SERVE;
     m.from = &p;
     m.from_count = 1;
@@ -42394,10 +42346,9 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
     int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
     double exposed_s = 0;
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
 
     (void)self;
-    memset(&plan, 0, sizeof plan);
     if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;
@@ -43475,14 +43426,12 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 
 ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out, ddp_error *err)
 {
-    ddp__bl_model m;
-    ddp_timeline t;
+    ddp__bl_model m = DDP__ZEROS;
+    ddp_timeline t = DDP__ZEROS;
     ddp_status status;
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
-    memset(&m, 0, sizeof m);
-    memset(&t, 0, sizeof t);
     status = ddp__bl_open(&m, p, o, err);
     if (status == DDP_OK) status = ddp__bl_run(&m, &t, err);
     ddp__scratch_free(&m.room);
@@ -43804,9 +43753,8 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
 
 ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err)
 {
-    ddp__knapsack_search s;
+    ddp__knapsack_search s = DDP__ZEROS;
     ddp_status status;
-    memset(&s, 0, sizeof s);
     s.k = k;
     s.known = known;
     s.most = most;
@@ -44076,10 +44024,9 @@ static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double
                                  double room, double *sum, ddp_error *err)
 {
     ddp_knapsack_solver solver = d->solver;
-    ddp_knapsack_problem p;
+    ddp_knapsack_problem p = DDP__ZEROS;
     if (solver == DDP_KNAPSACK_DEFAULT && ddp__deft_spent(*d->work)) solver = DDP_KNAPSACK_GREEDY;
     memset(d->on, 0, 2 * (size_t)d->buckets * sizeof *d->on);
-    memset(&p, 0, sizeof p);
     *sum = 0;
     for (int i = last; i >= 0; i--)
         for (int j = 0; j < left[i]; j++) {
@@ -44261,11 +44208,10 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
 {
     ddp__deft *d = r->d;
     size_t N = (size_t)d->buckets;
-    ddp_delayed_plan p;
+    ddp_delayed_plan p = DDP__ZEROS;
     double sum = 0;
     int t, i, n = 0;
 
-    memset(&p, 0, sizeof p);
     for (t = first; t < end; t++) n += (r->step[t].applied > 0) + (r->step[t].applied_now > 0);
     p.buckets = d->buckets;
     p.parts = d->parts;
@@ -44323,9 +44269,8 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
 ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
 {
     size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
-    ddp__deft_run r;
+    ddp__deft_run r = DDP__ZEROS;
     ddp_status status;
-    memset(&r, 0, sizeof r);
     r.d = d;
     r.n = d->buckets + 2;
     r.history = ddp__ints(&r.room, most * (N + 2));
@@ -44585,14 +44530,12 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
                             ddp_error *err)
 {
     ddp_status status = DDP_OK;
-    ddp__deft_search s;
-    ddp__deft_way way;
+    ddp__deft_search s = DDP__ZEROS;
+    ddp__deft_way way = DDP__ZEROS;
     ddp_error local; /* of a try that another one makes good */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    memset(&s, 0, sizeof s);
-    memset(&way, 0, sizeof way);
     s.p = buckets, s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
@@ -44673,14 +44616,13 @@ static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
 ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out, ddp_error *err)
 {
     double tolerance, plan, ratio;
-    ddp_preserved r;
+    ddp_preserved r = DDP__ZEROS;
     long n, sum = 0;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
         return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare", updates, updates);
     tolerance = model->tolerance > 0 ? model->tolerance : 0.01;
-    memset(&r, 0, sizeof r);
     r.expected_base = model->start;
     for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
     for (int first = 0; first < (model->rotations ? updates : 1); first++) {
@@ -45612,8 +45554,7 @@ static void ddp__starts_cuts(ddp__starts *s)
 int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 {
     size_t N = (size_t)p->N;
-    ddp__starts s;
-    memset(&s, 0, sizeof s);
+    ddp__starts s = DDP__ZEROS;
     s.p = p;
     s.most = most;
     s.kept = kept;
@@ -45932,10 +45873,9 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
-    ddp__place_cycle c;
+    ddp__place_cycle c = DDP__ZEROS;
     int k, g;
 
-    memset(&c, 0, sizeof c);
     c.p = p;
     c.kl = kl;
     c.label = label;
@@ -45970,13 +45910,12 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
 {
     const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
     size_t N = (size_t)p->N, S = (size_t)p->S;
-    ddp__place_pool pool;
+    ddp__place_pool pool = DDP__ZEROS;
     ddp__place_chain c;
     int one, two, out;
     long children = 0;
     double cost, own = INFINITY, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
-    memset(&pool, 0, sizeof pool);
     if (quick) {
         pool.pass = (long)(S * N * N / 128 + 1);
         pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));
@@ -46093,8 +46032,7 @@ static void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
     const long weight = 4 * (long)p->D;
-    ddp__descent s;
-    memset(&s, 0, sizeof s);
+    ddp__descent s = DDP__ZEROS;
     s.p = p;
     s.at = ddp__ints(&p->room, N), s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);
@@ -46969,10 +46907,9 @@ static void ddp__place_limits(ddp__place *p)
 ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out, ddp_error *err)
 {
     ddp__place p;
-    ddp_placement r;
+    ddp_placement r = DDP__ZEROS;
     ddp_status status;
 
-    memset(&r, 0, sizeof r);
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
     if ((int)o->solver < 0 || o->solver > DDP_PLACE_EXACT)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver", (int)o->solver);
@@ -47085,11 +47022,10 @@ static ddp_status ddp__oplist_args_check(int i, const char *name, const int *arg
 ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count, double flops,
                           double output_bytes, double param_bytes, ddp_error *err)
 {
-    ddp_oplist_entry e;
+    ddp_oplist_entry e = DDP__ZEROS;
     if (!list || i < 0 || i >= list->count)
         return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i, list ? list->count : 0);
     DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));
-    memset(&e, 0, sizeof e);
     e.arg_count = arg_count;
     e.flops = flops;
     e.output_bytes = output_bytes;
@@ -47238,11 +47174,10 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
 {
     ddp__json *root = ddp__json_read(path, err);
     ddp__oplist_key *key = NULL;
-    ddp_oplist list;
+    ddp_oplist list = DDP__ZEROS;
     ddp_status status = DDP_OK;
 
     if (!root) return err ? err->code : DDP_FORMAT;
-    memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
         status = ddp__fail(err, DDP_FORMAT, "%s: a graph is a list of at least one operator, [{\"name\": \"a\", "
                            "\"args\": [], \"flops\": 1, \"output_bytes\": 4}]", path);
@@ -47285,7 +47220,7 @@ static void ddp__oplist_put(ddp__text *t, const ddp_oplist *list, int i)
 
 ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp__oplist_key *key;
     ddp_status status = DDP_OK;
 
@@ -47476,11 +47411,10 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
                                  const ddp_workload_options *o, ddp_workload *out, ddp_error *err)
 {
     ddp__workload_graph g;
-    ddp_workload w;
+    ddp_workload w = DDP__ZEROS;
     ddp_status status;
     if (!device_of || !o || !out)
         return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
-    memset(&w, 0, sizeof w);
     status = ddp__workload_graph_open(list, net, o, &g, err);
     if (status == DDP_OK) status = ddp__workload_fill(&g, device_of, &w, err);
     ddp__scratch_free(&g.room);
@@ -48120,11 +48054,10 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     const int N = t->graph.net->devices;
     size_t n = (size_t)t->n;
     ddp__scratch room = {NULL, 0};
-    ddp__fence_fit f;
+    ddp__fence_fit f = DDP__ZEROS;
     double *need, lacks;
 
     *every = N <= 20 && ldexp((double)N * (double)t->n, N) <= DDP__FENCE_SETS;
-    memset(&f, 0, sizeof f);
     f.tape = t;
     f.N = N;
     f.idle = idle;
@@ -48442,10 +48375,9 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
                                ddp_error *err)
 {
     double before = cut->pipeline_s;
-    ddp__fence_search s;
+    ddp__fence_search s = DDP__ZEROS;
     ddp_status status;
 
-    memset(&s, 0, sizeof s);
     status = ddp__fence_line_open(t, order, idle, no_memory, &s.line, err);
     s.turns = t->graph.turns;
     s.work = cut->work;
@@ -48734,13 +48666,12 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
                      ddp_error *err)
 {
     ddp__fence_job job;
-    ddp_fence_plan plan;
+    ddp_fence_plan plan = DDP__ZEROS;
     ddp__scratch *room = &job.tape.graph.room;
     ddp_status status;
 
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
     memset(&job, 0, sizeof job);
-    memset(&plan, 0, sizeof plan);
     job.o = o;
     job.cut.pipeline_s = INFINITY;
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
@@ -49791,10 +49722,9 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 
 static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, double *fastest)
 {
-    ddp__meter meter;
+    ddp__meter meter = DDP__ZEROS;
     double seconds;
 
-    memset(&meter, 0, sizeof meter);
     do {
         DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
     } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
@@ -49905,7 +49835,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 
 int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
 {
-    ddp__prober q;
+    ddp__prober q = DDP__ZEROS;
     size_t world;
     double begin = ddp_now();
     int bad;
@@ -49918,7 +49848,6 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
-    memset(&q, 0, sizeof q);
     q.d = d;
     out->world = d->world;
     out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);
@@ -50054,12 +49983,11 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
 {
     const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
-    ddp_timeline_options o;
+    ddp_timeline_options o = DDP__ZEROS;
     ddp_timeline next;
     double largest = 0;
 
     for (int l = 0; l < p->layers; l++) largest = p->params[l] > largest ? p->params[l] : largest;
-    memset(&o, 0, sizeof o);
     memset(t, 0, sizeof *t);
     o.scheme = scheme;
     o.partition_params = (double)c->partition_bytes / sizeof(float);
@@ -50107,15 +50035,13 @@ DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - 
 static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     const int scheme = (int)DDP_SCHEME_MGWFBP + (int)ddp_settings(d)->strategy - (int)DDP_MGWFBP;
-    ddp_profile own;
-    ddp_timeline t;
+    ddp_profile own = DDP__ZEROS;
+    ddp_timeline t = DDP__ZEROS;
     ddp_error err;
     ddp_status s;
     int bad;
 
     (void)self, (void)measured;
-    memset(&own, 0, sizeof own);
-    memset(&t, 0, sizeof t);
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
@@ -50178,10 +50104,9 @@ static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__pack
 static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    ddp__packed_messages head;
+    ddp__packed_messages head = DDP__ZEROS;
 
     (void)p;
-    memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);
@@ -50549,10 +50474,9 @@ static void ddp__schedule_end(const ddp__schedule *s, ddp_blob *out)
 int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted, ddp_blob *out)
 {
     int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
-    ddp__schedule s;
+    ddp__schedule s = DDP__ZEROS;
 
     if (!range) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
-    memset(&s, 0, sizeof s);
     s.head.layers = plan->buckets;
     s.head.warmup = plan->warmup;
     s.head.iterations = plan->warmup + plan->period;
@@ -50581,9 +50505,8 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
 static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
-    ddp__schedule s;
+    ddp__schedule s = DDP__ZEROS;
 
-    memset(&s, 0, sizeof s);
     s.head.layers = s.head.messages = layers;
     s.head.iterations = s.head.updates = 1;
     s.head.measured = measured;
@@ -50674,14 +50597,12 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
                                      const ddp_delayed_options *o, ddp_blob *out, ddp_error *err)
 {
     ddp_preserver model;
-    ddp_preserved judged;
-    ddp_delayed_plan plan;
+    ddp_preserved judged = DDP__ZEROS;
+    ddp_delayed_plan plan = DDP__ZEROS;
     const int tests = ddp__delayed_model(d, noise, &model);
     const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows (ddp_blob_new) */
     int bad;
 
-    memset(&judged, 0, sizeof judged);
-    memset(&plan, 0, sizeof plan);
     if (tests) DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
     else DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
     bad = ddp__schedule_pack(d, &plan, w, tests ? judged.accepted : -1, out);
@@ -50695,9 +50616,9 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
 {
     ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
-    ddp_delayed_options o;
-    ddp__hardware w;
-    ddp_profile own;
+    ddp_delayed_options o = DDP__ZEROS;
+    ddp__hardware w = DDP__ZEROS;
+    ddp_profile own = DDP__ZEROS;
     ddp_error err;
     ddp_status s;
     double params = 0;
@@ -50705,9 +50626,6 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     if (!measured || ddp_world(d) == 1) return ddp__schedule_plain(d, measured, out); /* alone nothing is sent */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
-    memset(&o, 0, sizeof o);
-    memset(&w, 0, sizeof w);
-    memset(&own, 0, sizeof own);
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s != DDP_OK) return ddp__plan_failed(d, &err);
     w.profile = &own;
@@ -52028,10 +51946,9 @@ static int ddp__play_open(ddp__played *x)
 
 ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
 {
-    ddp__played x;
+    ddp__played x = DDP__ZEROS;
     ddp_status status = DDP_OK;
 
-    memset(&x, 0, sizeof x);
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
     memset(out, 0, sizeof *out);
     DDP__TRY(ddp__play_check(c, err));
@@ -52727,14 +52644,12 @@ static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipel
 
 static ddp_status ddp__told_play(ddp_pipe *p, const ddp__all_told *a, ddp_pipe_stats *out, ddp_error *err)
 {
-    ddp_pipeline_costs c;
-    ddp_pipeline_times t;
+    ddp_pipeline_costs c = DDP__ZEROS;
+    ddp_pipeline_times t = DDP__ZEROS;
     double exposed = 0;
     ddp_status s;
 
     DDP__TRY(ddp__told_gather(p, a, err));
-    memset(&c, 0, sizeof c);
-    memset(&t, 0, sizeof t);
     ddp__told_costs(p, a, &c, out);
     s = ddp_pipeline_time(&c, &t, err);
     for (int i = 0; i < p->stages; i++) exposed = fmax(exposed, a->stage[i].exposed_s);
@@ -53142,10 +53057,9 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
     float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
-    ddp_error why;
+    ddp_error why = DDP__ZEROS;
     size_t at = 0;
 
-    memset(&why, 0, sizeof why);
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
@@ -54050,11 +53964,10 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
 {
     const char *name = "what was kept of the last step";
     ddp_safetensors *f = ddp_safetensors_from_bytes(name, k->bytes, k->size, err);
-    ddp__worker s;
+    ddp__worker s = DDP__ZEROS;
     ddp_status code;
 
     if (!f) return err->code;
-    memset(&s, 0, sizeof s);
     code = d->started ? DDP_OK : ddp__session_start(d, err);
     if (code == DDP_OK) code = ddp__post_flush(d, err);
     if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
@@ -54086,7 +53999,7 @@ int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0;
 /* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
+    ddp__text text = DDP__ZEROS;
     ddp__json *best = NULL;
     ddp_status s = ddp__file_read(path, &text, err);
     int line = 1;
@@ -54308,14 +54221,13 @@ static ddp_status ddp__stages_read(const char *placement, const char *cut, const
 ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world, ddp_pipe_layout *out,
                                 ddp_error *err)
 {
-    ddp_pipe_layout l;
+    ddp_pipe_layout l = DDP__ZEROS;
     ddp_error own;
     ddp_status s;
 
     if (!err) err = &own;
     if (!out || world < 1 || (cut && !g))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_layout_read: somewhere to put it, a world, and for a cut a graph are needed");
-    memset(&l, 0, sizeof l);
     s = ddp__stages_read(placement, cut, g, world, &l, err);
     if (s == DDP_OK) *out = l;
     else ddp_pipe_layout_free(&l);
@@ -54515,10 +54427,9 @@ static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
 {
     const ddp__keeper *k = &s->keeper;
-    ddp__survivor own;
+    ddp__survivor own = DDP__ZEROS;
     ddp_status bad = DDP_OK;
 
-    memset(&own, 0, sizeof own);
     own.there = 1;
     own.step = k->next.step > k->kept.step ? k->next.step : k->kept.step;
     DDP__TRY(ddp__shrink_tell(s, &own, err));
@@ -54577,12 +54488,10 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
 /* A rank of the elastic world. */
 static int ddp__survive(ddp_ctx *outer, void *user)
 {
-    ddp__shrink s;
-    ddp_error err;
+    ddp__shrink s = DDP__ZEROS;
+    ddp_error err = DDP__ZEROS;
     ddp_status code;
 
-    memset(&s, 0, sizeof s);
-    memset(&err, 0, sizeof err);
     s.run = (const ddp__survival *)user;
     s.outer = outer;
     s.was = s.listen_fd = -1;
@@ -54640,9 +54549,8 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 static ddp_config ddp__survival_outer(const ddp__survival *run)
 {
     const ddp_config *c = &run->cfg;
-    ddp_config o;
+    ddp_config o = DDP__ZEROS;
 
-    memset(&o, 0, sizeof o);
     o.strategy = DDP_SSGD;
     o.transport = c->transport;
     o.rank = c->rank, o.world = c->world;
@@ -55283,7 +55191,7 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
     ddp__mail *m = (ddp__mail *)ddp__world_new(w, 1, sizeof *m);
     const int link = p == w->port[0][p->seat->rank] ? 0 : 1;
     const double scale = ddp__scale_of(w, &op->m), values = scale * (double)op->n;
-    ddp__job job;
+    ddp__job job = DDP__ZEROS;
 
     if (!m) return;
     m->from = p;
@@ -55305,7 +55213,6 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
     m->layer = op->m.layer;
     m->n = op->n;
     m->parts = (int)fmin(DDP__CUTS, ddp__frames_of(p, values, op->unit));
-    memset(&job, 0, sizeof job);
     job.payload = op->unit == 1 ? values : (double)ddp__frame_payload((int)op->m.coding, (size_t)llround(values));
     m->bytes = job.payload + ddp__frames_of(p, values, op->unit) * DDP__FRAME_BYTES;
     job.priority = op->m.priority;
@@ -56817,7 +56724,7 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
 
 ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
     return ddp__text_print(&t, out, "picture of the pipelines", err);
@@ -56862,7 +56769,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
-    ddp__text cell = {NULL, 0, 0, 0, 0};
+    ddp__text cell = DDP__ZEROS;
 
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
@@ -56881,7 +56788,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     ddp__summary_text(&t, d);
     return ddp__text_print(&t, out, "table", err);
@@ -57119,11 +57026,10 @@ static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
 ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err)
 {
     long stride = 1000;
-    ddp__perfetto p;
+    ddp__perfetto p = DDP__ZEROS;
     char name[120];
     double end;
 
-    memset(&p, 0, sizeof p);
     p.data = d;
     p.next_tid = 1;
     for (int i = 0; i < d->run_count; i++)
@@ -57481,7 +57387,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"

@@ -2081,12 +2081,11 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
     const ddp__cuda_product_key *k = &p->key;
     const ddp__cuda_product_shape *s = &k->shape;
     cublasLtMatmulPreference_t pref = NULL;
-    cublasLtMatmulHeuristicResult_t best;
+    cublasLtMatmulHeuristicResult_t best = DDP__ZEROS;
     const size_t workspace = dev->workspace_bytes;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     int found = 0, failed;
 
-    memset(&best, 0, sizeof best);
     failed =
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
         DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
@@ -2771,9 +2770,8 @@ enum {
 static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
     const ddp__conv_view &w = g.view;
-    ddp__cuda_conv v;
+    ddp__cuda_conv v = DDP__ZEROS;
 
-    memset(&v, 0, sizeof v);
     v.image = w.image;
     v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
     v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
@@ -5250,14 +5248,13 @@ static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_back
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
-    ncclUniqueId id;
+    ncclUniqueId id = DDP__ZEROS;
     ncclResult_t r;
 
     if (!n) {
         (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
         return NULL;
     }
-    memset(&id, 0, sizeof id);
     n->dev = dev;
     n->peers = *p;
     if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {
@@ -6158,9 +6155,8 @@ static const ddp_op_pair *ddp__cuda_pair(const ddp__cuda *dev, const char *first
 #define DDP__OF(name) b.name = DDP__ORDERED(ddp__cuda_##name)
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
-    ddp_backend b;
+    ddp_backend b = DDP__ZEROS;
 
-    memset(&b, 0, sizeof b);
     b.name = "cuda", b.device = device, b.numbers = (int)numbers;
     b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
     DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);

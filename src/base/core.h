@@ -24,6 +24,13 @@ DDP_LIB ddp_status ddp__check_finite(double value, int above, ddp_error *err, co
         if (bad_) return bad_;                    \
     } while (0)
 
+/* What an object begins as where it is declared; not of unions nor of what is sent with its padding. */
+#ifdef __cplusplus
+#define DDP__ZEROS {}
+#else
+#define DDP__ZEROS {0}
+#endif
+
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
 DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);

@@ -114,7 +114,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
-    ddp__text tmp = {NULL, 0, 0, 0, 0};
+    ddp__text tmp = DDP__ZEROS;
     ddp_status status;
     struct stat st;
     int straight;

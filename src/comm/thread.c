@@ -206,10 +206,9 @@ static int ddp__may_stop(ddp__engine *e, double now, double *until)
 /* What the wire wants done by this thread before its first and after its last byte. */
 static int ddp__wire_begin(ddp__engine *e)
 {
-    ddp_error err;
+    ddp_error err = DDP__ZEROS;
     ddp_status status;
 
-    memset(&err, 0, sizeof err);
     status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
     pthread_mutex_lock(&e->lock);
     if (status != DDP_OK) e->error = err;

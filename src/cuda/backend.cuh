@@ -332,9 +332,8 @@ static const ddp_op_pair *ddp__cuda_pair(const ddp__cuda *dev, const char *first
 #define DDP__OF(name) b.name = DDP__ORDERED(ddp__cuda_##name)
 ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
-    ddp_backend b;
+    ddp_backend b = DDP__ZEROS;
 
-    memset(&b, 0, sizeof b);
     b.name = "cuda", b.device = device, b.numbers = (int)numbers;
     b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
     DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);

@@ -145,12 +145,11 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
     const ddp__cuda_product_key *k = &p->key;
     const ddp__cuda_product_shape *s = &k->shape;
     cublasLtMatmulPreference_t pref = NULL;
-    cublasLtMatmulHeuristicResult_t best;
+    cublasLtMatmulHeuristicResult_t best = DDP__ZEROS;
     const size_t workspace = dev->workspace_bytes;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     int found = 0, failed;
 
-    memset(&best, 0, sizeof best);
     failed =
         DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
         DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(

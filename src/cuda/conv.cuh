@@ -125,9 +125,8 @@ enum {
 static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
 {
     const ddp__conv_view &w = g.view;
-    ddp__cuda_conv v;
+    ddp__cuda_conv v = DDP__ZEROS;
 
-    memset(&v, 0, sizeof v);
     v.image = w.image;
     v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
     v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;

@@ -154,14 +154,13 @@ static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_back
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
-    ncclUniqueId id;
+    ncclUniqueId id = DDP__ZEROS;
     ncclResult_t r;
 
     if (!n) {
         (void)ddp__fail(err, DDP_MEMORY, "no memory for NCCL's state");
         return NULL;
     }
-    memset(&id, 0, sizeof id);
     n->dev = dev;
     n->peers = *p;
     if (DDP__CUDA(dev, cudaSetDevice(dev->device))) {

@@ -166,7 +166,7 @@ ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n
 
 static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp_status s = ddp__file_read(path, &t, err);
 
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
@@ -304,9 +304,8 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
 {
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
-    ddp_image_norm norm;
+    ddp_image_norm norm = DDP__ZEROS;
 
-    memset(&norm, 0, sizeof norm);
     for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */

@@ -51,11 +51,10 @@ static ddp_status ddp__netspec_time(const char *spec, const char *what, const ch
 
 ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
 {
-    ddp__netspec s;
+    ddp__netspec s = DDP__ZEROS;
     size_t n = strcspn(spec, ",");
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
 
-    memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
                          "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
@@ -159,12 +158,10 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world, ddp__incidents *s,
                             ddp_error *err)
 {
-    ddp__script_text t;
-    ddp__incident i;
+    ddp__script_text t = DDP__ZEROS;
+    ddp__incident i = DDP__ZEROS;
     const char *comment = (const char *)memchr(text, '#', n), *end;
 
-    memset(&t, 0, sizeof t);
-    memset(&i, 0, sizeof i);
     t.name = name;
     t.line = line;
     t.world = world;
@@ -193,7 +190,7 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
+    ddp__text text = DDP__ZEROS;
     ddp_status status;
     size_t at = 0;
     int line = 1;

@@ -418,12 +418,11 @@ static int ddp__layout_alloc(ddp__layout *l, size_t n)
 
 ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err)
 {
-    ddp__lives v;
+    ddp__lives v = DDP__ZEROS;
     const int lives = share || g->stages;
     int ok;
 
     memset(out, 0, sizeof *out);
-    memset(&v, 0, sizeof v);
     ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!lives || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);

@@ -351,7 +351,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     const ddp_op *entry;
     const char *fault;
     ddp_node *n, *owner;
-    ddp_op_spec spec;
+    ddp_op_spec spec = DDP__ZEROS;
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
     char where[200], shapes[200] = "";
@@ -367,7 +367,6 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
                                       arg_count, DDP_OP_ARGS));
 
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
-    memset(&spec, 0, sizeof spec);
     spec.inputs = count;
     for (int i = 0; i < count; i++) {
         spec.in[i] = inputs[i]->spec.out;

@@ -297,14 +297,13 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 {
     size_t most = ddp__json_most_values(text, n);
     ddp__json *root = NULL;
-    ddp__json_reader r;
+    ddp__json_reader r = DDP__ZEROS;
 
     if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
         return NULL;
     }
-    memset(&r, 0, sizeof r);
     r.name = name;
     r.at = r.begin = text;
     r.line = 1;
@@ -323,7 +322,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 
 ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp__json *root = NULL;
 
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);

@@ -435,7 +435,7 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
                                   const char *const *notes, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
+    ddp__text text = DDP__ZEROS;
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
 
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);

@@ -40,7 +40,7 @@ static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said 
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                       int generation, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp_status code;
 
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
@@ -548,13 +548,12 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
 ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
-    ddp__manifest m;
+    ddp__manifest m = DDP__ZEROS;
     char path[DDP__CHECKPOINT_PATH];
     ddp_status code;
 
     memset(of, 0, sizeof *of);
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    memset(&m, 0, sizeof m);
     code = ddp__checkpoint_read(s, folder, &m, path, words, of, err);
     ddp__manifest_free(&m);
     DDP_FREE(words);

@@ -134,7 +134,7 @@ static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text 
 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0, 0};
+    ddp__text head = DDP__ZEROS;
     ddp__file f;
     ddp_status code;
 
@@ -154,7 +154,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
     char *grown = NULL;
 
@@ -171,7 +171,7 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
-    ddp__text head = {NULL, 0, 0, 0, 0};
+    ddp__text head = DDP__ZEROS;
 
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
@@ -268,10 +268,9 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const
 static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
                                 ddp_error *err)
 {
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
     ddp_piece p;
 
-    memset(&m, 0, sizeof m);
     m.verb = verb;
     m.bytes = verb < DDP_SEND;
     p.bytes = at;

@@ -65,11 +65,10 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
 {
     const char *name = "what was kept of the last step";
     ddp_safetensors *f = ddp_safetensors_from_bytes(name, k->bytes, k->size, err);
-    ddp__worker s;
+    ddp__worker s = DDP__ZEROS;
     ddp_status code;
 
     if (!f) return err->code;
-    memset(&s, 0, sizeof s);
     code = d->started ? DDP_OK : ddp__session_start(d, err);
     if (code == DDP_OK) code = ddp__post_flush(d, err);
     if (code == DDP_OK) code = ddp__worker_list(d, &s, err);

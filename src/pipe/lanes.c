@@ -202,14 +202,12 @@ static void ddp__told_costs(const ddp_pipe *p, const ddp__all_told *a, ddp_pipel
 
 static ddp_status ddp__told_play(ddp_pipe *p, const ddp__all_told *a, ddp_pipe_stats *out, ddp_error *err)
 {
-    ddp_pipeline_costs c;
-    ddp_pipeline_times t;
+    ddp_pipeline_costs c = DDP__ZEROS;
+    ddp_pipeline_times t = DDP__ZEROS;
     double exposed = 0;
     ddp_status s;
 
     DDP__TRY(ddp__told_gather(p, a, err));
-    memset(&c, 0, sizeof c);
-    memset(&t, 0, sizeof t);
     ddp__told_costs(p, a, &c, out);
     s = ddp_pipeline_time(&c, &t, err);
     for (int i = 0; i < p->stages; i++) exposed = fmax(exposed, a->stage[i].exposed_s);

@@ -7,7 +7,7 @@
 /* The plan that costs least, of equals the first, among the JSON lines of a file; NULL and *err on failure. */
 static ddp__json *ddp__stages_plan(const char *path, const char *cost, const char *what, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
+    ddp__text text = DDP__ZEROS;
     ddp__json *best = NULL;
     ddp_status s = ddp__file_read(path, &text, err);
     int line = 1;
@@ -229,14 +229,13 @@ static ddp_status ddp__stages_read(const char *placement, const char *cut, const
 ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world, ddp_pipe_layout *out,
                                 ddp_error *err)
 {
-    ddp_pipe_layout l;
+    ddp_pipe_layout l = DDP__ZEROS;
     ddp_error own;
     ddp_status s;
 
     if (!err) err = &own;
     if (!out || world < 1 || (cut && !g))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_layout_read: somewhere to put it, a world, and for a cut a graph are needed");
-    memset(&l, 0, sizeof l);
     s = ddp__stages_read(placement, cut, g, world, &l, err);
     if (s == DDP_OK) *out = l;
     else ddp_pipe_layout_free(&l);

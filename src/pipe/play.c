@@ -223,10 +223,9 @@ static int ddp__play_open(ddp__played *x)
 
 ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
 {
-    ddp__played x;
+    ddp__played x = DDP__ZEROS;
     ddp_status status = DDP_OK;
 
-    memset(&x, 0, sizeof x);
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
     memset(out, 0, sizeof *out);
     DDP__TRY(ddp__play_check(c, err));

@@ -130,10 +130,9 @@ static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
 static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
 {
     const ddp__keeper *k = &s->keeper;
-    ddp__survivor own;
+    ddp__survivor own = DDP__ZEROS;
     ddp_status bad = DDP_OK;
 
-    memset(&own, 0, sizeof own);
     own.there = 1;
     own.step = k->next.step > k->kept.step ? k->next.step : k->kept.step;
     DDP__TRY(ddp__shrink_tell(s, &own, err));
@@ -192,12 +191,10 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
 /* A rank of the elastic world. */
 static int ddp__survive(ddp_ctx *outer, void *user)
 {
-    ddp__shrink s;
-    ddp_error err;
+    ddp__shrink s = DDP__ZEROS;
+    ddp_error err = DDP__ZEROS;
     ddp_status code;
 
-    memset(&s, 0, sizeof s);
-    memset(&err, 0, sizeof err);
     s.run = (const ddp__survival *)user;
     s.outer = outer;
     s.was = s.listen_fd = -1;
@@ -255,9 +252,8 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
 static ddp_config ddp__survival_outer(const ddp__survival *run)
 {
     const ddp_config *c = &run->cfg;
-    ddp_config o;
+    ddp_config o = DDP__ZEROS;
 
-    memset(&o, 0, sizeof o);
     o.strategy = DDP_SSGD;
     o.transport = c->transport;
     o.rank = c->rank, o.world = c->world;

@@ -232,14 +232,12 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
                             ddp_error *err)
 {
     ddp_status status = DDP_OK;
-    ddp__deft_search s;
-    ddp__deft_way way;
+    ddp__deft_search s = DDP__ZEROS;
+    ddp__deft_way way = DDP__ZEROS;
     ddp_error local; /* of a try that another one makes good */
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    memset(&s, 0, sizeof s);
-    memset(&way, 0, sizeof way);
     s.p = buckets, s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
@@ -320,14 +318,13 @@ static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
 ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out, ddp_error *err)
 {
     double tolerance, plan, ratio;
-    ddp_preserved r;
+    ddp_preserved r = DDP__ZEROS;
     long n, sum = 0;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
         return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare", updates, updates);
     tolerance = model->tolerance > 0 ? model->tolerance : 0.01;
-    memset(&r, 0, sizeof r);
     r.expected_base = model->start;
     for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
     for (int first = 0; first < (model->rotations ? updates : 1); first++) {

@@ -31,10 +31,9 @@ static ddp_status ddp__deft_fill(ddp__deft *d, const int *left, int last, double
                                  double room, double *sum, ddp_error *err)
 {
     ddp_knapsack_solver solver = d->solver;
-    ddp_knapsack_problem p;
+    ddp_knapsack_problem p = DDP__ZEROS;
     if (solver == DDP_KNAPSACK_DEFAULT && ddp__deft_spent(*d->work)) solver = DDP_KNAPSACK_GREEDY;
     memset(d->on, 0, 2 * (size_t)d->buckets * sizeof *d->on);
-    memset(&p, 0, sizeof p);
     *sum = 0;
     for (int i = last; i >= 0; i--)
         for (int j = 0; j < left[i]; j++) {
@@ -216,11 +215,10 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
 {
     ddp__deft *d = r->d;
     size_t N = (size_t)d->buckets;
-    ddp_delayed_plan p;
+    ddp_delayed_plan p = DDP__ZEROS;
     double sum = 0;
     int t, i, n = 0;
 
-    memset(&p, 0, sizeof p);
     for (t = first; t < end; t++) n += (r->step[t].applied > 0) + (r->step[t].applied_now > 0);
     p.buckets = d->buckets;
     p.parts = d->parts;
@@ -278,9 +276,8 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
 ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
 {
     size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
-    ddp__deft_run r;
+    ddp__deft_run r = DDP__ZEROS;
     ddp_status status;
-    memset(&r, 0, sizeof r);
     r.d = d;
     r.n = d->buckets + 2;
     r.history = ddp__ints(&r.room, most * (N + 2));

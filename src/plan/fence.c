@@ -265,13 +265,12 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
                      ddp_error *err)
 {
     ddp__fence_job job;
-    ddp_fence_plan plan;
+    ddp_fence_plan plan = DDP__ZEROS;
     ddp__scratch *room = &job.tape.graph.room;
     ddp_status status;
 
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
     memset(&job, 0, sizeof job);
-    memset(&plan, 0, sizeof plan);
     job.o = o;
     job.cut.pipeline_s = INFINITY;
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);

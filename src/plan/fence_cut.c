@@ -294,10 +294,9 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
                                ddp_error *err)
 {
     double before = cut->pipeline_s;
-    ddp__fence_search s;
+    ddp__fence_search s = DDP__ZEROS;
     ddp_status status;
 
-    memset(&s, 0, sizeof s);
     status = ddp__fence_line_open(t, order, idle, no_memory, &s.line, err);
     s.turns = t->graph.turns;
     s.work = cut->work;

@@ -238,11 +238,10 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     const int N = t->graph.net->devices;
     size_t n = (size_t)t->n;
     ddp__scratch room = {NULL, 0};
-    ddp__fence_fit f;
+    ddp__fence_fit f = DDP__ZEROS;
     double *need, lacks;
 
     *every = N <= 20 && ldexp((double)N * (double)t->n, N) <= DDP__FENCE_SETS;
-    memset(&f, 0, sizeof f);
     f.tape = t;
     f.N = N;
     f.idle = idle;

@@ -11,7 +11,7 @@ const char *ddp__name_of(const char *const *names, int value)
 ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                       ddp_error *err)
 {
-    ddp__text list;
+    ddp__text list = DDP__ZEROS;
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
     for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
@@ -19,7 +19,6 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
-    memset(&list, 0, sizeof list);
     for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
     ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");

@@ -281,9 +281,8 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
 
 ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp_error *err)
 {
-    ddp__knapsack_search s;
+    ddp__knapsack_search s = DDP__ZEROS;
     ddp_status status;
-    memset(&s, 0, sizeof s);
     s.k = k;
     s.known = known;
     s.most = most;

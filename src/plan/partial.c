@@ -151,11 +151,10 @@ static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *
 ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out, ddp_error *err)
 {
     ddp__costs c;
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     ddp_status status;
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
-    memset(&plan, 0, sizeof plan);
     status = ddp_plan_new(c.layers, o->period, &plan, err);
     if (status == DDP_OK) status = ddp__partial_solve(p, o, &c, err);
     if (status == DDP_OK) {

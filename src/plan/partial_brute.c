@@ -106,7 +106,7 @@ static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
 
 ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut, ddp_error *err)
 {
-    ddp__brute_state s;
+    ddp__brute_state s = DDP__ZEROS;
     size_t L = (size_t)p->layers, row = L + 1;
     ddp__scratch room = {NULL, 0};
     double *table, partitions = 1;
@@ -119,7 +119,6 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
         return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too much (limits: %.0e "
                          "partitions, 2000 layers); use solver optimal, which finds the same optimum", p->layers,
                          period, DDP__BRUTE_PARTITIONS);
-    memset(&s, 0, sizeof s);
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);
     s.cut = ddp__ints(&room, (size_t)sets + 1);

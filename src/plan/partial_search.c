@@ -277,11 +277,10 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 
 ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
-    ddp__dfs_state s;
+    ddp__dfs_state s = DDP__ZEROS;
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
-    memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;
     s.best_cut = cut;
@@ -432,11 +431,10 @@ static void ddp__scatter_search(ddp__scatter_state *s, int *best, double bound)
 
 ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step, ddp_error *err)
 {
-    ddp__scatter_state s;
+    ddp__scatter_state s = DDP__ZEROS;
     size_t L = (size_t)c->layers, H = (size_t)(period < c->layers ? period : c->layers);
     ddp__scratch room = {NULL, 0};
 
-    memset(&s, 0, sizeof s);
     s.excess = ddp__doubles(&room, H);
     s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);

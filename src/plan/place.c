@@ -111,10 +111,9 @@ static void ddp__place_limits(ddp__place *p)
 ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_placement *out, ddp_error *err)
 {
     ddp__place p;
-    ddp_placement r;
+    ddp_placement r = DDP__ZEROS;
     ddp_status status;
 
-    memset(&r, 0, sizeof r);
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
     if ((int)o->solver < 0 || o->solver > DDP_PLACE_EXACT)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver", (int)o->solver);

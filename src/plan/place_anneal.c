@@ -79,8 +79,7 @@ static void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
     const long weight = 4 * (long)p->D;
-    ddp__descent s;
-    memset(&s, 0, sizeof s);
+    ddp__descent s = DDP__ZEROS;
     s.p = p;
     s.at = ddp__ints(&p->room, N), s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);

@@ -286,8 +286,7 @@ static void ddp__starts_cuts(ddp__starts *s)
 int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 {
     size_t N = (size_t)p->N;
-    ddp__starts s;
-    memset(&s, 0, sizeof s);
+    ddp__starts s = DDP__ZEROS;
     s.p = p;
     s.most = most;
     s.kept = kept;

@@ -300,10 +300,9 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *tab
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
-    ddp__place_cycle c;
+    ddp__place_cycle c = DDP__ZEROS;
     int k, g;
 
-    memset(&c, 0, sizeof c);
     c.p = p;
     c.kl = kl;
     c.label = label;
@@ -338,13 +337,12 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
 {
     const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
     size_t N = (size_t)p->N, S = (size_t)p->S;
-    ddp__place_pool pool;
+    ddp__place_pool pool = DDP__ZEROS;
     ddp__place_chain c;
     int one, two, out;
     long children = 0;
     double cost, own = INFINITY, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
-    memset(&pool, 0, sizeof pool);
     if (quick) {
         pool.pass = (long)(S * N * N / 128 + 1);
         pool.whole = (long)(N * N / 8 + (S <= DDP_TOUR_EXACT ? (S * S << S) / 96 : S * S * S));

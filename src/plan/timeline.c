@@ -471,14 +471,12 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
 
 ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out, ddp_error *err)
 {
-    ddp__bl_model m;
-    ddp_timeline t;
+    ddp__bl_model m = DDP__ZEROS;
+    ddp_timeline t = DDP__ZEROS;
     ddp_status status;
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
-    memset(&m, 0, sizeof m);
-    memset(&t, 0, sizeof t);
     status = ddp__bl_open(&m, p, o, err);
     if (status == DDP_OK) status = ddp__bl_run(&m, &t, err);
     ddp__scratch_free(&m.room);

@@ -169,11 +169,10 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
                                  const ddp_workload_options *o, ddp_workload *out, ddp_error *err)
 {
     ddp__workload_graph g;
-    ddp_workload w;
+    ddp_workload w = DDP__ZEROS;
     ddp_status status;
     if (!device_of || !o || !out)
         return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
-    memset(&w, 0, sizeof w);
     status = ddp__workload_graph_open(list, net, o, &g, err);
     if (status == DDP_OK) status = ddp__workload_fill(&g, device_of, &w, err);
     ddp__scratch_free(&g.room);

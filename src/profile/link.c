@@ -42,7 +42,7 @@ static int ddp__link_sample_order(const void *a, const void *b)
 ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out, ddp_error *err)
 {
     ddp__link_sample *s;
-    ddp_linkfit f;
+    ddp_linkfit f = DDP__ZEROS;
     double w;
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
@@ -56,7 +56,6 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
         s[i].seconds = seconds[i];
     }
     qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
-    memset(&f, 0, sizeof f);
     for (int i = 0; i < n; i++) {
         if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
         w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;

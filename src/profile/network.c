@@ -6,12 +6,11 @@
 
 ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 {
-    ddp_network n;
+    ddp_network n = DDP__ZEROS;
     size_t cells;
     if (devices < 1 || devices > DDP__NETWORK_MOST)
         return ddp__fail(err, DDP_ARG, "a network of %d devices is impossible; it has 1 to %d", devices,
                          DDP__NETWORK_MOST);
-    memset(&n, 0, sizeof n);
     n.devices = devices;
     cells = (size_t)devices * (size_t)devices;
     n.delay_s = (double *)ddp__calloc(cells, sizeof(double));
@@ -327,7 +326,7 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known = {NULL, 0, 0, 0, 0};
+    ddp__text known = DDP__ZEROS;
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
@@ -344,17 +343,15 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
 
 ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *out, ddp_error *err)
 {
-    ddp__network_file f;
+    ddp__network_file f = DDP__ZEROS;
     ddp__json *root;
-    ddp_network n;
+    ddp_network n = DDP__ZEROS;
     ddp_error own;
     ddp_status status;
 
     if (!err) err = &own;
     root = ddp__json_read(path, err);
     if (!root) return err->code;
-    memset(&n, 0, sizeof n);
-    memset(&f, 0, sizeof f);
     f.path = path;
     f.root = root;
     f.err = err;
@@ -394,7 +391,7 @@ static void ddp__network_list(ddp__text *t, const char *key, const double *x, in
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     DDP__TRY(ddp_network_check(n, err));
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);

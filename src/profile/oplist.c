@@ -41,11 +41,10 @@ static ddp_status ddp__oplist_args_check(int i, const char *name, const int *arg
 ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *args, int arg_count, double flops,
                           double output_bytes, double param_bytes, ddp_error *err)
 {
-    ddp_oplist_entry e;
+    ddp_oplist_entry e = DDP__ZEROS;
     if (!list || i < 0 || i >= list->count)
         return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i, list ? list->count : 0);
     DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));
-    memset(&e, 0, sizeof e);
     e.arg_count = arg_count;
     e.flops = flops;
     e.output_bytes = output_bytes;
@@ -194,11 +193,10 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
 {
     ddp__json *root = ddp__json_read(path, err);
     ddp__oplist_key *key = NULL;
-    ddp_oplist list;
+    ddp_oplist list = DDP__ZEROS;
     ddp_status status = DDP_OK;
 
     if (!root) return err ? err->code : DDP_FORMAT;
-    memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
         status = ddp__fail(err, DDP_FORMAT, "%s: a graph is a list of at least one operator, [{\"name\": \"a\", "
                            "\"args\": [], \"flops\": 1, \"output_bytes\": 4}]", path);
@@ -241,7 +239,7 @@ static void ddp__oplist_put(ddp__text *t, const ddp_oplist *list, int i)
 
 ddp_status ddp_oplist_write(const ddp_oplist *list, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     ddp__oplist_key *key;
     ddp_status status = DDP_OK;
 

@@ -4,10 +4,9 @@
 
 ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
-    ddp_profile p;
+    ddp_profile p = DDP__ZEROS;
     size_t L = (size_t)layers;
     if (layers < 1) return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
-    memset(&p, 0, sizeof p);
     p.layers = layers;
     p.name = (char **)ddp__calloc(L, sizeof *p.name);
     p.params = (double *)ddp__calloc(L, sizeof(double));
@@ -284,10 +283,9 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text = {NULL, 0, 0, 0, 0};
-    ddp_profile p;
+    ddp__text text = DDP__ZEROS;
+    ddp_profile p = DDP__ZEROS;
     ddp_status status;
-    memset(&p, 0, sizeof p);
     status = ddp__file_read(path, &text, err);
     if (status == DDP_OK) status = ddp__csv_profile(path, text.data, text.size, link, &p, err);
     if (status == DDP_OK) status = ddp_profile_check(&p, err);
@@ -310,7 +308,7 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
     DDP__TRY(ddp_profile_check(p, err));
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {

@@ -332,7 +332,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"

@@ -81,11 +81,10 @@ static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
 ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err)
 {
     long stride = 1000;
-    ddp__perfetto p;
+    ddp__perfetto p = DDP__ZEROS;
     char name[120];
     double end;
 
-    memset(&p, 0, sizeof p);
     p.data = d;
     p.next_tid = 1;
     for (int i = 0; i < d->run_count; i++)

@@ -78,7 +78,7 @@ void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline 
 
 ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
     return ddp__text_print(&t, out, "picture of the pipelines", err);

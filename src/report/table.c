@@ -38,7 +38,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
-    ddp__text cell = {NULL, 0, 0, 0, 0};
+    ddp__text cell = DDP__ZEROS;
 
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
@@ -57,7 +57,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     ddp__summary_text(&t, d);
     return ddp__text_print(&t, out, "table", err);

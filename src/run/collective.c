@@ -42,9 +42,8 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 
 ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
 {
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
 
-    memset(&m, 0, sizeof m);
     m.verb = verb;
     m.from = list;
     m.from_count = n;

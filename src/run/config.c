@@ -101,10 +101,9 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
                                ddp_strategy_ops *ops, ddp_error *err)
 {
     ddp_config c = *given;
-    ddp__env env;
+    ddp__env env = DDP__ZEROS;
     ddp__links links;
 
-    memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(list, &c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&

@@ -18,7 +18,7 @@ ddp_status ddp__session_tls(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd, ddp__wire **wire, ddp_error *err)
 {
-    ddp__rendezvous r;
+    ddp__rendezvous r = DDP__ZEROS;
     const char *resume;
 
     if (d->cfg.transport == DDP_THREADS) {
@@ -28,7 +28,6 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
         return ddp__wire_threads(hub, d->rank, wire, err);
     }
     if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    memset(&r, 0, sizeof r);
     r.wire.rank = d->rank;
     r.world = d->met;
     r.wire.world = d->world;
@@ -56,10 +55,9 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
 ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
                              uint64_t live, ddp__engine **out, ddp_error *err)
 {
-    ddp__engine_config e;
+    ddp__engine_config e = DDP__ZEROS;
     ddp_status s;
 
-    memset(&e, 0, sizeof e);
     e.wire = wire;
     e.rank = d->rank;
     e.world = d->world;

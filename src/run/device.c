@@ -66,7 +66,7 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__scratch_take(&d->lists, 1, sizeof *x);
-    ddp_backend_peers p;
+    ddp_backend_peers p = DDP__ZEROS;
 
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
@@ -80,7 +80,6 @@ static ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of device memory for the %d floats that links are "
                          "probed with; use a smaller batch or model", DDP__PROBE_FLOATS);
     }
-    memset(&p, 0, sizeof p);
     p.rank = x->site ? x->site->place : d->rank;
     p.world = x->site ? x->site->members : d->world;
     p.join_timeout_s = d->cfg.join_timeout_s;

@@ -85,9 +85,8 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 /* The path with %r replaced; NULL when memory is short; the caller's. */
 static char *ddp__rank_path(const char *path, int rank)
 {
-    ddp__text t;
+    ddp__text t = DDP__ZEROS;
 
-    memset(&t, 0, sizeof t);
     for (; *path; path++)
         if (path[0] == '%' && path[1] == 'r') ddp__text_addf(&t, "%d", rank), path++;
         else ddp__text_add(&t, path, 1);
@@ -98,12 +97,10 @@ static char *ddp__rank_path(const char *path, int rank)
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
 {
     const double epoch = ddp__wall() - ddp_now();
-    ddp__oplog log;
-    ddp__text t;
+    ddp__oplog log = DDP__ZEROS;
+    ddp__text t = DDP__ZEROS;
     ddp_status s = DDP_OK;
 
-    memset(&t, 0, sizeof t);
-    memset(&log, 0, sizeof log);
     /* two threads of one process would write the same temporary file */
     while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
     if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);

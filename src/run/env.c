@@ -181,11 +181,10 @@ static void ddp__env_run_id(ddp__env *env, int which)
 
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
-    ddp__env env;
+    ddp__env env = DDP__ZEROS;
     const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
 
-    memset(&env, 0, sizeof env);
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
     DDP__TRY(ddp__env_launcher(&env, &which, err));

@@ -48,7 +48,7 @@ enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 /* The life of a forked rank. */
 static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn, void *user)
 {
-    ddp_error e;
+    ddp_error e = DDP__ZEROS;
     ddp_status s;
 
 #ifdef __linux__
@@ -58,7 +58,6 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
     (void)parent;
 #endif
     if (rank != 0) close(fd);
-    memset(&e, 0, sizeof e);
     s = fn(rank, rank == 0 ? fd : -1, addr, user, &e);
     if (s != DDP_OK) {
         ddp__verdict *v = &f->verdict[rank];
@@ -212,7 +211,7 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
 {
-    ddp__family f;
+    ddp__family f = DDP__ZEROS;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
@@ -220,7 +219,6 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
 
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
-    memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
     f.killed.rank = f.odd.rank = f.rung = -1;
@@ -261,7 +259,7 @@ typedef struct ddp__team {
 static void *ddp__member_run(void *arg)
 {
     ddp__team *t = (ddp__team *)arg;
-    ddp_error e;
+    ddp_error e = DDP__ZEROS;
     ddp_status s;
     int open, rank;
 
@@ -271,7 +269,6 @@ static void *ddp__member_run(void *arg)
     open = t->open;
     pthread_mutex_unlock(&t->lock);
     if (open < 0) return NULL;
-    memset(&e, 0, sizeof e);
     s = t->fn(rank, -1, "", t->user, &e);
     if (s == DDP_OK) return NULL;
     pthread_mutex_lock(&t->lock);
@@ -283,13 +280,12 @@ static void *ddp__member_run(void *arg)
 
 ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err)
 {
-    ddp__team t;
+    ddp__team t = DDP__ZEROS;
     pthread_t *thread;
     int started, why = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
-    memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
     thread = (pthread_t *)ddp__calloc((size_t)world, sizeof *thread);
@@ -355,13 +351,12 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp_config cfg;
     ddp_error local;
     ddp__launch L = {&cfg, list, fn, user, NULL};
-    ddp__env env;
+    ddp__env env = DDP__ZEROS;
     ddp_status s;
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
-    memset(&env, 0, sizeof env);
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
     if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */

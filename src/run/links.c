@@ -126,13 +126,12 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
 static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t variant, ddp__links *l, ddp__incidents *s,
                                   ddp_error *err)
 {
-    ddp_network n;
+    ddp_network n = DDP__ZEROS;
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     const char *list = c->net + path_size + (variant ? variant + 1 : 0);
     ddp_status status;
 
-    memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
@@ -163,9 +162,9 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
 {
     ddp_config second = *given;
     const ddp_config *c = link ? &second : given;
-    ddp__netspec spec;
-    ddp__incidents s;
-    ddp__links l;
+    ddp__netspec spec = DDP__ZEROS;
+    ddp__incidents s = DDP__ZEROS;
+    ddp__links l = DDP__ZEROS;
     ddp_status status = DDP_OK;
     size_t variant = 0, path;
 
@@ -174,9 +173,6 @@ ddp_status ddp__links_open(const ddp_config *given, int link, ddp__links *out, d
     second.seed++;
     path = c->net ? ddp__net_path(c->net, &variant) : 0;
     memset(out, 0, sizeof *out);
-    memset(&l, 0, sizeof l);
-    memset(&s, 0, sizeof s);
-    memset(&spec, 0, sizeof spec);
     if (!c->net && !c->net_script) return DDP_OK;
     if (path) {
         status = ddp__links_file(c, path, variant, &l, &s, err);

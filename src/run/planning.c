@@ -58,11 +58,10 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
 ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
 {
     ddp__json *root = ddp__json_read(path, err);
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     ddp_status s;
 
     if (!root) return err ? err->code : DDP_FORMAT;
-    memset(&plan, 0, sizeof plan);
     s = ddp__plan_parse(path, root, layers, &plan, err);
     ddp__json_free(root);
     if (s != DDP_OK) {
@@ -311,10 +310,9 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     ddp_status s = DDP_OK;
 
-    memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, ddp__plan_rows(d), &plan, err));
     if (plan.period != d->cfg.period)
         s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
@@ -348,10 +346,9 @@ static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
-    ddp_profile p;
+    ddp_profile p = DDP__ZEROS;
     ddp_status s;
 
-    memset(&p, 0, sizeof p);
     if (d->cfg.profile_path) {
         DDP__TRY(ddp__profile_from_file(d, &p, err));
     } else {

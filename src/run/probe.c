@@ -124,10 +124,9 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 
 static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, double *fastest)
 {
-    ddp__meter meter;
+    ddp__meter meter = DDP__ZEROS;
     double seconds;
 
-    memset(&meter, 0, sizeof meter);
     do {
         DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
     } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
@@ -238,7 +237,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
 
 int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
 {
-    ddp__prober q;
+    ddp__prober q = DDP__ZEROS;
     size_t world;
     double begin = ddp_now();
     int bad;
@@ -251,7 +250,6 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
-    memset(&q, 0, sizeof q);
     q.d = d;
     out->world = d->world;
     out->pair = (ddp_pair *)ddp__calloc(world * world, sizeof *out->pair);

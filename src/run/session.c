@@ -40,11 +40,10 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
 
 ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
-    ddp_config zero;
+    ddp_config zero = DDP__ZEROS;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
     ddp_error local;
 
-    memset(&zero, 0, sizeof zero);
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!d) {
@@ -174,7 +173,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
-    ddp__unit u;
+    ddp__unit u = DDP__ZEROS;
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) || layer->matrix_count < 0 ||
@@ -192,7 +191,6 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
         d->unit = grown;
         d->room = room;
     }
-    memset(&u, 0, sizeof u);
     u.ticket = u.other_ticket = -1;
     if (ddp__unit_fill(d, &u, layer, &d->host.error)) {
         ddp__unit_free(d, &u);

@@ -285,9 +285,8 @@ static void ddp__choices(const char *const *names, ddp__text *out)
 static void ddp__knob_values(const ddp__strategies *list, const ddp__knob *r, char *out, size_t room)
 {
     const char *unit = r->unit, *from = r->flags & DDP__ZERO || r->least == 0 ? "from 0" : "above 0";
-    ddp__text t;
+    ddp__text t = DDP__ZEROS;
 
-    memset(&t, 0, sizeof t);
     t.data = out, t.room = room, t.fixed = 1;
     out[0] = 0;
     if (r->kind == DDP__K_STRATEGY) ddp__strategy_names(list, out, room);

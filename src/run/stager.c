@@ -134,9 +134,8 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
 static void *ddp__stager_out(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
-    ddp_error why;
+    ddp_error why = DDP__ZEROS;
 
-    memset(&why, 0, sizeof why);
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         ddp__stager_entry *x = &s->entry[s->sent % s->room];
@@ -189,11 +188,10 @@ static void ddp__stager_return(ddp__stager *s, long ticket)
 {
     const int slot = (int)(ticket % s->room);
     ddp__stager_entry *x = &s->entry[slot];
-    ddp_error why;
+    ddp_error why = DDP__ZEROS;
     ddp_status bad;
 
     x->state = DDP__STAGER_BACK;
-    memset(&why, 0, sizeof why);
     pthread_mutex_unlock(&s->lock);
     bad = ddp__engine_wait(s->d->engine, x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);

@@ -104,11 +104,10 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
 {
     float x[DDP__PROBE_FLOATS];
     ddp_piece list[DDP__PROBE_MOST];
-    ddp__meter meter;
+    ddp__meter meter = DDP__ZEROS;
     int pieces = 0;
 
     memset(x, 0, sizeof x);
-    memset(&meter, 0, sizeof meter);
     for (int i = 0; i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
         list[i].count = DDP__PROBE_FLOATS;

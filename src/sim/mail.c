@@ -142,7 +142,7 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
     ddp__mail *m = (ddp__mail *)ddp__world_new(w, 1, sizeof *m);
     const int link = p == w->port[0][p->seat->rank] ? 0 : 1;
     const double scale = ddp__scale_of(w, &op->m), values = scale * (double)op->n;
-    ddp__job job;
+    ddp__job job = DDP__ZEROS;
 
     if (!m) return;
     m->from = p;
@@ -164,7 +164,6 @@ void ddp__mail_post(ddp__port *p, ddp__op *op)
     m->layer = op->m.layer;
     m->n = op->n;
     m->parts = (int)fmin(DDP__CUTS, ddp__frames_of(p, values, op->unit));
-    memset(&job, 0, sizeof job);
     job.payload = op->unit == 1 ? values : (double)ddp__frame_payload((int)op->m.coding, (size_t)llround(values));
     m->bytes = job.payload + ddp__frames_of(p, values, op->unit) * DDP__FRAME_BYTES;
     job.priority = op->m.priority;

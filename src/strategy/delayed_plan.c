@@ -209,10 +209,9 @@ static void ddp__schedule_end(const ddp__schedule *s, ddp_blob *out)
 int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted, ddp_blob *out)
 {
     int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
-    ddp__schedule s;
+    ddp__schedule s = DDP__ZEROS;
 
     if (!range) return ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
-    memset(&s, 0, sizeof s);
     s.head.layers = plan->buckets;
     s.head.warmup = plan->warmup;
     s.head.iterations = plan->warmup + plan->period;
@@ -241,9 +240,8 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hard
 static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
 {
     const int layers = ddp_layers(d);
-    ddp__schedule s;
+    ddp__schedule s = DDP__ZEROS;
 
-    memset(&s, 0, sizeof s);
     s.head.layers = s.head.messages = layers;
     s.head.iterations = s.head.updates = 1;
     s.head.measured = measured;
@@ -334,14 +332,12 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
                                      const ddp_delayed_options *o, ddp_blob *out, ddp_error *err)
 {
     ddp_preserver model;
-    ddp_preserved judged;
-    ddp_delayed_plan plan;
+    ddp_preserved judged = DDP__ZEROS;
+    ddp_delayed_plan plan = DDP__ZEROS;
     const int tests = ddp__delayed_model(d, noise, &model);
     const size_t most = 65536 + 256 * (size_t)ddp_layers(d); /* less than what a checkpoint allows (ddp_blob_new) */
     int bad;
 
-    memset(&judged, 0, sizeof judged);
-    memset(&plan, 0, sizeof plan);
     if (tests) DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
     else DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
     bad = ddp__schedule_pack(d, &plan, w, tests ? judged.accepted : -1, out);
@@ -355,9 +351,9 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
 {
     ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
-    ddp_delayed_options o;
-    ddp__hardware w;
-    ddp_profile own;
+    ddp_delayed_options o = DDP__ZEROS;
+    ddp__hardware w = DDP__ZEROS;
+    ddp_profile own = DDP__ZEROS;
     ddp_error err;
     ddp_status s;
     double params = 0;
@@ -365,9 +361,6 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured
     if (!measured || ddp_world(d) == 1) return ddp__schedule_plain(d, measured, out); /* alone nothing is sent */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
-    memset(&o, 0, sizeof o);
-    memset(&w, 0, sizeof w);
-    memset(&own, 0, sizeof own);
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s != DDP_OK) return ddp__plan_failed(d, &err);
     w.profile = &own;

@@ -20,12 +20,11 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
 {
     const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
-    ddp_timeline_options o;
+    ddp_timeline_options o = DDP__ZEROS;
     ddp_timeline next;
     double largest = 0;
 
     for (int l = 0; l < p->layers; l++) largest = p->params[l] > largest ? p->params[l] : largest;
-    memset(&o, 0, sizeof o);
     memset(t, 0, sizeof *t);
     o.scheme = scheme;
     o.partition_params = (double)c->partition_bytes / sizeof(float);
@@ -73,15 +72,13 @@ DDP_STATIC_ASSERT((int)DDP_USBYTE - (int)DDP_MGWFBP == (int)DDP_SCHEME_USBYTE - 
 static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     const int scheme = (int)DDP_SCHEME_MGWFBP + (int)ddp_settings(d)->strategy - (int)DDP_MGWFBP;
-    ddp_profile own;
-    ddp_timeline t;
+    ddp_profile own = DDP__ZEROS;
+    ddp_timeline t = DDP__ZEROS;
     ddp_error err;
     ddp_status s;
     int bad;
 
     (void)self, (void)measured;
-    memset(&own, 0, sizeof own);
-    memset(&t, 0, sizeof t);
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, (ddp_scheme)scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp__plan_failed(d, &err);
@@ -144,10 +141,9 @@ static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__pack
 static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    ddp__packed_messages head;
+    ddp__packed_messages head = DDP__ZEROS;
 
     (void)p;
-    memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);

@@ -20,9 +20,8 @@ size_t ddp__gradient_count(const ddp_ctx *d, int layer)
 
 ddp_message ddp__mean_message(const ddp_ctx *d, int layer, const ddp_piece *from, int count)
 {
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
 
-    memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
     m.mean = 1;
     m.from = from;

@@ -120,11 +120,10 @@ int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
 static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan *out)
 {
     const size_t steps = (size_t)rows * sizeof(int32_t);
-    ddp__packed_plan head;
+    ddp__packed_plan head = DDP__ZEROS;
     ddp_error err;
     int bad = 0;
 
-    memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + steps + (size_t)rows * (size_t)head.period)
@@ -152,14 +151,13 @@ static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan
 static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
-    ddp_plan other;
+    ddp_plan other = DDP__ZEROS;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
 
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
     for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
     slower.alpha_s *= 1.1;
-    memset(&other, 0, sizeof other);
     s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
                       : ddp__fail(err, DDP_MEMORY, "out of memory planning %d layers", p->layers);
     if (s == DDP_OK) s = ddp_plan_evaluate(p, other.cost, &other, err);
@@ -177,10 +175,9 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
 int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out)
 {
     const ddp_config *c = ddp_settings(d);
-    ddp_plan_options o;
+    ddp_plan_options o = DDP__ZEROS;
     ddp_error err;
 
-    memset(&o, 0, sizeof o);
     o.period = c->period;
     o.fill = unmeasured ? DDP_FILL_NONE : c->fill;
     o.cost = c->cost;
@@ -231,11 +228,10 @@ static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int measured, ddp_blob *out)
 {
     ddp_profile rows;
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
     int bad;
 
     (void)self;
-    memset(&plan, 0, sizeof plan);
     DDP__DO(ddp__rows_profile(d, p, &rows));
     bad = ddp__partial_plan(d, &rows, !measured, &plan);
     if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);

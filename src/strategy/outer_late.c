@@ -187,10 +187,9 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     const size_t L = (size_t)ddp_layers(d), more = sizeof(double) + L * sizeof(int);
     int *landing = (int *)ddp__calloc(L, sizeof *landing), bad;
     double exposed_s = 0;
-    ddp_plan plan;
+    ddp_plan plan = DDP__ZEROS;
 
     (void)self;
-    memset(&plan, 0, sizeof plan);
     if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     bad = c->fragments ? ddp__streaming_strided(d, &plan) : ddp__partial_plan(d, p, !measured, &plan);
     for (size_t l = 0; l < L; l++) landing[l] = c->landing;

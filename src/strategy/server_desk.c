@@ -278,7 +278,7 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
 {
     ddp__client *x = &t->client[w];
     ddp_piece list[2];
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
     size_t n;
     float *values = ddp__answer_values(s, t, x, &n);
 
@@ -300,7 +300,6 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
         ddp_server_set(d, &k->answered, 1);
         return 0;
     }
-    memset(&m, 0, sizeof m);
     m.verb = DDP_ANSWER;
     m.from = list;
     m.from_count = 2;
@@ -316,14 +315,13 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
 {
     ddp__client *x = &t->client[w];
     ddp_piece p;
-    ddp_message m;
+    ddp_message m = DDP__ZEROS;
 
     x->state = state;
     x->ticket = -1;
     if (w == s->own) return 0;
     p.data = to;
     p.count = count;
-    memset(&m, 0, sizeof m);
     m.verb = DDP_SERVE;
     m.from = &p;
     m.from_count = 1;

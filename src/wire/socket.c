@@ -416,7 +416,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_err
 {
     struct ifaddrs *all = NULL, *i, *best = NULL;
     ddp_status bad = DDP_OK;
-    ddp__text t = {NULL, 0, 0, 0, 0};
+    ddp__text t = DDP__ZEROS;
 
     if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
