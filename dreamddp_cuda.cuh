@@ -109,6 +109,7 @@ DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *m
 /* One GPU as a context sees it: its streams and handles, its first error, and how kernels are launched on it. */
 
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -130,7 +131,7 @@ typedef struct ddp__cuda {
     int              device;
     int              half;          /* 1: activations are bfloat16 */
     int              tf32;          /* 1: products may round their inputs to TF32 */
-    int              groups;        /* 1: attention takes Hopper's wgmma (flash.cuh) */
+    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh); NULL: neither */
     cudaStream_t     stream;        /* computing */
     int              own_stream;
     cublasLtHandle_t blas_lt;
@@ -226,6 +227,20 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
 
 /* The same of cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
+
+/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is none. */
+static DDP__UNUSED void *ddp__cuda_driver(const char *name)
+{
+    void *found = NULL;
+#if CUDART_VERSION >= 12050
+    cudaDriverEntryPointQueryResult is;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &is);
+#else
+    const cudaError_t e = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
+#endif
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e == cudaSuccess ? found : NULL;
+}
 
 /* n events. NULL: out of memory; a failure of the device is noted. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
@@ -3167,6 +3182,8 @@ DDP__FAMILY(ddp__cuda_pool_ops,
  * products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
  * instructions are documented to compute, lane by lane, so that the same kernels run there. */
 
+enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a time */
+
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
 #else
@@ -3254,10 +3271,8 @@ __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t
                    DDP__GROUP_SUMS ", %32, %33, p, 1, 1, 0, 0;\n}\n" : DDP__GROUP_EIGHT(c) : "l"(a), "l"(b), "r"(add));
 }
 
-/* Registers that were written are there for it; what this thread wrote to shared memory is, before the barrier. */
+/* Registers that were written are there for it. */
 __device__ static __forceinline__ void ddp__group_begin(void) { DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory"); }
-
-__device__ static __forceinline__ void ddp__group_shows(void) { DDP__GROUP_ASM("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /* c is there behind it, and a register of a left factor is in use until then: the compiler does not know either. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
@@ -3269,6 +3284,37 @@ __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 __device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
 {
     DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) :: "memory");
+}
+
+/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts the bytes
+ * that are due, and its round is over when they are there and that thread has said that it asked for all. */
+__device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
+{
+    DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n"
+                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+}
+
+/* Begins to fill a tile: 64 columns of a head, 64 rows of a sequence from row on; zeros beyond the array. */
+__device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map, int head, int row,
+                                                  int sequence)
+{
+    DDP__GROUP_ASM("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %6;\n"
+                   "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%1], "
+                   "[%2, {%7, %3, %4, %5}], [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)),
+                   "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row), "r"(sequence),
+                   "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0) : "memory");
+}
+
+__device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
+{
+    DDP__GROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+}
+
+/* Until the round of this parity is over: 0 for the first, then 1 and 0 in turn. */
+__device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
+{
+    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra AGAIN;\n}\n"
+                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)), "r"(parity) : "memory");
 }
 
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
@@ -3306,24 +3352,66 @@ template <int D, typename T> __device__ static __forceinline__ T *ddp__tile_at(c
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
-/* Begins to copy ROWS rows from row first on of an array whose rows are ld apart, of which rows
- * below count and d columns are there; zeros elsewhere. A second tile, unless it is NULL, gets what
- * lies beyond elements further. By all THREADS threads of the block. */
-template <int D, int ROWS, int THREADS, typename T>
-__device__ static __forceinline__ void ddp__tile_load(T *tile, T *second, const T *from, long beyond, long ld, int first,
-                                                      int count, int d)
-{
-    const int width = ddp__vec<T>::width, pieces = D / width;
-    const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
-    const T *at = from + (first + row) * ld + piece * width;
+enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, behind the tiles */
 
-    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
-        const int present = first + row + i < count && piece * width < d;
+/* What is on its way into two rooms of shared memory that are filled in turn. GROUP: by the copy engine. */
+template <int GROUP> struct ddp__arrivals {
+    uint64_t *bar; /* of each room */
+    int       asked, waited;
 
-        ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
-        if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from, present);
+    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
+    {
+        if (!GROUP) return;
+        if (threadIdx.x == 0) ddp__arrivals_open(bar), ddp__arrivals_open(bar + 1);
+        __syncthreads(); /* it is open to all */
     }
-}
+    __device__ __forceinline__ void sent(void)
+    {
+        if (!GROUP) ddp__copy_commit();
+        else if (threadIdx.x == 0) ddp__arrivals_sent(bar + asked % 2);
+        asked++;
+    }
+    __device__ __forceinline__ void wait(void)
+    {
+        if (GROUP) ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
+        else ddp__copy_wait();
+        waited++;
+    }
+};
+
+/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one head. */
+template <typename T> struct ddp__tiles {
+    CUtensorMap map; /* for the copy engine */
+    const T    *base;
+    int         heads, count, d;
+
+    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL, gets the
+     * head `beyond` further. By all THREADS threads of the block. */
+    template <int D, int ROWS, int THREADS, int GROUP>
+    __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond, int sequence,
+                                         int head, int first) const
+    {
+        if constexpr (GROUP) {
+            uint64_t *bar = due.bar + due.asked % 2;
+            for (int i = 0; threadIdx.x == 0 && i < ROWS; i += DDP__FETCHED) {
+                ddp__fetch(bar, tile + i * D, &map, head, first + i, sequence);
+                if (second) ddp__fetch(bar, second + i * D, &map, head + beyond, first + i, sequence);
+            }
+        } else {
+            const int width = ddp__vec<T>::width, pieces = D / width;
+            const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
+            const long ld = (long)heads * d;
+            const T *from = base + sequence * count * ld + head * d, *at = from + (first + row) * ld + piece * width;
+
+            DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
+                const int present = first + row + i < count && piece * width < d;
+
+                ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
+                if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond * d : from, present);
+            }
+        }
+    }
+};
 
 /* c = 0: 16 x 8 floats in each c[r][n]. */
 template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
@@ -3488,7 +3576,7 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
  * are then computed turned. So every softmax weight and its gradient is made in the registers in which the next product
  * wants it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while
  * the one before is worked on. GROUP: a group of four warps multiplies by Hopper's wgmma, in bfloat16 for heads up to
- * 64 wide; all else is the same. */
+ * 64 wide, and its copy engine brings the tiles; all else is the same. */
 
 enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 
@@ -3530,7 +3618,8 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
-static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
+static __global__ void __launch_bounds__(THREADS, 2)
+ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -3538,10 +3627,10 @@ static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float 
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    const long values = z.kv_heads * z.d; /* from a key to its value */
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads), key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *kv = q + rows * D; /* two rooms of keys and values */
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
     ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
     int first, r, h, n, now = 0;
@@ -3552,20 +3641,18 @@ static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float 
         sum[r][0] = sum[r][1] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
-    ddp__tile_load<D, MR * THREADS / 2, THREADS, T>(
-        q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, N, THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
-    ddp__copy_commit();
+    in.template load<D, MR * THREADS / 2, THREADS>(due, q, NULL, 0, sequence, query, start);
+    in.template load<D, N, THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
+    due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        ddp__copy_wait();
-        if (GROUP) ddp__group_shows();
+        due.wait();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
-            ddp__copy_commit();
+            in.template load<D, N, THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
+            due.sent();
         }
         if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue; /* no query of this warp or group sees these keys */
         ddp__tile_scores<GROUP, N>(s, left, k);
@@ -3597,7 +3684,8 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
-ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_constant__ ddp__tiles<T> dout,
+                const float *stat, const float *mean, ddp__heads z, int add)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -3606,10 +3694,10 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const float scale = z.scale * DDP__LOG2E;
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    const long values = z.kv_heads * z.d; /* from a key to its value */
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads), key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *o = q + rows * D, *kv = o + rows * D;
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
@@ -3623,22 +3711,19 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
     ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
-        q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
-        o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
-    ddp__copy_commit();
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, q, NULL, 0, sequence, query, start);
+    dout.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, o, NULL, 0, sequence, query, start);
+    in.template load<D, N, DDP__FLASH_THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
+    due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        ddp__copy_wait();
-        if (GROUP) ddp__group_shows();
+        due.wait();
         __syncthreads();
         if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
-            ddp__copy_commit();
+            in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
+            due.sent();
         }
         if (!GROUP && first > from + 16 * MR - 1) continue;
         ddp__tile_scores<GROUP, N>(s, left, k);
@@ -3659,20 +3744,20 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
                            z.scale, q + 16 * MR * warp * D);
 }
 
-/* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
-template <int D, int N, typename T>
-__device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum, float *centre, const T *in,
-                                                          const T *dout, const float *stat,
-                                                          const float *mean, const ddp__heads *z, long head, int from)
+/* Queries and dout of a tile of N of a head, and what their weights need, into a room of shared memory. */
+template <int D, int N, int GROUP, typename T>
+__device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums, const ddp__tiles<T> &in,
+                                                          const ddp__tiles<T> &dout, const float *stat, const float *mean,
+                                                          int sequence, int head, int from)
 {
-    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0, z->width, from,
-                                                (int)z->t, z->d);
-    ddp__copy_commit();
+    in.template load<D, N, DDP__FLASH_THREADS>(due, to, NULL, 0, sequence, head, from);
+    dout.template load<D, N, DDP__FLASH_THREADS>(due, to + N * D, NULL, 0, sequence, head, from);
+    due.sent();
     if (threadIdx.x < N) {
-        const int row = from + (int)threadIdx.x;
-        log_sum[threadIdx.x] = ddp__flash_log_sum(stat + 2 * head * z->t, row, (int)z->t);
-        centre[threadIdx.x] = row < (int)z->t ? mean[head * z->t + row] : 0.0f;
+        const int row = from + (int)threadIdx.x, count = dout.count;
+        const long first = ((long)sequence * dout.heads + head) * count;
+        sums[threadIdx.x] = ddp__flash_log_sum(stat + 2 * first, row, count);
+        sums[N + threadIdx.x] = row < count ? mean[first + row] : 0.0f;
     }
 }
 
@@ -3680,7 +3765,8 @@ __device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum,
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
-ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_constant__ ddp__tiles<T> dout,
+                 const float *stat, const float *mean, ddp__heads z, int add)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -3688,12 +3774,14 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
     const long kv_head = (int)blockIdx.x / tiles;
     const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
     const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
+    const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads), query = (int)(key * z.group);
     const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
     float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
+    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int i, r, n, e, now = 0;
@@ -3702,20 +3790,19 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
     ddp__tile_zero(dv);
     left.rows = k + 16 * MR * warp * D;
     right.rows = v + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(k, v, in + at, values, z.row, start, count, z.d);
-    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group, skipped * N);
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, k, v, (int)z.kv_heads, sequence,
+                                                                        (int)z.heads + key, start);
+    ddp__flash_queries<D, N>(due, qo, sums, in, dout, stat, mean, sequence, query, skipped * N);
     for (i = 0; i < all; i++, now ^= 1) {
         const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
-        ddp__copy_wait();
-        if (GROUP) ddp__group_shows();
+        due.wait();
         __syncthreads();
         if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
-            ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
-                                     sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
-                                     kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
+            ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout, stat, mean,
+                                     sequence, query + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
         if (!GROUP && first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<GROUP, N>(s, left, q);
         ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
@@ -3749,13 +3836,33 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
+/* The tiles of an array with so many heads to a row, for the copy engine too where it is used. */
+template <typename T>
+static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
+{
+    const cuuint64_t row = (cuuint64_t)(heads * z->d) * sizeof(T), dim[4] = {(cuuint64_t)z->d, (cuuint64_t)heads, (cuuint64_t)z->t, (cuuint64_t)z->b};
+    const cuuint64_t apart[3] = {(cuuint64_t)z->d * sizeof(T), row, row * (cuuint64_t)z->t};
+    const cuuint32_t box[4] = {DDP__FETCHED, 1, DDP__FETCHED, 1}, each[4] = {1, 1, 1, 1};
+    ddp__tiles<T> s = {};
+    int e = 0;
+
+    s.base = (const T *)array;
+    s.heads = (int)heads, s.count = (int)z->t, s.d = z->d;
+    if (dev->map)
+        e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (e) ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver", dev->device, e);
+    return s;
+}
+
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = MR * THREADS / 2;
     DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
-                (const T *)c->in[0], *z);
+                THREADS, (rows + 4 * N) * D * (long)sizeof(T) + DDP__ARRIVALS, dev->stream, (T *)c->out, (float *)c->saved,
+                ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
 }
 
 /* N queries to a tile for dk and dv, NK keys for dq. */
@@ -3763,15 +3870,16 @@ template <typename T, int D, int MR, int N, int NK, int GROUP>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
-    const float *mean = (const float *)dev->scratch;
+    const float *stat = (const float *)c->saved, *mean = (const float *)dev->scratch;
+    const ddp__tiles<T> in = ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z);
+    const ddp__tiles<T> dout = ddp__tiles_of<T>(dev, c->grad_out, z->heads, z);
 
     DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
-                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float), dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, mean, *z,
-                c->add_in[0]);
+                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float) + DDP__ARRIVALS, dev->stream,
+                (T *)c->grad_in[0], in, dout, stat, mean, *z, c->add_in[0]);
     DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
-                (const T *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
+                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row + DDP__ARRIVALS, dev->stream, (T *)c->grad_in[0], in, dout,
+                stat, mean, *z, c->add_in[0]);
 }
 
 /* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
@@ -3779,7 +3887,7 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 {
     const int threads = DDP__FLASH_THREADS;
 
-    if (z->d <= 64 && dev->groups) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
+    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
     else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
     else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
     else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
@@ -3789,7 +3897,7 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->groups) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
+    if (z->d <= 64 && dev->map) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
     else if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
     else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
     else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
@@ -3802,10 +3910,13 @@ static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 /* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
+    int yes = 0;
+
     if (!dev->half || dev->props.major != 9) return;
     DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
     (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
-    (void)DDP__CUDA(dev, cudaMemcpy(&dev->groups, dev->workspace, sizeof dev->groups, cudaMemcpyDeviceToHost));
+    (void)DDP__CUDA(dev, cudaMemcpy(&yes, dev->workspace, sizeof yes, cudaMemcpyDeviceToHost));
+    if (yes) dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */
@@ -5468,19 +5579,10 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
  * memory, which the stager raises when the answer has been copied back ---- */
 
-/* Found at run time, so that programs need not be linked with the driver. NULL: there is none, or the device cannot. */
+/* NULL: the driver has no such waits, or the device cannot. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
-    void *found = NULL;
-    ddp__cuda_waits waits;
-#if CUDART_VERSION >= 12050
-    cudaDriverEntryPointQueryResult is;
-    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &is);
-#else
-    const cudaError_t e = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault);
-#endif
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    waits = e == cudaSuccess ? (ddp__cuda_waits)found : NULL;
+    const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
     return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
 }
 

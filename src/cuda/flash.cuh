@@ -3,7 +3,7 @@
  * are then computed turned. So every softmax weight and its gradient is made in the registers in which the next product
  * wants it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while
  * the one before is worked on. GROUP: a group of four warps multiplies by Hopper's wgmma, in bfloat16 for heads up to
- * 64 wide; all else is the same. */
+ * 64 wide, and its copy engine brings the tiles; all else is the same. */
 #pragma once
 
 #include "cuda/mma.cuh"
@@ -48,7 +48,8 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
-static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float *stat, const T *in, ddp__heads z)
+static __global__ void __launch_bounds__(THREADS, 2)
+ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp__heads z)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = MR * THREADS / 2, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -56,10 +57,10 @@ static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float 
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    const long values = z.kv_heads * z.d; /* from a key to its value */
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads), key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *kv = q + rows * D; /* two rooms of keys and values */
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
     ddp__tile_rows<T, D, MR, HOLD> left;
     float max[MR][2], sum[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4];
     int first, r, h, n, now = 0;
@@ -70,20 +71,18 @@ static __global__ void __launch_bounds__(THREADS, 2) ddp__k_flash(T *out, float 
         sum[r][0] = sum[r][1] = 0;
     }
     left.rows = q + 16 * MR * warp * D;
-    ddp__tile_load<D, MR * THREADS / 2, THREADS, T>(
-        q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, N, THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
-    ddp__copy_commit();
+    in.template load<D, MR * THREADS / 2, THREADS>(due, q, NULL, 0, sequence, query, start);
+    in.template load<D, N, THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
+    due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        ddp__copy_wait();
-        if (GROUP) ddp__group_shows();
+        due.wait();
         __syncthreads(); /* the tile is there, and nobody works on the one before any more */
         if (first == 0) left.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
-            ddp__copy_commit();
+            in.template load<D, N, THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
+            due.sent();
         }
         if (first > (GROUP ? from | 63 : from + 16 * MR - 1)) continue; /* no query of this warp or group sees these keys */
         ddp__tile_scores<GROUP, N>(s, left, k);
@@ -115,7 +114,8 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
-ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_constant__ ddp__tiles<T> dout,
+                const float *stat, const float *mean, ddp__heads z, int add)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -124,10 +124,10 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
     const int from = start + 16 * MR * warp, end = start + rows < count ? start + rows : count;
     const float scale = z.scale * DDP__LOG2E;
-    const T *keys = in + ddp__heads_k(&z, head / z.group);
-    const long values = z.kv_heads * z.d; /* from a key to its value */
+    const int sequence = (int)(head / z.heads), query = (int)(head % z.heads), key = (int)(z.heads + query / z.group);
     DDP__SHARED(T, q);
     T *o = q + rows * D, *kv = o + rows * D;
+    ddp__arrivals<GROUP> due((uint64_t *)(kv + 4 * N * D));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
@@ -141,22 +141,19 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
     ddp__tile_zero(acc);
     left.rows = q + 16 * MR * warp * D;
     right.rows = o + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
-        q, NULL, in + ddp__heads_q(&z, head), 0, z.row, start, count, z.d);
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS, T>(
-        o, NULL, dout + ddp__heads_out(&z, head), 0, z.width, start, count, z.d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(kv, kv + N * D, keys, values, z.row, 0, count, z.d);
-    ddp__copy_commit();
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, q, NULL, 0, sequence, query, start);
+    dout.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, o, NULL, 0, sequence, query, start);
+    in.template load<D, N, DDP__FLASH_THREADS>(due, kv, kv + N * D, (int)z.kv_heads, sequence, key, 0);
+    due.sent();
     for (first = 0; first < end; first += N, now ^= 1) {
         const T *k = kv + now * 2 * N * D;
-        ddp__copy_wait();
-        if (GROUP) ddp__group_shows();
+        due.wait();
         __syncthreads();
         if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
             T *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
-            ddp__copy_commit();
+            in.template load<D, N, DDP__FLASH_THREADS>(due, next, next + N * D, (int)z.kv_heads, sequence, key, first + N);
+            due.sent();
         }
         if (!GROUP && first > from + 16 * MR - 1) continue;
         ddp__tile_scores<GROUP, N>(s, left, k);
@@ -177,20 +174,20 @@ ddp__k_flash_dq(T *grad, const T *in, const T *dout, const float *stat, const fl
                            z.scale, q + 16 * MR * warp * D);
 }
 
-/* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
-template <int D, int N, typename T>
-__device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum, float *centre, const T *in,
-                                                          const T *dout, const float *stat,
-                                                          const float *mean, const ddp__heads *z, long head, int from)
+/* Queries and dout of a tile of N of a head, and what their weights need, into a room of shared memory. */
+template <int D, int N, int GROUP, typename T>
+__device__ static __forceinline__ void ddp__flash_queries(ddp__arrivals<GROUP> &due, T *to, float *sums, const ddp__tiles<T> &in,
+                                                          const ddp__tiles<T> &dout, const float *stat, const float *mean,
+                                                          int sequence, int head, int from)
 {
-    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
-    ddp__tile_load<D, N, DDP__FLASH_THREADS, T>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0, z->width, from,
-                                                (int)z->t, z->d);
-    ddp__copy_commit();
+    in.template load<D, N, DDP__FLASH_THREADS>(due, to, NULL, 0, sequence, head, from);
+    dout.template load<D, N, DDP__FLASH_THREADS>(due, to + N * D, NULL, 0, sequence, head, from);
+    due.sent();
     if (threadIdx.x < N) {
-        const int row = from + (int)threadIdx.x;
-        log_sum[threadIdx.x] = ddp__flash_log_sum(stat + 2 * head * z->t, row, (int)z->t);
-        centre[threadIdx.x] = row < (int)z->t ? mean[head * z->t + row] : 0.0f;
+        const int row = from + (int)threadIdx.x, count = dout.count;
+        const long first = ((long)sequence * dout.heads + head) * count;
+        sums[threadIdx.x] = ddp__flash_log_sum(stat + 2 * first, row, count);
+        sums[N + threadIdx.x] = row < count ? mean[first + row] : 0.0f;
     }
 }
 
@@ -198,7 +195,8 @@ __device__ static __forceinline__ void ddp__flash_queries(T *to, float *log_sum,
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
 template <typename T, int D, int MR, int N, int HOLD, int GROUP>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D * MR <= 64 ? 3 : 2)
-ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
+ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_constant__ ddp__tiles<T> dout,
+                 const float *stat, const float *mean, ddp__heads z, int add)
 {
     if (GROUP && !DDP__WGMMA) return;
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -206,12 +204,14 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
     const long kv_head = (int)blockIdx.x / tiles;
     const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
     const long at = ddp__heads_k(&z, kv_head), values = z.kv_heads * z.d;
+    const int sequence = (int)(kv_head / z.kv_heads), key = (int)(kv_head % z.kv_heads), query = (int)(key * z.group);
     const int skipped = start / N, steps = (count + N - 1) / N - skipped; /* tiles of queries */
     const int all = (int)z.group * steps;
     const float scale = z.scale * DDP__LOG2E;
     DDP__SHARED(T, k);
     T *v = k + rows * D, *qo = v + rows * D;
     float *sums = (float *)(qo + 4 * N * D); /* log_sum and mean of both rooms */
+    ddp__arrivals<GROUP> due((uint64_t *)(sums + 4 * N));
     ddp__tile_rows<T, D, MR, HOLD> left, right;
     float dk[MR][D / 8][4], dv[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int i, r, n, e, now = 0;
@@ -220,20 +220,19 @@ ddp__k_flash_dkv(T *grad, const T *in, const T *dout, const float *stat, const f
     ddp__tile_zero(dv);
     left.rows = k + 16 * MR * warp * D;
     right.rows = v + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(k, v, in + at, values, z.row, start, count, z.d);
-    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group, skipped * N);
+    in.template load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(due, k, v, (int)z.kv_heads, sequence,
+                                                                        (int)z.heads + key, start);
+    ddp__flash_queries<D, N>(due, qo, sums, in, dout, stat, mean, sequence, query, skipped * N);
     for (i = 0; i < all; i++, now ^= 1) {
         const T *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
         const int from = (skipped + i % steps) * N;
-        ddp__copy_wait();
-        if (GROUP) ddp__group_shows();
+        due.wait();
         __syncthreads();
         if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
-            ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
-                                     sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
-                                     kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
+            ddp__flash_queries<D, N>(due, qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N, in, dout, stat, mean,
+                                     sequence, query + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
         if (!GROUP && first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<GROUP, N>(s, left, q);
         ddp__tile_scores<GROUP, N>(dp, right, q + N * D);
@@ -267,13 +266,33 @@ static inline int ddp__flash_fits(const ddp__cuda *dev, const ddp__heads *z, con
            ddp__aligned(in, out, dout, grad);
 }
 
+/* The tiles of an array with so many heads to a row, for the copy engine too where it is used. */
+template <typename T>
+static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads, const ddp__heads *z)
+{
+    const cuuint64_t row = (cuuint64_t)(heads * z->d) * sizeof(T), dim[4] = {(cuuint64_t)z->d, (cuuint64_t)heads, (cuuint64_t)z->t, (cuuint64_t)z->b};
+    const cuuint64_t apart[3] = {(cuuint64_t)z->d * sizeof(T), row, row * (cuuint64_t)z->t};
+    const cuuint32_t box[4] = {DDP__FETCHED, 1, DDP__FETCHED, 1}, each[4] = {1, 1, 1, 1};
+    ddp__tiles<T> s = {};
+    int e = 0;
+
+    s.base = (const T *)array;
+    s.heads = (int)heads, s.count = (int)z->t, s.d = z->d;
+    if (dev->map)
+        e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (e) ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver", dev->device, e);
+    return s;
+}
+
 template <typename T, int D, int MR, int N, int HOLD, int THREADS, int GROUP>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = MR * THREADS / 2;
     DDP__LAUNCH((ddp__k_flash<T, D, MR, N, HOLD, THREADS, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                THREADS, (rows + 4 * N) * D * (long)sizeof(T), dev->stream, (T *)c->out, (float *)c->saved,
-                (const T *)c->in[0], *z);
+                THREADS, (rows + 4 * N) * D * (long)sizeof(T) + DDP__ARRIVALS, dev->stream, (T *)c->out, (float *)c->saved,
+                ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z), *z);
 }
 
 /* N queries to a tile for dk and dv, NK keys for dq. */
@@ -281,15 +300,16 @@ template <typename T, int D, int MR, int N, int NK, int GROUP>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS, row = D * (long)sizeof(T);
-    const float *mean = (const float *)dev->scratch;
+    const float *stat = (const float *)c->saved, *mean = (const float *)dev->scratch;
+    const ddp__tiles<T> in = ddp__tiles_of<T>(dev, c->in[0], z->heads + 2 * z->kv_heads, z);
+    const ddp__tiles<T> dout = ddp__tiles_of<T>(dev, c->grad_out, z->heads, z);
 
     DDP__LAUNCH((ddp__k_flash_dkv<T, D, MR, N, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
-                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float), dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out, (const float *)c->saved, mean, *z,
-                c->add_in[0]);
+                DDP__FLASH_THREADS, (2 * rows + 4 * N) * row + 4 * N * (long)sizeof(float) + DDP__ARRIVALS, dev->stream,
+                (T *)c->grad_in[0], in, dout, stat, mean, *z, c->add_in[0]);
     DDP__LAUNCH((ddp__k_flash_dq<T, D, MR, NK, 0, GROUP>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
-                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
-                (const T *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
+                DDP__FLASH_THREADS, (2 * rows + 4 * NK) * row + DDP__ARRIVALS, dev->stream, (T *)c->grad_in[0], in, dout,
+                stat, mean, *z, c->add_in[0]);
 }
 
 /* Floats take smaller tiles: they need twice the shared memory, of which a block has 99 KiB at least. */
@@ -297,7 +317,7 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 {
     const int threads = DDP__FLASH_THREADS;
 
-    if (z->d <= 64 && dev->groups) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
+    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
     else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
     else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
     else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
@@ -307,7 +327,7 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 /* dev->scratch holds the means of dp. */
 static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    if (z->d <= 64 && dev->groups) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
+    if (z->d <= 64 && dev->map) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 1>(dev, c, z);
     else if (z->d <= 64 && dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 64, 1, 64, 64, 0>(dev, c, z);
     else if (z->d <= 64) ddp__cuda_flash_backward_of<float, 64, 2, 16, 32, 0>(dev, c, z);
     else if (dev->half) ddp__cuda_flash_backward_of<ddp__bf16, 128, 1, 32, 32, 0>(dev, c, z);
@@ -320,8 +340,11 @@ static __global__ void ddp__k_groups(int *yes) { *yes = DDP__WGMMA; }
 /* Whether attention takes wgmma: a GPU that has it, a program compiled for it alone (sm_90a), and bfloat16. */
 static inline void ddp__cuda_flash_open(ddp__cuda *dev)
 {
+    int yes = 0;
+
     if (!dev->half || dev->props.major != 9) return;
     DDP__RUN(ddp__k_groups, 1, 1, (int *)dev->workspace);
     (void)DDP__CUDA(dev, cudaStreamSynchronize(dev->stream));
-    (void)DDP__CUDA(dev, cudaMemcpy(&dev->groups, dev->workspace, sizeof dev->groups, cudaMemcpyDeviceToHost));
+    (void)DDP__CUDA(dev, cudaMemcpy(&yes, dev->workspace, sizeof yes, cudaMemcpyDeviceToHost));
+    if (yes) dev->map = (decltype(dev->map))ddp__cuda_driver("cuTensorMapEncodeTiled");
 }

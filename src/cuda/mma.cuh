@@ -5,6 +5,8 @@
 
 #include "cuda/rows.cuh"
 
+enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a time */
+
 #if defined(DDP_CUDA_ON_CPU)
 #include <mma_on_cpu.h>
 #else
@@ -92,10 +94,8 @@ __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t
                    DDP__GROUP_SUMS ", %32, %33, p, 1, 1, 0, 0;\n}\n" : DDP__GROUP_EIGHT(c) : "l"(a), "l"(b), "r"(add));
 }
 
-/* Registers that were written are there for it; what this thread wrote to shared memory is, before the barrier. */
+/* Registers that were written are there for it. */
 __device__ static __forceinline__ void ddp__group_begin(void) { DDP__GROUP_ASM("wgmma.fence.sync.aligned;\n" ::: "memory"); }
-
-__device__ static __forceinline__ void ddp__group_shows(void) { DDP__GROUP_ASM("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 /* c is there behind it, and a register of a left factor is in use until then: the compiler does not know either. */
 __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
@@ -107,6 +107,37 @@ __device__ static __forceinline__ void ddp__group_end(float (&c)[8][4])
 __device__ static __forceinline__ void ddp__group_keep(uint32_t (&a)[4])
 {
     DDP__GROUP_ASM("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) :: "memory");
+}
+
+/* The copy engine (TMA) brings pieces of arrays into shared memory. One thread asks; an mbarrier there counts the bytes
+ * that are due, and its round is over when they are there and that thread has said that it asked for all. */
+__device__ static __forceinline__ void ddp__arrivals_open(uint64_t *bar)
+{
+    DDP__GROUP_ASM("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.proxy.async.shared::cta;\n"
+                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+}
+
+/* Begins to fill a tile: 64 columns of a head, 64 rows of a sequence from row on; zeros beyond the array. */
+__device__ static __forceinline__ void ddp__fetch(uint64_t *bar, ddp__bf16 *tile, const CUtensorMap *map, int head, int row,
+                                                  int sequence)
+{
+    DDP__GROUP_ASM("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %6;\n"
+                   "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%1], "
+                   "[%2, {%7, %3, %4, %5}], [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)),
+                   "r"((uint32_t)__cvta_generic_to_shared(tile)), "l"(map), "r"(head), "r"(row), "r"(sequence),
+                   "n"(DDP__FETCHED * DDP__FETCHED * 2), "r"(0) : "memory");
+}
+
+__device__ static __forceinline__ void ddp__arrivals_sent(uint64_t *bar)
+{
+    DDP__GROUP_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];\n" :: "r"((uint32_t)__cvta_generic_to_shared(bar)) : "memory");
+}
+
+/* Until the round of this parity is over: 0 for the first, then 1 and 0 in turn. */
+__device__ static __forceinline__ void ddp__arrivals_wait(uint64_t *bar, int parity)
+{
+    DDP__GROUP_ASM("{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@!p bra AGAIN;\n}\n"
+                   :: "r"((uint32_t)__cvta_generic_to_shared(bar)), "r"(parity) : "memory");
 }
 
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
@@ -144,24 +175,66 @@ template <int D, typename T> __device__ static __forceinline__ T *ddp__tile_at(c
     return const_cast<T *>(tile) + row * D + ((piece ^ (row & 7)) * ddp__vec<T>::width);
 }
 
-/* Begins to copy ROWS rows from row first on of an array whose rows are ld apart, of which rows
- * below count and d columns are there; zeros elsewhere. A second tile, unless it is NULL, gets what
- * lies beyond elements further. By all THREADS threads of the block. */
-template <int D, int ROWS, int THREADS, typename T>
-__device__ static __forceinline__ void ddp__tile_load(T *tile, T *second, const T *from, long beyond, long ld, int first,
-                                                      int count, int d)
-{
-    const int width = ddp__vec<T>::width, pieces = D / width;
-    const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
-    const T *at = from + (first + row) * ld + piece * width;
+enum { DDP__ARRIVALS = 16 }; /* bytes of shared memory, behind the tiles */
 
-    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
-        const int present = first + row + i < count && piece * width < d;
+/* What is on its way into two rooms of shared memory that are filled in turn. GROUP: by the copy engine. */
+template <int GROUP> struct ddp__arrivals {
+    uint64_t *bar; /* of each room */
+    int       asked, waited;
 
-        ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
-        if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from, present);
+    __device__ __forceinline__ ddp__arrivals(uint64_t *shared) : bar(shared), asked(0), waited(0)
+    {
+        if (!GROUP) return;
+        if (threadIdx.x == 0) ddp__arrivals_open(bar), ddp__arrivals_open(bar + 1);
+        __syncthreads(); /* it is open to all */
     }
-}
+    __device__ __forceinline__ void sent(void)
+    {
+        if (!GROUP) ddp__copy_commit();
+        else if (threadIdx.x == 0) ddp__arrivals_sent(bar + asked % 2);
+        asked++;
+    }
+    __device__ __forceinline__ void wait(void)
+    {
+        if (GROUP) ddp__arrivals_wait(bar + waited % 2, waited / 2 % 2);
+        else ddp__copy_wait();
+        waited++;
+    }
+};
+
+/* An array of sequences of count rows of heads of d columns, of which kernels take tiles: rows of one head. */
+template <typename T> struct ddp__tiles {
+    CUtensorMap map; /* for the copy engine */
+    const T    *base;
+    int         heads, count, d;
+
+    /* Begins to copy ROWS rows from row first on; zeros beyond the array. A second tile, unless it is NULL, gets the
+     * head `beyond` further. By all THREADS threads of the block. */
+    template <int D, int ROWS, int THREADS, int GROUP>
+    __device__ __forceinline__ void load(const ddp__arrivals<GROUP> &due, T *tile, T *second, int beyond, int sequence,
+                                         int head, int first) const
+    {
+        if constexpr (GROUP) {
+            uint64_t *bar = due.bar + due.asked % 2;
+            for (int i = 0; threadIdx.x == 0 && i < ROWS; i += DDP__FETCHED) {
+                ddp__fetch(bar, tile + i * D, &map, head, first + i, sequence);
+                if (second) ddp__fetch(bar, second + i * D, &map, head + beyond, first + i, sequence);
+            }
+        } else {
+            const int width = ddp__vec<T>::width, pieces = D / width;
+            const int row = (int)threadIdx.x / pieces, piece = (int)threadIdx.x % pieces;
+            const long ld = (long)heads * d;
+            const T *from = base + sequence * count * ld + head * d, *at = from + (first + row) * ld + piece * width;
+
+            DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / pieces, at += THREADS / pieces * ld) {
+                const int present = first + row + i < count && piece * width < d;
+
+                ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
+                if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond * d : from, present);
+            }
+        }
+    }
+};
 
 /* c = 0: 16 x 8 floats in each c[r][n]. */
 template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cublasLt.h>
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -26,7 +27,7 @@ typedef struct ddp__cuda {
     int              device;
     int              half;          /* 1: activations are bfloat16 */
     int              tf32;          /* 1: products may round their inputs to TF32 */
-    int              groups;        /* 1: attention takes Hopper's wgmma (flash.cuh) */
+    decltype(&cuTensorMapEncodeTiled) map; /* attention takes Hopper's wgmma and copy engine (flash.cuh); NULL: neither */
     cudaStream_t     stream;        /* computing */
     int              own_stream;
     cublasLtHandle_t blas_lt;
@@ -122,6 +123,20 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
 
 /* The same of cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
+
+/* A function of the driver, found at run time, so that programs need not be linked with it. NULL: there is none. */
+static DDP__UNUSED void *ddp__cuda_driver(const char *name)
+{
+    void *found = NULL;
+#if CUDART_VERSION >= 12050
+    cudaDriverEntryPointQueryResult is;
+    const cudaError_t e = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &is);
+#else
+    const cudaError_t e = cudaGetDriverEntryPoint(name, &found, cudaEnableDefault);
+#endif
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e == cudaSuccess ? found : NULL;
+}
 
 /* n events. NULL: out of memory; a failure of the device is noted. */
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)

@@ -155,19 +155,10 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
 /* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
  * memory, which the stager raises when the answer has been copied back ---- */
 
-/* Found at run time, so that programs need not be linked with the driver. NULL: there is none, or the device cannot. */
+/* NULL: the driver has no such waits, or the device cannot. */
 static ddp__cuda_waits ddp__cuda_waits_of(const ddp__cuda_self *c)
 {
-    void *found = NULL;
-    ddp__cuda_waits waits;
-#if CUDART_VERSION >= 12050
-    cudaDriverEntryPointQueryResult is;
-    const cudaError_t e = cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &is);
-#else
-    const cudaError_t e = cudaGetDriverEntryPoint("cuStreamWaitValue32", &found, cudaEnableDefault);
-#endif
-    if (e != cudaSuccess) (void)cudaGetLastError();
-    waits = e == cudaSuccess ? (ddp__cuda_waits)found : NULL;
+    const ddp__cuda_waits waits = (ddp__cuda_waits)ddp__cuda_driver("cuStreamWaitValue32");
     return waits && waits(c->dev->stream, (uintptr_t)c->flag_there, 0, 0) == 0 ? waits : NULL;
 }
 

@@ -48,10 +48,10 @@ static void one(ddp_cuda_numbers numbers, long time, long heads, long kv_heads, 
 {
     const cuda_case k = attention(1, time, heads, kv_heads, d);
     ddp__cuda *dev = cuda_device(numbers, attention_alone);
-    const int groups = dev->groups;
+    const int groups = dev->map != NULL;
 
     cuda_check_run(dev, &k, 1);
-    dev->groups = 0;
+    dev->map = NULL;
     if (groups && d <= 64) cuda_check_run(dev, &k, 1);
     ddp__cuda_close(dev);
 }
@@ -77,6 +77,21 @@ static void less_shared_memory_takes_smaller_tiles(void **state)
     one(DDP_CUDA_TF32, 65, 1, 1, 128);
     one(DDP_CUDA_F32, 17, 1, 1, 256);
     cuda_on_cpu::set_shared(cuda_on_cpu::MOST_SHARED);
+}
+
+/* A driver that does not know the copy engine's maps: the tensor-core kernels of all GPUs. */
+static void an_old_driver_takes_the_kernels_of_all(void **state)
+{
+    const cuda_case k = attention(2, 70, 2, 1, 64);
+    ddp__cuda *dev;
+
+    (void)state;
+    cuda_on_cpu::the_world().waits = false;
+    dev = cuda_device(DDP_CUDA_BF16, attention_alone);
+    cuda_on_cpu::the_world().waits = true;
+    assert_null(dev->map);
+    cuda_check_run(dev, &k, 1);
+    ddp__cuda_close(dev);
 }
 #endif
 
@@ -124,11 +139,11 @@ template <typename T> static void tensor_cores_are_plain(ddp_cuda_numbers number
 
     k.within_half = 0.008; /* two roundings of the weights */
     k.within_tf32 = 0.001;
-    if (groups && !dev->groups) { /* another GPU, or not compiled for sm_90a */
+    if (groups && !dev->map) { /* another GPU, or not compiled for sm_90a */
         ddp__cuda_close(dev);
         skip();
     }
-    dev->groups = groups;
+    if (!groups) dev->map = NULL;
     cuda_open(&c, dev, &k);
     cuda_each(&c, cuda_send_one);
     cuda_call(&c, 1, 0, &gpu);
@@ -185,6 +200,7 @@ int main(void)
         cmocka_unit_test(wide_heads_are_the_cpus),
 #ifdef DDP_CUDA_ON_CPU
         cmocka_unit_test(less_shared_memory_takes_smaller_tiles),
+        cmocka_unit_test(an_old_driver_takes_the_kernels_of_all),
 #endif
         cmocka_unit_test(tensor_cores_of_64_columns_are_the_cpus),
         cmocka_unit_test(tensor_cores_of_128_columns_are_the_cpus),

@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "cuda.h"
 #include "device.h"
 #include "intrinsics.h"
 
@@ -330,7 +331,7 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *use
     return cuda_on_cpu::ready();
 }
 
-/* ---- of the driver's API: waits of a stream for memory ---- */
+/* ---- the driver's functions: waits of a stream for memory, maps of arrays ---- */
 
 enum { cudaEnableDefault = 0 };
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
@@ -352,10 +353,11 @@ inline int wait_value(cudaStream_t s, unsigned long long there, unsigned value, 
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, unsigned, unsigned long long,
                                                     cudaDriverEntryPointQueryResult *is)
 {
-    const bool here = cuda_on_cpu::the_world().waits && !strcmp(name, "cuStreamWaitValue32");
-
-    *found = here ? (void *)cuda_on_cpu::wait_value : nullptr;
-    *is = here ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *found = !cuda_on_cpu::the_world().waits            ? nullptr
+             : !strcmp(name, "cuStreamWaitValue32")    ? (void *)cuda_on_cpu::wait_value
+             : !strcmp(name, "cuTensorMapEncodeTiled") ? (void *)cuTensorMapEncodeTiled
+                                                       : nullptr;
+    *is = *found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cuda_on_cpu::ready();
 }
 

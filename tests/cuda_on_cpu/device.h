@@ -99,7 +99,7 @@ struct world {
     std::atomic<int>                 user{0};    /* the process that called first */
     std::atomic<long>                launches{0};
     bool                             blocking = false; /* a launch returns when its kernel is done */
-    bool                             waits = true;     /* streams can wait for memory */
+    bool                             waits = true;     /* the driver has what is looked up in it: streams can wait for memory */
     char                             why[400];
 };
 

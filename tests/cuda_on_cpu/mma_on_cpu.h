@@ -4,7 +4,9 @@
 #ifndef CUDA_ON_CPU_MMA_H
 #define CUDA_ON_CPU_MMA_H
 
+#include <cuda.h>
 #include <cuda_bf16.h>
+#include <map>
 #include <vector>
 
 namespace cuda_on_cpu {
@@ -126,7 +128,6 @@ struct copy16 {
 /* Copies of each thread of the block that runs: of the open group, and of those committed. */
 struct copies {
     std::vector<copy16> open, committed;
-    bool                unshown = false; /* has written what wgmma does not see yet */
 };
 
 inline std::vector<copies> &all_copies()
@@ -209,8 +210,6 @@ inline void group_meet(const char *what, int line)
         wait_here(r, me(), AT_WARP, what, "mma_on_cpu.h", line);
         return;
     }
-    for (const copies &c : all_copies())
-        if (c.unshown) fault("%s: wgmma reads shared memory that a thread wrote and did not show to it", r.kernel);
     for (int i = base; i < base + 128; i++)
         if (group_calls(i).size() != group_calls(base).size())
             fault("%s: a thread of a group has asked for other products than the first", r.kernel);
@@ -221,9 +220,113 @@ inline void group_meet(const char *what, int line)
     }
 }
 
+/* What the copy engine was asked for: done at once, or when somebody waits for it; who reads too early or too late what
+ * is copied there sees it in the numbers. */
+struct fetch {
+    char              *tile;
+    const CUtensorMap *map;
+    int                at[4];
+};
+
+struct arrivals {
+    uint64_t           id;
+    int                asking; /* rounds to be closed, 1 or 0 */
+    unsigned           rounds; /* that are over */
+    std::vector<fetch> late;
+};
+
+inline void fetch_now(const fetch &f)
+{
+    const CUtensorMap &m = *f.map;
+
+    for (unsigned row = 0; row < m.box[2]; row++)
+        for (unsigned col = 0; col < m.box[0]; col++) {
+            const int at[4] = {f.at[0] + (int)col, f.at[1], f.at[2] + (int)row, f.at[3]};
+            size_t to = row * 128 + 2 * col, from = 0;
+            uint16_t bits = 0;
+            bool inside = true;
+            for (int i = 0; i < 4; i++) {
+                inside &= at[i] >= 0 && (cuuint64_t)at[i] < m.dim[i];
+                from += (size_t)at[i] * m.apart[i];
+            }
+            if (inside) memcpy(&bits, m.base + from, sizeof bits);
+            to ^= (to >> 7 & 7) << 4;
+            memcpy(f.tile + to, &bits, sizeof bits);
+        }
+}
+
+/* Of the block that runs; one whose memory another block has had since is none. */
+inline std::map<const void *, arrivals> &all_arrivals()
+{
+    static thread_local std::map<const void *, arrivals> all;
+    return all;
+}
+
+inline arrivals *arrivals_at(const uint64_t *bar)
+{
+    arrivals &a = all_arrivals()[bar];
+
+    if (*bar == a.id) return &a;
+    fault("%s: thread %d uses a barrier of arrivals that is not open", running().kernel, running().now);
+    running().stopped = 1;
+    wait_here(running(), me(), AT_WARP, "a barrier", "mma_on_cpu.h", __LINE__);
+    return nullptr;
+}
+
+const char ARRIVALS[] = "mbarrier.try_wait";
+
 } // namespace cuda_on_cpu
 
 #define DDP__WGMMA 1
+
+inline void ddp__arrivals_open(uint64_t *bar)
+{
+    static thread_local uint64_t ids = 0;
+
+    cuda_on_cpu::check_aligned(bar, 8);
+    cuda_on_cpu::all_arrivals()[bar] = {*bar = ++ids, 1, 0, {}};
+}
+
+inline void ddp__fetch(uint64_t *bar, __nv_bfloat16 *tile, const CUtensorMap *map, int head, int row, int sequence)
+{
+    cuda_on_cpu::block_run &r = cuda_on_cpu::running();
+    const cuda_on_cpu::fetch f = {(char *)tile, map, {0, head, row, sequence}};
+    const size_t at = (size_t)((unsigned char *)tile - r.shared), bytes = 128u * map->box[2];
+
+    if (map->made != cuda_on_cpu::TENSOR_MAP || map->box[1] != 1 || map->box[3] != 1 || at % 1024 || at + bytes > r.shared_bytes ||
+        bytes != sizeof *tile * map->box[0] * map->box[2])
+        return cuda_on_cpu::fault("%s: a tile that the copy engine cannot bring there", r.kernel);
+    if ((r.phase + at / 1024) % 2) cuda_on_cpu::fetch_now(f);
+    else cuda_on_cpu::arrivals_at(bar)->late.push_back(f);
+}
+
+inline void ddp__arrivals_sent(uint64_t *bar)
+{
+    cuda_on_cpu::block_run &r = cuda_on_cpu::running();
+
+    if (!cuda_on_cpu::arrivals_at(bar)->asking--)
+        cuda_on_cpu::fault("%s: a round of arrivals is closed before the one before is over", r.kernel);
+    for (cuda_on_cpu::fibre &f : r.fibre_of)
+        if (f.state == cuda_on_cpu::AT_WARP && f.what == cuda_on_cpu::ARRIVALS) f.state = cuda_on_cpu::READY;
+}
+
+inline void ddp__arrivals_wait(uint64_t *bar, int parity)
+{
+    for (;;) {
+        cuda_on_cpu::arrivals *a = cuda_on_cpu::arrivals_at(bar);
+
+        if ((int)(a->rounds % 2) != parity) return;
+        if (a->asking) {
+            cuda_on_cpu::wait_here(cuda_on_cpu::running(), cuda_on_cpu::me(), cuda_on_cpu::AT_WARP, cuda_on_cpu::ARRIVALS,
+                                   "mma_on_cpu.h", __LINE__);
+            continue;
+        }
+        for (const cuda_on_cpu::fetch &f : a->late) cuda_on_cpu::fetch_now(f);
+        a->late.clear();
+        a->asking = 1;
+        a->rounds++;
+    }
+}
 
 inline size_t __cvta_generic_to_shared(const void *p)
 {
@@ -241,8 +344,6 @@ inline void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
 }
 
 inline void ddp__group_begin(void) {}
-
-inline void ddp__group_shows(void) { cuda_on_cpu::my_copies().unshown = false; }
 
 inline void ddp__group_keep(uint32_t (&)[4]) {}
 
@@ -306,7 +407,6 @@ inline void ddp__copy_wait(void)
     for (const cuda_on_cpu::copy16 &k : c.committed) {
         if (k.present) memcpy(k.to, k.from, 16);
         else memset(k.to, 0, 16);
-        c.unshown = true;
     }
     c.committed.clear();
 }
