@@ -2925,9 +2925,9 @@ DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape
 /* Memory of the built-in state: activations, their gradients and what is computed again, planned so
  * that the dead make room for the living. Works before ddp_graph_build. */
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
-/* On a device (ddp_config.backend) the arrays above, and those of ddp_state_data and
- * ddp_state_gradient, lie there: these copy count floats of parameters, gradients or buffers from
- * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
+/* On a device (ddp_config.backend) the arrays above lie there, and those of ddp_state_data and ddp_state_gradient (on a GPU
+ * channels-last if they have four dimensions): these copy count floats of parameters, gradients or buffers from and to the
+ * host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
@@ -3641,6 +3641,7 @@ DDP_API void ddp_jsonl_end(ddp_jsonl *j);
 struct ddp_op;
 struct ddp_op_pair;
 struct ddp_optimizer;
+struct ddp_shape;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
@@ -3664,6 +3665,7 @@ typedef struct ddp_backend_peers {
 struct ddp_backend {
     const char *name;   /* "cuda" */
     int device, numbers; /* options that open reads; the backend's own meaning */
+    int channels_last;   /* 1: an array of four dimensions (n, c, h, w), and its gradient, lies there as (n, h, w, c) */
 
     /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
@@ -3693,9 +3695,9 @@ struct ddp_backend {
      * not for later work; 0 = another was copied since. */
     void (*early)(void *self, const float *from);
     int  (*early_value)(void *self, const float *from, float *value);
-    /* upload and download from and to an array of elements, whose floats lie on the host. */
-    void (*upload_elements)(void *self, void *to, const float *from, size_t count);
-    ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count, ddp_error *err);
+    /* upload and download of an output, or its gradient, whose floats lie on the host in the order of shape. */
+    void (*upload_elements)(void *self, void *to, const float *from, const struct ddp_shape *shape);
+    ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape, ddp_error *err);
 
     /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] - then[i]),
      * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
@@ -3714,8 +3716,8 @@ struct ddp_backend {
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
     /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch: bytes that one
-     * execution of spec needs besides; reserve takes the most that any needs and may be called again with more, 0 =
-     * short of memory. pair: how two of those names run as one, NULL where each runs alone. */
+     * execution of spec needs besides, (size_t)-1 where it takes no arrays of such shapes; reserve takes the most that any
+     * needs and may be called again with more, 0 = short of memory. pair: two of those names as one, NULL: each runs alone. */
     const struct ddp_op *(*op)(void *self, const char *name);
     const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
@@ -7453,16 +7455,19 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
     }
 }
 
-/* Outputs written over their input, and gradients written over the array they belong to. A second
- * forward finds its inputs as the first one did: what enters a segment is not written over. */
+/* Outputs written over their input, and gradients written over the array they belong to. A second forward finds its inputs
+ * as the first one did: what enters a segment is not written over; nor images that become rows, where they lie otherwise. */
 static void ddp__lives_share(ddp__lives *v)
 {
+    const ddp_backend *b = ddp__graph_backend(v->g);
+
     for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
         if (!d->op || d->spec.inputs < 1 || d->here != (int)DDP__HERE_OWN) continue;
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
+            if (b && b->channels_last && d->spec.out.dims != 4 && p->spec.out.dims == 4) continue;
             if (d->to >= 0) continue; /* it is on its way while p's memory has other uses */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
         } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED &&
@@ -7783,7 +7788,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     return NULL;
 }
 
-/* Element 0 of node n's output or gradient, at, becomes 1. */
+/* The one element of node n's output or gradient, at, becomes 1. */
 static void ddp__node_one(const ddp_node *n, void *at)
 {
     const ddp_backend *b = ddp__graph_backend(n->graph);
@@ -7791,7 +7796,7 @@ static void ddp__node_one(const ddp_node *n, void *at)
 
     if (!b) *(float *)at = one;
     else if (n->spec.out.dims == 0 || n->graph->element == 4) b->fill(n->graph->host->device, (float *)at, 1, one);
-    else b->upload_elements(n->graph->host->device, at, &one, 1);
+    else b->upload_elements(n->graph->host->device, at, &one, &n->spec.out);
 }
 
 ddp_state *ddp_state_new(ddp_graph *g)
@@ -7856,10 +7861,9 @@ void *ddp_data(ddp_graph *g, const char *name)
 void ddp__node_feed(const ddp_node *n, void *to, const void *from)
 {
     const ddp__host *h = n->graph->host;
-    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
 
-    if (ddp__output_bytes(n) == 4 * count) ddp__host_upload(h, to, from, 4 * count);
-    else h->backend->upload_elements(h->device, to, (const float *)from, count);
+    if (n->type != DDP_F32 || !h || !h->backend) ddp__host_upload(h, to, from, 4 * (size_t)ddp_shape_count(&n->spec.out));
+    else h->backend->upload_elements(h->device, to, (const float *)from, &n->spec.out);
 }
 
 /* The inputs that the user filled go to the device. */
@@ -7875,17 +7879,12 @@ static void ddp__feed_inputs(const ddp_graph *g)
 const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
     ddp_node *own = g->node[n->index];
-    ddp_status s;
 
     if (!b || !from) return (const float *)from;
-    if (!own->shown) own->shown = (float *)ddp__calloc(count, sizeof *own->shown);
+    if (!own->shown) own->shown = (float *)ddp__calloc((size_t)ddp_shape_count(&n->spec.out), sizeof *own->shown);
     if (!own->shown) return NULL;
-    s = ddp__output_bytes(n) == 4 * count
-            ? b->download(g->host->device, own->shown, from, 4 * count, &g->error)
-            : b->download_elements(g->host->device, own->shown, from, count, &g->error);
-    return s == DDP_OK ? own->shown : NULL;
+    return b->download_elements(g->host->device, own->shown, from, &n->spec.out, &g->error) == DDP_OK ? own->shown : NULL;
 }
 
 const float *ddp_output(ddp_graph *g, const ddp_node *n)
@@ -8574,6 +8573,10 @@ static ddp_status ddp__build_operators(ddp_graph *g)
             return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel for the %s backend: "
                              "build the model without it, or on the CPU", n->op->name, i, b->name);
         bytes = b ? b->scratch(g->host->device, n->run, &n->spec) : 0;
+        if (bytes == (size_t)-1)
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) works on rows, and an array of four "
+                             "dimensions is images to the %s backend: ddp_flatten first, or train on the CPU", n->op->name, i,
+                             b->name);
         if (bytes > most) most = bytes;
     }
     return !b || b->reserve(g->host->device, most) ? DDP_OK : ddp__build_too_large(g);
@@ -52113,6 +52116,7 @@ struct ddp_pipe {
     ddp__select  select;
     ddp__samples samples;
     ddp_piece   *piece;     /* room for the longest list */
+    const ddp_shape **shape; /* of what edges carry, beside it */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
     int          guests, hosts;
     char       **feed;      /* [inputs x micro_batches] */
@@ -52257,6 +52261,7 @@ int ddp__edges_open(ddp_pipe *p)
     for (int side = 0; side < 2; side++)
         p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
+    p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
     if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i)) return 0;
@@ -52919,6 +52924,7 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
             if (parts && ddp__part_stage(x, k) < later) continue;
             p->piece[n].data = (float *)(parts ? ddp__part_at(s, x, k) : gradients ? ddp_state_gradient(s, x)
                                                                                     : ddp_state_data(s, x));
+            p->shape[n] = &x->spec.out;
             p->piece[n++].count = (size_t)ddp_shape_count(&x->spec.out);
         }
     }
@@ -53053,6 +53059,7 @@ static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, 
 
 ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
+    const ddp__host *h = &p->d->host;
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
@@ -53063,14 +53070,14 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
-        if (sends && x != own) DDP__TRY(ddp__host_download(&p->d->host, x, own, n * sizeof *x, &p->d->host.error));
+        if (sends && x != own) DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], &p->d->host.error));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
             return ddp__fail(&p->d->host.error, why.code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
                              "end: %.300s", p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
-        if (!sends && x != own) ddp__host_upload(&p->d->host, own, x, n * sizeof *x);
+        if (!sends && x != own) h->backend->upload_elements(h->device, own, x, p->shape[i]);
         at += n;
         if (!l->last) message += bytes;
     }
@@ -53521,14 +53528,22 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     return DDP_OK;
 }
 
-/* Ranks that were given unlike files are told before anything passes between them. */
+/* Ranks that were given unlike files are told before anything passes between them; those too to which images, which cross
+ * as they lie, would be others. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
+    const ddp_backend *b = p->d->host.backend;
     uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of, (size_t)p->d->world * sizeof *p->rank_of);
+    int images = 0, bad;
 
-    for (int i = 0; i < p->g->nodes; i++)
-        if (p->g->node[i]->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
-    return (ddp_status)ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        if (n->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
+        images += n->op && n->spec.out.dims == 4 && ddp__stage_after(p->g, n, n->stage) >= 0;
+    }
+    bad = ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+    if (bad || !images) return (ddp_status)bad;
+    return (ddp_status)ddp_same(p->d, b && b->channels_last ? "images between GPU stages" : "images between CPU stages", images);
 }
 
 static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)

@@ -585,11 +585,19 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows of an array of
+ * four dimensions, which lie apart, channels-last. The operators named here know images, or go element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
+    static const char *const fine[] = {"conv2d", "batch_norm2d", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "flatten",
+                                       "gelu", "relu", "add", "dropout"};
+    const ddp_op_spec *s = (const ddp_op_spec *)spec;
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
-    return e->scratch ? e->scratch((const ddp_op_spec *)spec, dev->half) : 0;
+    int rows = s->out.dims == 4;
+
+    for (int i = 0; i < s->inputs; i++) rows |= s->in[i].dims == 4 && s->in_type[i] == DDP_F32;
+    for (const char *name : fine) rows &= strcmp(name, op->name) != 0;
+    return rows ? (size_t)-1 : e->scratch ? e->scratch(s, dev->half) : 0;
 }
 
 /* ==== cuda/rows.cuh ==== [cuda] */
@@ -1557,7 +1565,7 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
+/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by where they lie ---- */
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
@@ -1609,205 +1617,206 @@ template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, con
 }
 
 /* ==== cuda/batch_norm.cuh ==== [cuda] */
-/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
- * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
+/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
  * with the relu behind it as one, which forward is a write more, and backward reads and writes nothing of its own.
- * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
- * order, in double. */
+ * Images lie channels-last: a row of channels to each pixel. The pixels are cut into parts that depend on the shape
+ * alone; a block sums a part of some channels, and a channel's parts are joined in a fixed order, in double. */
 
 enum {
     DDP__CHANNEL_THREADS = 256,
-    DDP__CHANNEL_PART = 4096,  /* elements at least */
-    DDP__CHANNEL_BLOCKS = 1024 /* about so many in all */
+    DDP__CHANNEL_PART = 4096,   /* elements of a block at least */
+    DDP__CHANNEL_COLUMNS = 128, /* channels of a block, about */
+    DDP__CHANNEL_BLOCKS = 528,  /* about so many that sum */
+    DDP__CHANNEL_MAPS = 2112    /* and so many that do not */
 };
 
 typedef struct ddp__channels {
-    long images, channels, n; /* n = elements of a plane */
-    long parts, part;         /* of a channel; elements of a part, a multiple of 8 */
+    long pixels, channels; /* of all images */
+    long parts, part;      /* of the pixels; pixels of a part, the last has the rest */
 } ddp__channels;
 
-/* What the statistics of a part are: elements, mean, sum of squared differences from it. */
-struct ddp__moments {
-    double n, mean, squares;
-
-    /* Chan, Golub and LeVeque (1979). */
-    __device__ void operator+=(const ddp__moments &b)
-    {
-        const double off = b.mean - mean, all = n + b.n;
-
-        if (n == 0) {
-            *this = b;
-            return;
-        }
-        squares = squares + b.squares + off * off * n * b.n / all;
-        mean = mean + off * b.n / all;
-        n = all;
-    }
-};
-
-/* Of dy and of dy (x - mean). */
+/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first pixel. */
 struct ddp__channel_sum {
     double sum, product;
 
     __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
 };
 
-static ddp__channels ddp__channels_of(const ddp_shape *s)
+static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHANNEL_BLOCKS)
 {
-    ddp__channels c = {s->dim[0], s->dim[1], s->dim[2] * s->dim[3], 0, 0};
-    const long count = c.images * c.n;
+    ddp__channels c = {s->dim[0] * s->dim[2] * s->dim[3], s->dim[1], 0, 0};
+    const long columns = c.channels < DDP__CHANNEL_COLUMNS ? c.channels : (long)DDP__CHANNEL_COLUMNS;
+    const long least = ddp__blocks(DDP__CHANNEL_PART, columns);
 
-    c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
-    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
-    c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
+    c.part = ddp__blocks(c.pixels, ddp__blocks(blocks, ddp__blocks(c.channels, columns)));
+    if (c.part < least) c.part = least;
+    c.parts = ddp__blocks(c.pixels, c.part);
     return c;
 }
 
-/* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
- * is a multiple of that. at = element of the array, left = elements of the part still to come. */
+/* Threads side by side, each with wide channels. */
+__host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels, int wide)
+{
+    int lanes = 1;
+    while (lanes < 32 && (long)lanes * wide < channels) lanes *= 2;
+    return lanes;
+}
+
+/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from `channel` on, and
+ * rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to do. */
 struct ddp__channel_walk {
-    long at, left, i, n, skip, step, step_i, step_at;
+    long pixel, at, left, step, hop;
+    int  lanes, channel;
 
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
-        const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
-        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
+        const long end = (blockIdx.y + 1) * c.part;
 
-        n = c.n;
-        i = begin - image * n;
-        at = (image * c.channels + blockIdx.x) * n + i;
-        left = (end < count ? end : count) - begin;
-        step = (long)DDP__CHANNEL_THREADS * wide;
-        step_i = step % n;
-        skip = (c.channels - 1) * n; /* from the end of a plane to the channel's next */
-        step_at = step + step / n * skip;
+        lanes = ddp__channel_lanes(c.channels, wide);
+        channel = ((int)blockIdx.x * lanes + (int)threadIdx.x % lanes) * wide;
+        pixel = blockIdx.y * c.part + (int)threadIdx.x / lanes;
+        at = pixel * c.channels + channel;
+        left = channel < c.channels ? (end < c.pixels ? end : c.pixels) - pixel : 0;
+        step = DDP__CHANNEL_THREADS / lanes;
+        hop = step * c.channels;
     }
-    __device__ void next()
-    {
-        left -= step;
-        at += step_at;
-        i += step_i;
-        if (i < n) return;
-        i -= n;
-        at += skip;
-    }
+    __device__ void next() { left -= step, pixel += step, at += hop; }
 };
 
-/* ---- moments ---- */
-
-/* Squares are of differences from the thread's first element, so a mean far from 0 costs no
- * digits. W: elements of a load. */
-template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
+/* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
+template <int W, int N, typename T> __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
 {
-    __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
-    ddp__channel_walk walk(c, W);
-    ddp__moments m = {0, 0, 0};
-    float first = 0, sum = 0, squares = 0;
+    const int width = W > 1 ? ddp__vec<T>::width : 1;
 
-    if (walk.left > 0) first = ddp__to_float(x[walk.at]);
-    for (; walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) {
-            const float d = ddp__to_float(v.v[e]) - first;
-            sum += d;
-            squares += d * d;
-        }
-        m.n += W;
+    DDP__UNROLL for (int i = 0; i < N; i += width) {
+        const ddp__vec<T, width> r = ddp__vec_load<T, width>(p + i);
+        DDP__UNROLL for (int k = 0; k < width; k++) v[i + k] = ddp__to_float(r.v[k]);
     }
-    if (m.n > 0) {
-        m.mean = (double)first + (double)sum / m.n;
-        m.squares = (double)squares - (double)sum * (double)sum / m.n;
-        if (m.squares < 0) m.squares = 0;
-    }
-    m = ddp__block_sum<DDP__CHANNEL_THREADS>(m, all);
-    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
-/* ---- what batch norm makes of an element, and relu of its gradient ---- */
+/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for each thread. */
+template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
+{
+    shared[threadIdx.x] = mine;
+    __syncthreads();
+    for (int k = DDP__CHANNEL_THREADS / 2; k >= lanes; k /= 2) {
+        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
+        __syncthreads();
+    }
+    return shared[threadIdx.x];
+}
 
-/* Of channel blockIdx.x: y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
-template <typename T> struct ddp__batch_line {
-    float factor, offset;
+/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
+template <typename T, int W> struct ddp__batch_line {
+    float mean[W], factor[W], offset[W];
     int   relu;
 
-    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift)
+    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift, const ddp__channel_walk &walk)
+        : mean(), factor(), offset(), relu(scale != NULL)
     {
-        relu = scale != NULL;
-        factor = relu ? ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1] : 0;
-        offset = relu ? ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor : 0;
-    }
-    __device__ T of(T x) const { return ddp__from_float<T>(ddp__to_float(x) * factor + offset); }
+        float both[2 * W];
 
-    /* dy, or what relu lets pass of it where x lies. */
-    template <int W> __device__ void back(ddp__vec<T, W> &dy, const ddp__vec<T, W> &x) const
-    {
-        for (int e = 0; relu && e < W; e++)
-            if (!(ddp__to_float(of(x.v[e])) > 0)) dy.v[e] = ddp__from_float<T>(0);
+        if (!stat || walk.left <= 0) return;
+        ddp__channel_load<W>(both, stat + 2 * walk.channel);
+        if (relu) ddp__channel_load<W>(factor, scale + walk.channel), ddp__channel_load<W>(offset, shift + walk.channel);
+        DDP__UNROLL for (int e = 0; e < W; e++) {
+            mean[e] = both[2 * e];
+            factor[e] *= both[2 * e + 1];
+            offset[e] -= mean[e] * factor[e];
+        }
     }
+    __device__ float of(float x, int e) const { return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e])); }
+
+    /* dy, or what relu lets pass of it where x lies; without a branch, which loads would not pass. */
+    __device__ float back(float dy, float x, int e) const { return (relu & !(of(x, e) > 0)) ? 0 : dy; }
 };
 
-/* ---- sums of dy, and of dy (x - mean) ---- */
-
-/* x NULL: the second is 0. stat: mean and another float per channel. scale, shift: of a relu behind it, or NULL. */
+/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL. stat NULL: dy
+ * is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
 template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x,
                                                                  const float *stat, const T *scale, const T *shift,
                                                                  ddp__channels c)
 {
-    __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
-    const ddp__batch_line<T> line(stat, scale, shift);
-    const float mean = x ? stat[2 * blockIdx.x] : 0;
-    float sum = 0, product = 0;
+    __shared__ ddp__channel_sum shared[DDP__CHANNEL_THREADS];
+    ddp__channel_walk walk(c, W);
+    ddp__batch_line<T, W> line(stat, scale, shift, walk);
+    const T *first = x + blockIdx.y * c.part * c.channels + walk.channel;
+    float low[W] = {0}, sum[W] = {0}, product[W] = {0}, d[W], v[W];
 
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
-        const ddp__vec<T, W> v = x ? ddp__vec_load<T, W>(x + walk.at) : d;
-        line.back(d, v);
-        for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
-        if (!x) continue;
-        for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
+    if (!stat && walk.left > 0) ddp__channel_load<W>(low, first), ddp__channel_load<W>(line.mean, first);
+    DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next()) {
+        ddp__channel_load<W>(d, dy + walk.at);
+        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) {
+            d[e] = line.back(d[e], v[e], e) - low[e];
+            sum[e] += d[e];
+            product[e] += d[e] * (v[e] - line.mean[e]);
+        }
     }
-    const ddp__channel_sum total =
-        ddp__block_sum<DDP__CHANNEL_THREADS>(ddp__channel_sum{(double)sum, (double)product}, all);
-    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = total;
+    DDP__UNROLL for (int e = 0; e < W; e++) {
+        const ddp__channel_sum mine = {(double)sum[e], (double)product[e]}, all = ddp__rows_sum(mine, shared, walk.lanes);
+        if ((int)threadIdx.x < walk.lanes && walk.channel < c.channels)
+            part[(walk.channel + e) * c.parts + blockIdx.y] = all;
+    }
 }
 
-/* What a channel's parts sum to. */
-template <typename N> static inline __device__ N ddp__channel_total(const N *part, const ddp__channels &c, long channel)
+/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they are. */
+template <typename T> __device__ static __forceinline__ ddp__channel_sum
+ddp__channel_total(const ddp__channel_sum *part, const T *x, const ddp__channels &c, long channel)
 {
-    N all = part[channel * c.parts];
-    for (long p = 1; p < c.parts; p++) all += part[channel * c.parts + p];
-    return all;
+    const double at = x ? (double)ddp__to_float(x[channel]) : 0;
+    ddp__channel_sum all = {0, 0};
+
+    for (long p = threadIdx.x; p < c.parts; p += 32) {
+        const ddp__channel_sum s = part[channel * c.parts + p];
+        const long first = p * c.part, n = p + 1 < c.parts ? c.part : c.pixels - first;
+        const double count = (double)n, off = x ? ddp__to_float(x[first * c.channels + channel]) - at : 0;
+        all += ddp__channel_sum{s.sum + off * count, s.product + off * (2 * s.sum + off * count)};
+    }
+    return ddp__channel_sum{ddp__warp_sum(all.sum), ddp__warp_sum(all.product)};
 }
 
-/* grad[c] += the sum of channel c. */
-static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__channel_sum *part, ddp__channels c)
+/* From parts to what each channel needs, a warp for each; training 0 reads the running statistics. */
+template <typename T>
+__global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
+                                             const ddp__channel_sum *part, const T *x, ddp__channels c, int training)
 {
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i).sum;
-}
-
-/* ---- batch norm ---- */
-
-/* Joins the parts of each channel; training 0 reads the running statistics instead. */
-static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
-                                                    const ddp__moments *part, ddp__channels c, int training)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long i = blockIdx.x;
+    const double n = (double)c.pixels;
+    ddp__channel_sum all = {0, 0};
     double mean, var;
 
-    if (i >= c.channels) return;
+    if (training) all = ddp__channel_total(part, x, c, i);
+    if (threadIdx.x) return;
     mean = (double)running_mean[i];
     var = (double)running_var[i];
     if (training) {
-        const ddp__moments m = ddp__channel_total(part, c, i);
-        mean = m.mean;
-        var = m.squares / m.n;
+        mean = (double)ddp__to_float(x[i]) + all.sum / n;
+        var = (all.product - all.sum * all.sum / n) / n;
+        if (var < 0) var = 0;
         running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
-                                                         (double)running_var[i]));
+        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (n > 1 ? n / (n - 1) : 1) - (double)running_var[i]));
     }
     stat[2 * i] = (float)mean;
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
+}
+
+/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and besides. */
+template <typename T>
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
+                                         const float *stat, const T *scale, ddp__channels c)
+{
+    const long i = blockIdx.x;
+    const ddp__channel_sum all = ddp__channel_total(part, (const T *)NULL, c, i);
+    const double count = (double)c.pixels, mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
+    const double factor = (double)ddp__to_float(scale[i]) * rstd, of_x = -factor * rstd * rstd * all.product / count;
+
+    if (threadIdx.x) return;
+    if (dscale) dscale[i] += (float)(all.product * rstd);
+    if (dshift) dshift[i] += (float)all.sum;
+    slope[i] = (float)factor;
+    slope[c.channels + i] = (float)of_x;
+    slope[2 * c.channels + i] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
 /* y of each channel, and relu of it into z, unless that is NULL. */
@@ -1815,58 +1824,34 @@ template <typename T, int W>
 __global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale, const T *shift,
                                         ddp__channels c)
 {
-    const ddp__batch_line<T> line(stat, scale, shift);
+    ddp__channel_walk walk(c, W);
+    const ddp__batch_line<T, W> line(stat, scale, shift, walk);
+    float v[W];
 
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) v.v[e] = line.of(v.v[e]);
-        ddp__vec_store(y + walk.at, v);
-        if (!z) continue;
-        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__map_relu()(ddp__to_float(v.v[e]), 0));
-        ddp__vec_store(z + walk.at, v);
+    for (; walk.left > 0; walk.next()) {
+        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) v[e] = line.of(v[e], e);
+        ddp__piece_store(y + walk.at, v, 0, W, W > 1, 0);
+        DDP__UNROLL for (int e = 0; e < W; e++) v[e] = ddp__map_relu()(v[e], 0);
+        if (z) ddp__piece_store(z + walk.at, v, 0, W, W > 1, 0);
     }
-}
-
-/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
-template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
-                                         const float *stat, const T *scale, ddp__channels c)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const double count = (double)c.images * (double)c.n;
-    double mean, rstd, factor, of_x;
-    ddp__channel_sum all;
-
-    if (i >= c.channels) return;
-    all = ddp__channel_total(part, c, i);
-    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
-    factor = (double)ddp__to_float(scale[i]) * rstd;
-    of_x = -factor * rstd * rstd * all.product / count;
-    if (dscale) dscale[i] += (float)(all.product * rstd);
-    if (dshift) dshift[i] += (float)all.sum;
-    slope[3 * i] = (float)factor;
-    slope[3 * i + 1] = (float)of_x;
-    slope[3 * i + 2] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
 template <typename T, int W>
 __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, const float *stat,
                                        const T *scale, const T *shift, ddp__channels c)
 {
-    const ddp__batch_line<T> line(stat, scale, shift);
-    const float *s = slope + 3 * blockIdx.x;
+    ddp__channel_walk walk(c, W);
+    const ddp__batch_line<T, W> line(stat, scale, shift, walk);
+    float s[3][W], d[W], v[W];
 
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
-        line.back(d, v);
-        ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
-        for (int e = 0; e < W; e++) {
-            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
-            if (add) g += ddp__to_float(r.v[e]);
-            r.v[e] = ddp__from_float<T>(g);
-        }
-        ddp__vec_store(dx + walk.at, r);
+    DDP__UNROLL for (int k = 0; k < 3 && walk.left > 0; k++)
+        ddp__channel_load<W>(s[k], slope + k * c.channels + walk.channel);
+    for (; walk.left > 0; walk.next()) {
+        ddp__channel_load<W>(d, dy + walk.at);
+        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) d[e] = line.back(d[e], v[e], e) * s[0][e] + v[e] * s[1][e] + s[2][e];
+        ddp__piece_store(dx + walk.at, d, 0, W, W > 1, add);
     }
 }
 
@@ -1875,52 +1860,54 @@ __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const flo
 static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
 {
     const ddp__channels c = ddp__channels_of(&s->in[0]);
-    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
+    return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* DDP__WALK(kernel, wide, c, args...): kernel<T, W> over the parts of all channels of c; wide 1: planes are read 16 bytes
- * at a time. */
-#define DDP__WALK(kernel, wide, c, ...)                                                                          \
-    do {                                                                                                         \
-        const dim3 ddp__grid((unsigned)(c).channels, (unsigned)(c).parts);                                       \
-        if (wide)                                                                                                \
-            DDP__RUN((kernel<T, ddp__vec<T>::width>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);          \
-        else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
+/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                               \
+    do {                                                                                                              \
+        const int  ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                          \
+        const long ddp__columns = (long)ddp__channel_lanes((c).channels, ddp__w) * ddp__w;                            \
+        const dim3 ddp__grid((unsigned)ddp__blocks((c).channels, ddp__columns), (unsigned)(c).parts);                 \
+        DDP__RUN(((wide) ? kernel<T, ddp__vec<T>::width> : kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS,            \
+                 __VA_ARGS__, c);                                                                                     \
     } while (0)
 
 /* relu: what stands behind it as one; NULL: nothing does. */
 template <typename T>
 static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->out, relu ? relu->out : NULL);
-    ddp__moments *part = (ddp__moments *)dev->scratch;
-    const T *x = (const T *)call->in[0];
+    const ddp_shape *s = &call->spec->in[0];
+    const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
+    const T *x = (const T *)call->in[0], *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *no = NULL;
+    T *y = (T *)call->out, *z = relu ? (T *)relu->out : NULL;
+    float *stat = (float *)call->saved, *no_stat = NULL;
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
+    const int wide = ddp__wide<T>(c.channels, x, y, z, stat) && ddp__aligned(scale, shift);
 
-    if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
-    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
-              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, relu ? (T *)relu->out : NULL, x,
-              (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1]);
+    if (call->training) DDP__WALK(ddp__k_channel_sums, wide, c, part, x, x, no_stat, no, no);
+    DDP__RUN((ddp__k_batch_norm_statistics<T>), (unsigned)c.channels, 32, stat, (float *)call->buffer[0],
+             (float *)call->buffer[1], part, x, c, call->training);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, map, y, z, x, stat, scale, shift);
 }
 
 template <typename T>
 static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+    const ddp_shape *s = &call->spec->in[0];
+    const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
+    const T *x = (const T *)call->in[0], *dy = (const T *)(relu ? relu->grad_out : call->grad_out);
+    const T *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *gate = relu ? scale : NULL;
+    const float *stat = (const float *)call->saved;
+    T *dx = (T *)call->grad_in[0];
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     float *slope = (float *)(part + c.channels * c.parts);
-    const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)(relu ? relu->grad_out : call->grad_out), *x = (const T *)call->in[0];
-    const T *gate = relu ? (const T *)call->param[0] : NULL, *shift = (const T *)call->param[1];
-    const int wide = ddp__wide<T>(c.n, x, dy, call->grad_in[0]);
+    const int wide = ddp__wide<T>(c.channels, x, dy, dx, stat) && ddp__aligned(scale, shift);
 
     DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat, gate, shift);
-    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
-              (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
-    if (call->grad_in[0])
-        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0],
-                  stat, gate, shift);
+    DDP__RUN((ddp__k_batch_norm_slopes<T>), (unsigned)c.channels, 32, slope, (float *)call->grad_param[0],
+             (float *)call->grad_param[1], part, stat, scale, c);
+    if (dx) DDP__WALK(ddp__k_batch_norm_grad, wide, map, dx, dy, x, slope, call->add_in[0], stat, gate, shift);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *c)
@@ -1951,1235 +1938,9 @@ static inline const ddp_op_pair *ddp__cuda_batch_pair(const char *first, const c
 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
-/* ==== cuda/blas.cuh ==== [cuda] */
-/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
- * kept per shape: the library is asked once, at the first step. */
-
-/* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
- * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
-typedef struct ddp__cuda_product_shape {
-    long m, n, k, count, a_step, b_step, c_step;
-    int  a_turned, b_turned;
-    int  half, half_out; /* a and b, and c, hold bfloat16 */
-} ddp__cuda_product_shape;
-
-typedef struct ddp__cuda_product {
-    ddp__cuda_product_shape shape;
-    const void *a, *b;
-    void       *c;
-    int         add;
-    const void *bias; /* n elements of c's type, added to every row; NULL: none */
-    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
-                         gelu'(before), with add 0. Not every library has them in every type and shape */
-    void       *before; /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not wanted */
-    void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
-                         bias or count > 1: not wanted. As rare as gelu */
-} ddp__cuda_product;
-
-/* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
-typedef struct ddp__cuda_product_key {
-    ddp__cuda_product_shape shape;
-    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias or sums */
-} ddp__cuda_product_key;
-
-typedef struct ddp__cuda_product_plan {
-    ddp__cuda_product_key          key;
-    cublasLtMatmulDesc_t           product;
-    cublasLtMatrixLayout_t         a, b, c;
-    cublasLtMatmulAlgo_t           algo;
-    size_t                         workspace;
-    float                          waves; /* of blocks on the device */
-    int                            none; /* of gelu and sums: the library has no such product */
-    struct ddp__cuda_product_plan *next;
-} ddp__cuda_product_plan;
-
-static int ddp__cuda_alignment(const void *p)
-{
-    const uintptr_t at = (uintptr_t)p;
-    int n = 256;
-    while (at % (uintptr_t)n) n /= 2;
-    return n;
-}
-
-static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p)
-{
-    const int vector = ddp__cuda_alignment(p->sums ? p->sums : p->bias);
-    ddp__cuda_product_key k;
-
-    memset(&k, 0, sizeof k); /* keys are compared as bytes */
-    memcpy(&k.shape, &p->shape, sizeof k.shape);
-    k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
-                 : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
-                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    k.a_align = ddp__cuda_alignment(p->a);
-    k.b_align = ddp__cuda_alignment(p->b);
-    k.c_align = k.d_align = ddp__cuda_alignment(p->c);
-    if (vector < k.d_align) k.d_align = vector;
-    return k;
-}
-
-/* Of one pair of matrices; half: all three, until shape.half_out says otherwise of c. */
-static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
-                                              const void *b, int b_turned, void *c, int half)
-{
-    const ddp__cuda_product_shape s = {m, n, k, 1, 0, 0, 0, a_turned, b_turned, half, half};
-    return {s, a, b, c, 0, NULL, 0, NULL, NULL};
-}
-
-/* These return 1 after a failure, as DDP__BLAS does. */
-static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
-                            long cols, long count, long step)
-{
-    const int32_t batch = (int32_t)count;
-    const int64_t offset = step;
-
-    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
-                                                  (uint64_t)rows, (uint64_t)cols, rows)))
-        return 1;
-    return count > 1 &&
-           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
-                *l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) ||
-            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
-                *l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset)));
-}
-
-static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
-                              cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
-{
-    return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
-}
-
-/* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
- * same bytes: our b is its A, and sums over the rows of op(a) are those over k of its B. */
-static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
-{
-    const ddp__cuda_product_shape *s = &p->key.shape;
-    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const uint32_t epilogue = (uint32_t)p->key.epilogue;
-    const int64_t before_row = s->n;
-
-    return DDP__BLAS(dev, cublasLtMatmulDescCreate(
-               &p->product, dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                  : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
-           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
-           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
-           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
-           ((epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU) &&
-            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
-                               sizeof before_row)) ||
-           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
-                            s->b_turned ? s->n : s->k, s->count, s->b_step) ||
-           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k,
-                            s->a_turned ? s->k : s->m, s->count, s->a_step) ||
-           ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
-}
-
-/* Per call: where bias, sums and the array before GELU lie. The heuristic wants to see them too. */
-static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
-{
-    const void *vector = q->sums ? q->sums : q->bias;
-    return (vector && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
-           (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &q->before,
-                                            sizeof q->before));
-}
-
-static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
-                            cublasLtMatmulPreferenceAttributes_t what, int number)
-{
-    const uint32_t value = (uint32_t)number;
-    return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
-}
-
-static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
-{
-    const ddp__cuda_product_key *k = &p->key;
-    const ddp__cuda_product_shape *s = &k->shape;
-    cublasLtMatmulPreference_t pref = NULL;
-    cublasLtMatmulHeuristicResult_t best = DDP__ZEROS;
-    const size_t workspace = dev->workspace_bytes;
-    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    int found = 0, failed;
-
-    failed =
-        DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
-        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
-            pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
-        /* parts of a sum are added as floats too, not as bfloat16 */
-        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-                         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
-        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
-        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align) ||
-        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
-        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
-    if (!failed)
-        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
-                                                pref, 1, &best, &found);
-    if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
-    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
-        failed = 1;
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
-                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
-                       s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
-    }
-    p->algo = best.algo;
-    p->workspace = best.workspaceSize;
-    p->waves = best.wavesCount;
-    return failed;
-}
-
-static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
-{
-    if (p->a) (void)cublasLtMatrixLayoutDestroy(p->a);
-    if (p->b) (void)cublasLtMatrixLayoutDestroy(p->b);
-    if (p->c) (void)cublasLtMatrixLayoutDestroy(p->c);
-    if (p->product) (void)cublasLtMatmulDescDestroy(p->product);
-    DDP_FREE(p);
-}
-
-/* ddp__cuda_close calls it through the device. */
-static void ddp__cuda_products_free(ddp__cuda *dev)
-{
-    ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
-    for (; p; p = next) {
-        next = p->next;
-        ddp__cuda_product_drop(p);
-    }
-    dev->products = NULL;
-}
-
-static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const ddp__cuda_product *q)
-{
-    const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
-    ddp__cuda_product_plan *p, *other;
-
-    for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
-        if (!memcmp(&p->key, &key, sizeof key)) return p;
-    p = (ddp__cuda_product_plan *)ddp__calloc(1, sizeof *p);
-    if (!p) {
-        ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
-        return NULL;
-    }
-    memcpy(&p->key, &key, sizeof key);
-    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) || ddp__cuda_product_choose(dev, p)) {
-        ddp__cuda_product_drop(p);
-        return NULL;
-    }
-    if (q->sums) { /* not where they cost the algorithm that fills the device, by cutting a long k */
-        ddp__cuda_product plain = *q;
-        plain.sums = NULL;
-        other = ddp__cuda_product_plan_of(dev, &plain);
-        p->none |= other && p->waves < 0.75f * (other->waves < 1 ? other->waves : 1);
-    }
-    p->next = (ddp__cuda_product_plan *)dev->products;
-    dev->products = p;
-    dev->products_free = ddp__cuda_products_free;
-    return p;
-}
-
-/* Queues the product on the device's stream. A failure is noted in the device, and nothing is
- * computed after it. 0 and nothing: it is one with gelu or sums that the library does not have. */
-static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
-{
-    const float one = 1, add = q->add ? 1.0f : 0.0f;
-    ddp__cuda_product_plan *p;
-
-    if (ddp__atomic_load(&dev->failed)) return 1;
-    p = ddp__cuda_product_plan_of(dev, q);
-    if (p && p->none) return 0;
-    if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c,
-                                            q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
-    return 1;
-}
-
-/* ==== cuda/conv_product.cuh ==== [cuda] */
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
- * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
- * each block gathers the tiles it needs. */
-
-#include <mma.h>
-
-/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
- * (float32; the reference for the others), or on tensor cores in bf16 or TF32
- *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
- * BM / 2 rows and 32 columns; in the end every lane is shown the sums of its own column. ---- */
-
-enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36 };
-
-/* ---- plain: both tiles have k as their slow index ---- */
-
-template <int BM, bool ByRow> struct ddp__conv_plain {
-    typedef float value; /* of the tensors */
-    typedef float tile;  /* in shared memory */
-    enum {
-        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
-        b_size = depth * b_row
-    };
-    float sum[rows];
-
-    static __device__ int   a_at(int m, int k) { return k * a_row + m; }
-    static __device__ int   b_at(int n, int k) { return k * b_row + n; }
-    static __device__ float number(float x) { return x; }
-
-    /* 16 bytes of row m of A, from column k on. */
-    static __device__ void put_a(float *a, int m, int k, const ddp__vec<float> &e)
-    {
-        for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
-    }
-
-    /* The same of column n of B, where B is not by row. */
-    static __device__ void put_b(float *b, int n, int k, const ddp__vec<float> &e)
-    {
-        for (int i = 0; i < 4; i++) b[b_at(n, k + i)] = e.v[i];
-    }
-
-    __device__ void clear()
-    {
-        for (int i = 0; i < rows; i++) sum[i] = 0;
-    }
-
-    /* m, n: where the warp's rows and columns begin. */
-    __device__ void multiply(const float *a, const float *b, int m, int n, int lane)
-    {
-        for (int k = 0; k < depth; k++) {
-            const float x = b[b_at(n + lane, k)];
-            DDP__UNROLL for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
-        }
-    }
-
-    /* show(row of the warp, sum) for every row of the lane's column. */
-    template <typename Show> __device__ void each(float *room, int lane, Show show)
-    {
-        (void)room;
-        (void)lane;
-        DDP__UNROLL for (int i = 0; i < rows; i++) show(i, sum[i]);
-    }
-};
-
-/* ---- tensor cores ---- */
-
-/* One of the two number formats: a tile element, and the products' depth. */
-struct ddp__mma_bf16 {
-    typedef ddp__bf16 value;
-    typedef ddp__bf16 element;
-    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
-    enum { k = 16 };
-};
-
-struct ddp__mma_tf32 {
-    typedef float value;
-    typedef nvcuda::wmma::precision::tf32 element;
-    static __device__ float number(float x) { return nvcuda::wmma::__float_to_tf32(x); }
-    enum { k = 8 };
-};
-
-/* ByRow: a row of B's tile is one k, else one column. Rows are 16 bytes longer than what they
- * hold, so that the lanes of a load meet different banks. */
-template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
-    typedef typename N::value value;
-    typedef value             tile;
-    enum {
-        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
-        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
-        b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
-    };
-
-    static __device__ int   a_at(int m, int k) { return m * a_row + k; }
-    static __device__ int   b_at(int n, int k) { return ByRow ? k * b_row + n : n * b_row + k; }
-    static __device__ value number(value x) { return N::number(x); }
-
-    static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
-    {
-        ddp__vec_store(a + a_at(m, k), e);
-    }
-
-    static __device__ void put_b(tile *b, int n, int k, const ddp__vec<tile> &e)
-    {
-        ddp__vec_store(b + b_at(n, k), e);
-    }
-
-    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
-
-    __device__ void clear()
-    {
-        for (int i = 0; i < BM / 32; i++)
-            for (int j = 0; j < 2; j++) nvcuda::wmma::fill_fragment(sum[i][j], 0.0f);
-    }
-
-    __device__ void multiply(const tile *a, const tile *b, int m, int n, int lane)
-    {
-        using namespace nvcuda::wmma;
-        typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
-
-        (void)lane;
-        DDP__UNROLL for (int k = 0; k < depth; k += N::k) {
-            fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
-            fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
-            for (int j = 0; j < 2; j++) load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
-            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
-                load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
-                for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
-            }
-        }
-    }
-
-    /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
-    template <typename Show> __device__ void each(float *room, int lane, Show show)
-    {
-        DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
-            for (int j = 0; j < 2; j++)
-                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
-                                                nvcuda::wmma::mem_row_major);
-            __syncwarp();
-            for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
-            __syncwarp();
-        }
-    }
-};
-
-template <int BM, bool ByRow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (ByRow)>;
-template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (ByRow)>;
-
-/* ---- what is multiplied ---- */
-
-/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and what it is multiplied
- * by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 where
- * there is none. Plane p of group g of image i begins at x + i*image + (g*planes + p)*h*w. */
-typedef struct ddp__cuda_conv {
-    const void *x;
-    long        image;
-    int         planes, h, w, rows, cols, step, top, left, kh, kw;
-    int         m, groups;    /* rows of the other matrix, of each group */
-    long        pixels;       /* images x rows x cols: positions */
-    void       *y;            /* element (i, r, c) of an image: y_image, y_plane, y_row, y_col */
-    long        y_image, y_plane, y_row, y_col;
-    const void *bias;         /* [groups x m], or NULL */
-    int         add;          /* y is added to */
-    const void *weight;       /* packed, m_pad rows of k_pad for each group */
-    int         m_pad, k_pad;
-    const struct ddp__conv_reach *taps; /* [k_pad] */
-} ddp__cuda_conv;
-
-/* What column k of the packed weights multiplies: an element that far from a position's first. */
-typedef struct ddp__conv_reach {
-    long at;
-    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
-} ddp__conv_reach;
-
-enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
-
-/* A position: where its window begins in image 0's first plane of the group, and the element of
- * y. Positions past the last have a window that lies nowhere. */
-typedef struct ddp__conv_place {
-    long x, y;
-    int  row, col, real;
-} ddp__conv_place;
-
-static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
-{
-    ddp__conv_place p;
-    const long plane = (long)v.rows * v.cols;
-    const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
-                                             : pixel / plane; /* four times as slow */
-    const int rest = (int)(pixel - image * plane);
-    const int r = rest / v.cols, c = rest - r * v.cols;
-
-    p.real = pixel < v.pixels;
-    p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
-    p.col = v.left + c * v.step;
-    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
-    return p;
-}
-
-/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
- * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
-typedef struct ddp__conv_pack {
-    const void *w;
-    long        group, row, plane, kh_step, kw_step;
-} ddp__conv_pack;
-
-template <typename M>
-__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
-{
-    const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
-    const typename M::value *w = (const typename M::value *)s.w;
-
-    for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        const int k = (int)(i % v.k_pad), p = k % v.planes, tap = k / v.planes;
-        const int a = tap / v.kw, b = tap % v.kw, m = (int)(i / v.k_pad % v.m_pad);
-        const long g = i / v.k_pad / v.m_pad;
-        const int real = a < v.kh;
-
-        out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
-                                               a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
-        if (i >= v.k_pad) continue;
-        taps[k].at = ((long)p * v.h + a) * v.w + b;
-        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
-    }
-}
-
-/* Windows whose rows can be read 16 bytes at a time: positions are as far apart as elements, and
- * a row of positions begins where one of elements does. Then 16 bytes of positions lie in one row
- * and see, at a tap, as many elements, from at most one before to one behind the same place. */
-template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
-{
-    const int width = ddp__vec<T>::width;
-    return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
-           v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
-}
-
-/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
- * in: the row is there. */
-template <typename M> __device__ static __forceinline__ ddp__vec<typename M::tile>
-ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
-{
-    typedef typename M::value value;
-    const int width = ddp__vec<value>::width;
-    const value zero = ddp__from_float<value>(0);
-    ddp__vec<value> e;
-    ddp__vec<typename M::tile> r;
-    value next = zero;
-
-    DDP__UNROLL for (int i = 0; i < width; i++) e.v[i] = zero;
-    if (in) e = ddp__vec_load(at - d);
-    if (in && d < 0 && c > 0) next = at[0];
-    if (in && d > 0 && c + width < v.w) next = at[width - 1];
-    DDP__UNROLL for (int i = 0; i < width; i++) {
-        const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
-        const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
-        r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
-    }
-    return r;
-}
-
-/* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
- *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
- * are a multiple of the depth, so that a tile is of one tap. Rows: that, and ddp__conv_by_rows. ---- */
-
-template <typename M, bool Whole, bool Rows>
-__global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
-{
-    typedef typename M::tile tile;
-    typedef typename M::value value;
-    enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
-    enum { Across = DDP__CONV_COLUMNS / (Rows ? (int)W : 1), N = DDP__CONV_THREADS / Across };
-    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
-    const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
-    const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
-    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
-    const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const ddp__conv_place from = ddp__conv_position(v, first + column);
-    const long plane = (long)v.h * v.w;
-    const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
-    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
-    ddp__vec<tile> left[A], piece[M::depth / N];
-    tile right[B];
-    int a = 0, b = 0, p = 0;
-    M product;
-
-    const auto load = [&](int k) {
-        const int in = (unsigned)(from.row + a) < (unsigned)v.h && (unsigned)(from.col + b) < (unsigned)v.w;
-        const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
-
-        for (int i = 0; i < A; i++) {
-            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
-            left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
-        }
-        DDP__UNROLL for (int i = 0; i < M::depth / N && Rows; i++)
-            piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
-                                        (unsigned)(from.row + a) < (unsigned)v.h);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
-            value e = ddp__from_float<value>(0);
-            if (Whole) {
-                if (in) e = at[2 * i * plane];
-            } else {
-                const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
-                if ((unsigned)(from.row + tap.a) < (unsigned)v.h && (unsigned)(from.col + tap.b) < (unsigned)v.w)
-                    e = x[tap.at];
-            }
-            right[i] = M::number(e);
-        }
-        if (Whole && (p += M::depth) == v.planes) {
-            p = 0;
-            if (++b == v.kw) b = 0, a++;
-        }
-    };
-    const auto put = [&](tile *to) {
-        for (int i = 0; i < A; i++) {
-            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
-            M::put_a(to, row, part * W, left[i]);
-        }
-        to += M::a_size;
-        for (int i = 0; i < M::depth / N && Rows; i++) ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
-    };
-
-    product.clear();
-    load(0);
-    put(store[0]);
-    __syncthreads();
-    for (int k = 0, now = 0; k < v.k_pad; k += M::depth, now ^= 1) {
-        const int more = k + M::depth < v.k_pad;
-        if (more) load(k + M::depth);
-        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
-        if (more) put(store[now ^ 1]);
-        __syncthreads();
-    }
-
-    const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
-                 [&](int i, float sum) {
-                     const int row = top + warp_m + i;
-                     const long channel = (long)group * v.m + row;
-                     value *y = (value *)v.y + channel * v.y_plane + to.y;
-                     if (row >= v.m || !to.real) return;
-                     if (v.bias) sum += ddp__to_float(((const value *)v.bias)[channel]);
-                     if (v.add) sum += ddp__to_float(*y);
-                     *y = ddp__from_float<value>(sum);
-                 });
-}
-
-/* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
- *
- * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous; Wide: it can be read
- * 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and ddp__conv_by_rows. Grid: row tiles x
- * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
- * part adds to out. ---- */
-
-template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
-    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
-{
-    typedef typename M::tile tile;
-    typedef typename M::value value;
-    enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
-    enum { V = M::tall / 64, W = 16 / sizeof(tile), C = DDP__CONV_COLUMNS / 64 };
-    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
-    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw;
-    const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
-    const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
-    const long plane = (long)v.h * v.w, begin = (long)blockIdx.y * part;
-    const long end = begin + part < v.pixels ? begin + part : v.pixels;
-    const int lane_k = t % M::depth, first = t / M::depth;
-    const value *x = (const value *)v.x + group * (long)v.planes * plane;
-    const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
-    ddp__vec<tile> wide[V], piece[C];
-    tile rows[A], cols[B];
-    M product;
-
-    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
-        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
-        taps[j].at = ((long)p * v.h + a) * v.w + b;
-        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
-    }
-    __syncthreads();
-
-    const auto load = [&](long k) {
-        const ddp__conv_place p = ddp__conv_position(v, k + lane_k);
-        const int in = k + lane_k < end;
-
-        if (Wide) {
-            const long pixel = k + t % 4 * W;
-            const ddp__conv_place from = ddp__conv_position(v, pixel);
-            for (int i = 0; i < V; i++) {
-                const int row = (t + i * DDP__CONV_THREADS) / 4;
-                for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
-                if (pixel >= end || top + row >= v.m) continue;
-                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
-                for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
-            }
-            DDP__UNROLL for (int i = 0; i < C && Rows; i++) {
-                const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
-                const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
-                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b, from.col - v.left, there);
-            }
-        }
-        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) {
-            const int row = first + i * Step;
-            value e = ddp__from_float<value>(0);
-            if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
-            rows[i] = M::number(e);
-        }
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
-            const ddp__conv_reach tap = taps[first + i * Step];
-            value e = ddp__from_float<value>(0);
-            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h && (unsigned)(p.col + tap.b) < (unsigned)v.w)
-                e = x[p.x + tap.at];
-            cols[i] = M::number(e);
-        }
-    };
-    const auto put = [&](tile *to) {
-        for (int i = 0; i < V && Wide; i++) M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
-        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
-        to += M::a_size;
-        for (int i = 0; i < C && Rows; i++) M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
-    };
-
-    product.clear();
-    load(begin);
-    put(store[0]);
-    __syncthreads();
-    for (long k = begin, now = 0; k < end; k += M::depth, now ^= 1) {
-        const int more = k + M::depth < end;
-        if (more) load(k + M::depth);
-        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
-        if (more) put(store[now ^ 1]);
-        __syncthreads();
-    }
-
-    const int column = left + warp_n + lane, single = gridDim.y == 1;
-    out += (long)blockIdx.y * v.groups * v.m * columns;
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
-                 [&](int i, float sum) {
-                     const int row = top + warp_m + i;
-                     const long at = ((long)group * v.m + row) * columns + column;
-                     if (row >= v.m || column >= columns) return;
-                     out[at] = single ? out[at] + sum : sum;
-                 });
-}
-
-/* grad[i] += part 0's + part 1's + ... */
-static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = 0;
-    if (i >= n) return;
-    for (int s = 0; s < parts; s++) sum += out[s * n + i];
-    grad[i] += sum;
-}
-
-/* grad += the parts that lie in dev->scratch. */
-static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
-{
-    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
-}
-
-/* ==== cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
- * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
-
-/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
-
-enum { DDP__DEPTHWISE_THREADS = 256 };
-
-static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
-
-/* Weights: [groups x m][kh][kw]. One thread per output. */
-template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
-{
-    const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const long at = i / plane, channels = (long)v.groups * v.m, channel = at % channels;
-    const int r = (int)(i % plane) / v.cols, c = (int)(i % plane) % v.cols;
-    const T *x = (const T *)v.x + at / channels * v.image + channel / v.m * ((long)v.h * v.w);
-    float sum = 0;
-
-    if (i >= n) return;
-    w += channel * v.kh * v.kw;
-    for (int a = 0; a < v.kh; a++) {
-        const int row = v.top + r * v.step + a;
-        if (row < 0 || row >= v.h) continue;
-        for (int b = 0; b < v.kw; b++) {
-            const int col = v.left + c * v.step + b;
-            if (col < 0 || col >= v.w) continue;
-            sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(x[(long)row * v.w + col]);
-        }
-    }
-    if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
-    ((T *)v.y)[i] = ddp__from_float<T>(sum);
-}
-
-/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
-template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
-{
-    const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols;
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / plane;
-    const long n = v.pixels / out * v.groups * plane, group = at % v.groups;
-    const int r = (int)(i % plane) / v.w - v.top, c = (int)(i % plane) % v.w - v.left;
-    const T *y = (const T *)v.y + at * v.m * out;
-    float sum = 0;
-
-    if (i >= n) return;
-    w += group * v.m * v.kh * v.kw;
-    for (int o = 0; o < v.m; o++, y += out, w += v.kh * v.kw)
-        for (int a = r % v.step; a < v.kh && a <= r; a += v.step) {
-            const int row = (r - a) / v.step;
-            if (row >= v.rows) continue;
-            for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
-                const int col = (c - b) / v.step;
-                if (col >= v.cols) continue;
-                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[(long)row * v.cols + col]);
-            }
-        }
-    if (add) sum += ddp__to_float(dx[i]);
-    dx[i] = ddp__from_float<T>(sum);
-}
-
-/* part[(channel out, part)][tap]: each block sums one tap after the other over a part of a
- * channel's outputs; c describes those. */
-template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
-{
-    __shared__ double all[DDP__CHANNEL_THREADS];
-    const int t = (int)threadIdx.x, taps = v.kh * v.kw;
-    const T *x = (const T *)v.x + (long)blockIdx.x / v.m * ((long)v.h * v.w);
-    const T *y = (const T *)v.y;
-
-    for (int tap = 0; tap < taps; tap++) {
-        const int a = tap / v.kw, b = tap % v.kw;
-        float sum = 0;
-
-        for (ddp__channel_walk walk(c, 1); walk.left > 0; walk.next()) {
-            const int row = v.top + (int)(walk.i / v.cols) * v.step + a;
-            const int col = v.left + (int)(walk.i % v.cols) * v.step + b;
-            const long image = walk.at / (c.channels * c.n);
-            if (row >= 0 && row < v.h && col >= 0 && col < v.w)
-                sum += ddp__to_float(y[walk.at]) * ddp__to_float(x[image * v.image + (long)row * v.w + col]);
-        }
-        const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
-        if (t == 0) part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
-    }
-}
-
-template <typename T>
-static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
-{
-    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
-              (const T *)call->param[0]);
-}
-
-template <typename T>
-static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->out);
-    const long weights = ddp_shape_count(&call->spec->param[0].shape);
-    float *part = (float *)dev->scratch;
-
-    if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>), dim3((unsigned)c.channels, (unsigned)c.parts), DDP__CHANNEL_THREADS, v,
-                 part, c);
-        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
-    }
-    if (call->grad_in[0])
-        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]), DDP__DEPTHWISE_THREADS, v,
-                  (T *)call->grad_in[0], (const T *)call->param[0], call->add_in[0]);
-}
-
-/* ---- products ---- */
-
-enum {
-    DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
-    DDP__CONV_PART = 512,        /* positions at least that a block sums a weight's gradient over */
-    DDP__POINT_IMAGES = 32,      /* whose gradients of 1x1 weights are summed at a time */
-    DDP__POINT_WEIGHTS = 1 << 20 /* at most, so that their room is at most 128 MiB */
-};
-
-/* The same product with the numbers that kernels count with; its arrays come later, and the packed weights. */
-static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
-{
-    const ddp__conv_view &w = g.view;
-    ddp__cuda_conv v = DDP__ZEROS;
-
-    v.image = w.image;
-    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
-    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
-    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
-    v.m = (int)g.m, v.groups = (int)g.groups;
-    v.pixels = w.images * w.rows * w.cols;
-    v.y_image = g.y_image, v.y_plane = g.y_plane, v.y_row = g.y_row, v.y_col = g.y_col;
-    v.add = g.add;
-    return v;
-}
-
-/* 1: v, which has been made flat, is one product for each image, whose rows allow 16 bytes at a time.
- * The bias of cuBLASLt is one of columns, ours would be one of rows. */
-static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
-{
-    return v.groups == 1 && v.kh == 1 && v.kw == 1 && v.step == 1 && v.h == 1 && v.rows == 1 &&
-           v.w == v.cols && !v.left && v.y_col == 1 && v.cols % (half ? 8 : 4) == 0 &&
-           (long)v.m * v.planes <= DDP__POINT_WEIGHTS && !v.bias;
-}
-
-/* Tall tiles where they fill the GPU. The sums are the same in both. */
-static int ddp__conv_tall(int m, long columns, int groups)
-{
-    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
-}
-
-/* Packed weights are whole tiles, of that depth. */
-static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
-{
-    v->m_pad = (v->m + 127) / 128 * 128;
-    v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
-}
-
-static size_t ddp__larger(size_t a, size_t b) { return a > b ? a : b; }
-
-static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
-{
-    ddp__conv_pad(&v, half ? 32 : 16);
-    return (size_t)v.groups * (size_t)v.m_pad * (size_t)v.k_pad * (half ? 2 : 4) +
-           (size_t)v.k_pad * sizeof(ddp__conv_reach);
-}
-
-/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
- * the sums are the same on every GPU. */
-static int ddp__conv_splits(const ddp__cuda_conv &v)
-{
-    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
-    const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
-    return (int)(wish < most ? wish : most);
-}
-
-static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
-{
-    const ddp__channels c = ddp__channels_of(&s->out);
-    ddp__conv_product g;
-    ddp__cuda_conv v;
-    const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
-    const size_t sums = (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum);
-    size_t most;
-
-    ddp__conv_product_of(s, &g);
-    v = ddp__cuda_conv_of(g);
-    if (ddp__cuda_depthwise(v)) return ddp__larger(sums, weights * (size_t)c.parts);
-    most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
-    ddp__conv_flat(&g);
-    v = ddp__cuda_conv_of(g);
-    if (ddp__conv_point_fits(v, half))
-        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
-    most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
-    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
-    v.planes = (int)(s->out.dim[1] / v.groups);
-    return ddp__larger(most, ddp__conv_packed_bytes(v, half));
-}
-
-/* ---- launches, for each kind of product ---- */
-
-template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
-{
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
-                    (unsigned)v.groups);
-
-    if (v.planes % M::depth)
-        DDP__RUN((ddp__k_conv_images<M, false, false>), grid, DDP__CONV_THREADS, v);
-    else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__RUN((ddp__k_conv_images<M, true, true>), grid, DDP__CONV_THREADS, v);
-    else
-        DDP__RUN((ddp__k_conv_images<M, true, false>), grid, DDP__CONV_THREADS, v);
-}
-
-template <template <int, bool> class M>
-static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_pack &s)
-{
-    typedef M<64, true> Short;
-    typename Short::tile *packed = (typename Short::tile *)dev->scratch;
-    ddp__conv_reach *taps;
-    long n;
-
-    ddp__conv_pad(&v, Short::depth);
-    n = (long)v.groups * v.m_pad * v.k_pad;
-    taps = (ddp__conv_reach *)(void *)(packed + n);
-    v.weight = packed;
-    v.taps = taps;
-    n = ddp__blocks(n, 256);
-    DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
-    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, true> >(dev, v);
-    else ddp__conv_run_images<Short>(dev, v);
-}
-
-template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
-                    (unsigned)v.groups);
-    const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
-    float *to = parts > 1 ? (float *)dev->scratch : grad;
-
-    if (v.y_plane % ddp__vec<typename M::value>::width || !ddp__aligned(v.y))
-        DDP__RUN((ddp__k_conv_weights<M, false, false>), grid, DDP__CONV_THREADS, v, to, part);
-    else if (ddp__conv_by_rows<typename M::value>(v))
-        DDP__RUN((ddp__k_conv_weights<M, true, true>), grid, DDP__CONV_THREADS, v, to, part);
-    else
-        DDP__RUN((ddp__k_conv_weights<M, true, false>), grid, DDP__CONV_THREADS, v, to, part);
-    if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
-}
-
-template <template <int, bool> class M>
-static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    if (v.m > 64) ddp__conv_run_weights<M<128, false> >(dev, v, grad);
-    else ddp__conv_run_weights<M<64, false> >(dev, v, grad);
-}
-
-/* f(dev, args...) with the products of the device's numbers. */
-#define DDP__CONV_RUN(f, dev, ...)                                          \
-    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
-     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
-                   : f<ddp__conv_plain>(dev, __VA_ARGS__))
-
-/* ---- 1x1 windows that skip nothing: for each image a matrix product of the weights (channels out
- * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
-
-/* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
-static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
-{
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
-    p.shape.count = v.pixels / v.cols;
-    p.shape.b_step = v.image;
-    p.shape.c_step = v.y_image;
-    p.add = v.add;
-    (void)ddp__cuda_multiply(dev, &p);
-}
-
-/* grad += dy x^T, image by image. */
-static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
-{
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
-    const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
-
-    p.shape.a_step = v.y_image, p.shape.b_step = v.image;
-    p.shape.c_step = n;
-    p.shape.half_out = 0;
-    for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
-        const long left = images - first;
-        p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
-        p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
-        p.b = (const unsigned char *)v.x + (size_t)(first * v.image * size);
-        (void)ddp__cuda_multiply(dev, &p);
-        ddp__conv_add_parts(dev, grad, n, p.shape.count);
-    }
-}
-
-/* ---- the operator ---- */
-
-/* v, as g has it, by weights that begin at w. turned: for a gradient of the input, whose stride is 1. */
-static void ddp__cuda_conv_images(ddp__cuda *dev, const ddp__conv_product &g, const ddp__cuda_conv &v, const void *w,
-                                  int turned)
-{
-    const ddp__conv_pack s = {w, g.w_group, g.w_row, g.w_plane, g.w_kh, g.w_kw};
-
-    if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, w)) ddp__conv_point_images(dev, v, w, turned);
-    else DDP__CONV_RUN(ddp__conv_images, dev, v, s);
-}
-
-template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    ddp__conv_product g;
-    ddp__cuda_conv v;
-
-    ddp__conv_product_of(call->spec, &g);
-    ddp__conv_flat(&g);
-    v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = call->out;
-    v.bias = call->param[1];
-    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
-    else ddp__cuda_conv_images(dev, g, v, call->param[0], 0);
-}
-
-template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->out);
-    const T *dy = (const T *)call->grad_out, *no_x = NULL;
-    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
-    const float *no_stat = NULL;
-
-    DDP__WALK(ddp__k_channel_sums, ddp__wide<T>(c.n, dy), c, part, dy, no_x, no_stat, no_x, no_x);
-    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], part, c);
-}
-
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
-{
-    const ddp__conv_view &in = forward.view;
-    const long bytes = dev->half ? 2 : 4;
-    ddp__conv_product g;
-    ddp__cuda_conv v;
-    long w, y;
-
-    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
-                                             dev->stream));
-    for (long r = 0; r < in.step && r < in.h; r++)
-        for (long c = 0; c < in.step && c < in.w; c++) {
-            if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
-            g.add = call->add_in[0];
-            v = ddp__cuda_conv_of(g);
-            v.x = call->grad_out;
-            v.y = (unsigned char *)call->grad_in[0] + y * bytes;
-            ddp__cuda_conv_images(dev, g, v, (const unsigned char *)call->param[0] + w * bytes, 1);
-        }
-}
-
-template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    ddp__conv_product forward, g;
-    ddp__cuda_conv v;
-
-    ddp__conv_product_of(call->spec, &forward);
-    g = forward;
-    ddp__conv_flat(&g);
-    v = ddp__cuda_conv_of(g);
-    v.x = call->in[0], v.y = (void *)call->grad_out;
-    if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
-    if (ddp__cuda_depthwise(v)) {
-        ddp__cuda_depthwise_backward<T>(dev, call, v);
-        return;
-    }
-    if (call->grad_param[0]) {
-        if (ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y))
-            ddp__conv_point_weights(dev, v, (float *)call->grad_param[0]);
-        else DDP__CONV_RUN(ddp__conv_weights, dev, v, (float *)call->grad_param[0]);
-    }
-    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, forward);
-}
-
-DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
-
-/* ==== cuda/pool.cuh ==== [cuda] */
-/* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
- * summed by one thread in the CPU's order. */
-
-enum { DDP__POOL_THREADS = 256 };
-
-/* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
-{
-    const int at = i + z.padding;
-    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
-    *last = at / z.stride < count ? at / z.stride : count - 1;
-}
-
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
-template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z)
-{
-    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int r0, r1, c0, c1, best_r, best_c;
-    float best, sum = 0;
-
-    if (o >= z.planes * plane) return;
-    x += o / plane * z.h * z.w;
-    ddp__pool_span(&z, i, z.h, &r0, &r1);
-    ddp__pool_span(&z, j, z.w, &c0, &c1);
-    best = ddp__to_float(x[(long)r0 * z.w + c0]);
-    best_r = r0;
-    best_c = c0;
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) {
-            const float e = ddp__to_float(x[(long)r * z.w + c]);
-            sum += e;
-            if (!MAX || e <= best || isnan(best)) continue;
-            best = e;
-            best_r = r;
-            best_c = c;
-        }
-    y[o] = ddp__from_float<T>(MAX ? best : sum * part);
-    if (MAX) place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride + z.padding);
-}
-
-/* MAX: from the windows that took this element; else a part of each that holds it. */
-template <typename T, int MAX>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z)
-{
-    const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
-    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int i0, i1, j0, j1;
-    float sum;
-
-    if (at >= z.planes * plane) return;
-    dy += at / plane * out;
-    if (MAX) place += at / plane * out;
-    ddp__window_range(z, r, z.rows, &i0, &i1);
-    ddp__window_range(z, c, z.cols, &j0, &j1);
-    sum = add ? ddp__to_float(dx[at]) : 0;
-    for (int i = i0; i <= i1; i++)
-        for (int j = j0; j <= j1; j++) {
-            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride + z.padding;
-            const long o = (long)i * z.cols + j;
-            if (!MAX) sum += ddp__to_float(dy[o]) * part;
-            else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
-        }
-    dx[at] = ddp__from_float<T>(sum);
-}
-
-/* A warp to each plane of n elements. */
-template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long planes, long n)
-{
-    const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
-    const int lane = (int)threadIdx.x % 32;
-    float sum = 0;
-    for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
-    sum = ddp__warp_sum(sum);
-    if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
-}
-
-template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= count) return;
-    float d = ddp__to_float(dy[i / n]) / (float)n;
-    if (add) d += ddp__to_float(dx[i]);
-    dx[i] = ddp__from_float<T>(d);
-}
-
-/* ---- on the host: one thread to each element ---- */
-
-template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
-              (float *)c->saved, (const T *)c->in[0], ddp__pool_sizes(c->spec));
-}
-
-template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    if (c->grad_in[0])
-        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__pool_sizes(c->spec));
-}
-
-template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-    DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
-              (const T *)c->in[0], planes, count / planes);
-}
-
-template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-    if (c->grad_in[0])
-        DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, c->add_in[0], count, count / planes);
-}
-
-static void ddp__cuda_flatten_forward(const ddp_op_call *c)
-{
-    if (c->out != c->in[0]) ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_copy());
-}
-
-static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
-
-#define DDP__POOL(f, MAX) DDP__LATER(ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >)
-
-DDP__FAMILY(ddp__cuda_pool_ops,
-    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
-    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
-    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
-    DDP__PLAIN("flatten", ddp__cuda_flatten, NULL))
-
 /* ==== cuda/mma.cuh ==== [cuda] */
-/* The tensor-core instructions that flash attention is made of, one function each; and tiles and
- * products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
+/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared memory; and tiles
+ * and products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
  * instructions are documented to compute, lane by lane, so that the same kernels run there. */
 
 enum { DDP__FETCHED = 64 }; /* rows and columns that the copy engine brings at a time */
@@ -3232,10 +1993,13 @@ template <typename T> __device__ static __forceinline__ void ddp__copy16(T *shar
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
 }
 
-/* This thread's copies since the last call are one group; until it is there. */
+/* This thread's copies since the last call are one group; until all but the last N groups are there. */
 __device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
-__device__ static __forceinline__ void ddp__copy_wait(void) { asm volatile("cp.async.wait_group 0;\n" ::: "memory"); }
+template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;\n" :: "n"(N) : "memory");
+}
 
 /* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -3569,6 +2333,1174 @@ __device__ static __forceinline__ void ddp__tile_store(T *to, long ld, int first
         ddp__piece_store(to + (first + row) * ld, v, piece * width, d, 1, add);
     }
 }
+
+/* ==== cuda/conv_product.cuh ==== [cuda] */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image batch seen
+ * through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the tiles it needs. Images
+ * lie channels-last, so that what a position sees at a tap is a row of channels, read 16 bytes at a time. */
+
+#include <mma.h>
+
+/* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
+ * (float32; the reference for the others), or on tensor cores in bf16 or TF32
+ *
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows and 32
+ * columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside it at one k.
+ * Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet different banks. ---- */
+
+enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36, DDP__CONV_STAGES = 4 };
+
+template <typename T, int BM, bool Slow> struct ddp__conv_layout {
+    typedef T tile; /* of the tensors, and in shared memory */
+    enum {
+        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile),
+        a_row = (Slow ? BM : (int)depth) + pad, b_row = (Slow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
+        a_size = (Slow ? (int)depth : BM) * a_row, b_size = (Slow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row,
+        size = a_size + b_size, bytes = DDP__CONV_STAGES * size * (int)sizeof(tile)
+    };
+
+    static __device__ int a_at(int m, int k) { return Slow ? k * a_row + m : m * a_row + k; }
+    static __device__ int b_at(int n, int k) { return a_size + (Slow ? k * b_row + n : n * b_row + k); }
+};
+
+/* ---- plain ---- */
+
+template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM, Slow> {
+    typedef ddp__conv_layout<float, BM, Slow> at;
+    float sum[BM / 2];
+
+    __device__ void clear()
+    {
+        for (int i = 0; i < BM / 2; i++) sum[i] = 0;
+    }
+
+    /* m, n: where the warp's rows and columns begin. */
+    __device__ void multiply(const float *p, int m, int n, int lane)
+    {
+        for (int k = 0; k < at::depth && Slow; k++) {
+            const float x = p[at::b_at(n + lane, k)];
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++) sum[i] += p[at::a_at(m + i, k)] * x;
+        }
+        for (int k = 0; k < at::depth && !Slow; k += 4) {
+            const ddp__vec<float> x = ddp__vec_load(p + at::b_at(n + lane, k));
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++) {
+                const ddp__vec<float> a = ddp__vec_load(p + at::a_at(m + i, k));
+                for (int e = 0; e < 4; e++) sum[i] += a.v[e] * x.v[e];
+            }
+        }
+    }
+
+    /* Rows 16 i on of the warp's sums into a room of 16 rows of DDP__CONV_SHOWN floats. */
+    __device__ void show(float *room, int lane, int i) const
+    {
+        DDP__UNROLL for (int r = 0; r < 16; r++) room[r * DDP__CONV_SHOWN + lane] = sum[16 * i + r];
+    }
+};
+
+/* ---- tensor cores ---- */
+
+/* One of the two number formats: a tile element, the products' depth, and what rounds a fragment. */
+struct ddp__mma_bf16 {
+    typedef ddp__bf16 tile, element;
+    enum { k = 16 };
+    template <typename F> static __device__ void round(F &) {}
+};
+
+struct ddp__mma_tf32 {
+    typedef float tile;
+    typedef nvcuda::wmma::precision::tf32 element;
+    enum { k = 8 };
+    template <typename F> static __device__ void round(F &f)
+    {
+        DDP__UNROLL for (int i = 0; i < f.num_elements; i++) f.x[i] = nvcuda::wmma::__float_to_tf32(f.x[i]);
+    }
+};
+
+template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout<typename N::tile, BM, Slow> {
+    typedef ddp__conv_layout<typename N::tile, BM, Slow> at;
+    typedef typename std::conditional<Slow, nvcuda::wmma::col_major, nvcuda::wmma::row_major>::type a_layout;
+    typedef typename std::conditional<Slow, nvcuda::wmma::row_major, nvcuda::wmma::col_major>::type b_layout;
+    nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
+
+    __device__ void clear()
+    {
+        for (int i = 0; i < BM / 32; i++)
+            for (int j = 0; j < 2; j++) nvcuda::wmma::fill_fragment(sum[i][j], 0.0f);
+    }
+
+    __device__ void multiply(const typename N::tile *p, int m, int n, int)
+    {
+        using namespace nvcuda::wmma;
+
+        DDP__UNROLL for (int k = 0; k < at::depth; k += N::k) {
+            fragment<matrix_b, 16, 16, N::k, typename N::element, b_layout> right[2];
+            fragment<matrix_a, 16, 16, N::k, typename N::element, a_layout> left;
+            for (int j = 0; j < 2; j++) {
+                load_matrix_sync(right[j], p + at::b_at(n + 16 * j, k), (unsigned)at::b_row);
+                N::round(right[j]);
+            }
+            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
+                load_matrix_sync(left, p + at::a_at(m + 16 * i, k), (unsigned)at::a_row);
+                N::round(left);
+                for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
+            }
+        }
+    }
+
+    __device__ void show(float *room, int, int i) const
+    {
+        for (int j = 0; j < 2; j++)
+            nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
+                                            nvcuda::wmma::mem_row_major);
+    }
+};
+
+template <int BM, bool Slow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (Slow)>;
+template <int BM, bool Slow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (Slow)>;
+
+/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared memory: load, some
+ * tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
+template <typename M, typename Load, typename Put>
+__device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count, int m, int n,
+                                                          Load load, Put put)
+{
+    const int ahead = DDP__CONV_STAGES - 1;
+
+    product.clear();
+    for (long i = -ahead; i < count; i++) {
+        typename M::tile *next = store + (i + ahead) % DDP__CONV_STAGES * M::size;
+        if (i >= 0) {
+            ddp__copy_wait<DDP__CONV_STAGES - 2>();
+            __syncthreads(); /* tile i is there, and nobody reads the one before any more */
+        }
+        if (i + ahead < count) load(i + ahead, next);
+        if (i >= 0) product.multiply(store + i % DDP__CONV_STAGES * M::size, m, n, (int)threadIdx.x % 32);
+        if (i + ahead < count) put(next);
+        ddp__copy_commit();
+    }
+    __syncthreads();
+}
+
+/* put(row, column, sum) for each of the warp's sums, through a room of its own. Down: neighbouring lanes have
+ * neighbouring rows; else columns. */
+template <bool Down, typename M, typename Put>
+__device__ static __forceinline__ void ddp__conv_each(const M &product, float *room, Put put)
+{
+    const int lane = (int)threadIdx.x % 32;
+
+    DDP__UNROLL for (int i = 0; i < M::tall / 32; i++) {
+        product.show(room, lane, i);
+        __syncwarp();
+        for (int e = 0; e < 16; e++) {
+            const int r = Down ? lane % 16 : e, c = Down ? 2 * e + lane / 16 : lane;
+            put(16 * i + r, c, room[r * DDP__CONV_SHOWN + c]);
+        }
+        __syncwarp();
+    }
+}
+
+/* ---- what is multiplied ---- */
+
+/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image, and what it
+ * is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of h x w, or 0
+ * where there is none; of it, group g has channels g planes on. Image i begins at x + i*image. */
+typedef struct ddp__cuda_conv {
+    const void *x;
+    long        image;
+    int         channels, planes, h, w, rows, cols, step, top, left, kh, kw;
+    int         m, groups;    /* rows of the other matrix, of each group */
+    long        pixels;       /* images x rows x cols: positions */
+    void       *y;            /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie together */
+    long        y_image, y_row, y_col;
+    const void *bias;         /* [groups x m], or NULL */
+    int         add;          /* y is added to */
+    const void *weight;       /* packed, m_pad rows of k_pad for each group */
+    int         m_pad, k_pad;
+    const struct ddp__conv_reach *taps; /* [k_pad] */
+} ddp__cuda_conv;
+
+/* What column k of the packed weights multiplies: an element that far from a position's first. */
+typedef struct ddp__conv_reach {
+    long at;
+    int  a, b; /* a window's row and column; a = DDP__CONV_NOWHERE: nothing */
+} ddp__conv_reach;
+
+enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
+
+static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv &v, int k)
+{
+    const int tap = k / v.planes, a = tap / v.kw, b = tap % v.kw;
+    return {((long)a * v.w + b) * v.channels + k % v.planes, a < v.kh ? a : (int)DDP__CONV_NOWHERE, b};
+}
+
+/* A position: where its window begins in the image's first channel, and the element of y. Positions past the last have
+ * a window that lies nowhere. */
+typedef struct ddp__conv_place {
+    long x, y;
+    int  row, col;
+} ddp__conv_place;
+
+static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
+{
+    ddp__conv_place p;
+    const long plane = (long)v.rows * v.cols;
+    const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
+                                             : pixel / plane; /* four times as slow */
+    const int rest = (int)(pixel - image * plane);
+    const int r = rest / v.cols, c = rest - r * v.cols, real = pixel < v.pixels;
+
+    p.row = real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
+    p.col = v.left + c * v.step;
+    p.x = image * v.image + ((long)p.row * v.w + p.col) * v.channels;
+    p.y = real ? image * v.y_image + r * v.y_row + c * v.y_col : -1;
+    return p;
+}
+
+/* 1: a position sees an element of the image at that tap. */
+static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__conv_place &p, int a, int b)
+{
+    return (unsigned)(p.row + a) < (unsigned)v.h && (unsigned)(p.col + b) < (unsigned)v.w;
+}
+
+/* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
+ * w[g*group + i*row + p*plane + a*kh_step + b*kw_step]; the rest is zeros. */
+typedef struct ddp__conv_pack {
+    const void *w;
+    long        group, row, plane, kh_step, kw_step;
+} ddp__conv_pack;
+
+template <typename M>
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
+{
+    const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
+    const typename M::tile *w = (const typename M::tile *)s.w;
+
+    for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        const int k = (int)(i % v.k_pad), m = (int)(i / v.k_pad % v.m_pad);
+        const long g = i / v.k_pad / v.m_pad;
+        const ddp__conv_reach tap = ddp__conv_reach_of(v, k);
+
+        out[i] = tap.a < v.kh && m < v.m ? w[g * s.group + m * s.row + k % v.planes * s.plane + tap.a * s.kh_step +
+                                             tap.b * s.kw_step] : ddp__from_float<typename M::tile>(0);
+        if (i < v.k_pad) taps[k] = tap;
+    }
+}
+
+/* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
+ *
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
+ * are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes at a time. ---- */
+
+template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
+{
+    typedef typename M::tile tile;
+    enum { A = M::tall / 64, B = DDP__CONV_COLUMNS / 64, W = 16 / sizeof(tile) };
+    DDP__SHARED(tile, store);
+    __shared__ long to[DDP__CONV_COLUMNS];
+    const int t = (int)threadIdx.x, warp = t / 32, line = t / 4, part = t % 4 * (int)W;
+    const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
+    const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const tile *x = (const tile *)v.x + (long)group * v.planes;
+    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top + line) * v.k_pad + part;
+    ddp__vec<tile> right[B];
+    ddp__conv_place from[B];
+    int a = 0, b = 0, p = 0; /* of the next tile, where Whole */
+    M product;
+
+    for (int i = 0; i < B; i++) {
+        from[i] = ddp__conv_position(v, first + line + 64 * i);
+        if (part == 0) to[line + 64 * i] = from[i].y;
+    }
+    const auto load = [&](long n, tile *at) {
+        const int k = (int)n * M::depth;
+        for (int i = 0; i < A; i++) ddp__copy16(at + M::a_at(line + 64 * i, part), w + (long)(64 * i) * v.k_pad + k, 1);
+        DDP__UNROLL for (int i = 0; i < B && Whole; i++) {
+            const int in = ddp__conv_sees(v, from[i], a, b);
+            ddp__copy16(at + M::b_at(line + 64 * i, part),
+                        in ? x + from[i].x + ((long)a * v.w + b) * v.channels + p + part : w, in);
+        }
+        DDP__UNROLL for (int i = 0; i < B && !Whole; i++)
+            DDP__UNROLL for (int e = 0; e < (int)W; e++) {
+                const ddp__conv_reach tap = v.taps[k + part + e];
+                right[i].v[e] = ddp__conv_sees(v, from[i], tap.a, tap.b) ? x[from[i].x + tap.at] : ddp__from_float<tile>(0);
+            }
+        if (Whole && (p += M::depth) == v.planes) {
+            p = 0;
+            if (++b == v.kw) b = 0, a++;
+        }
+    };
+    const auto put = [&](tile *at) {
+        for (int i = 0; i < B && !Whole; i++) ddp__vec_store(at + M::b_at(line + 64 * i, part), right[i]);
+    };
+
+    ddp__conv_multiply(product, store, v.k_pad / M::depth, warp_m, warp_n, load, put);
+    ddp__conv_each<true>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
+        const int row = top + warp_m + i, channel = group * v.m + row;
+        tile *y = (tile *)v.y + to[warp_n + j] + channel;
+        if (row >= v.m || to[warp_n + j] < 0) return;
+        if (v.bias) sum += ddp__to_float(((const tile *)v.bias)[channel]);
+        if (v.add) sum += ddp__to_float(*y);
+        *y = ddp__from_float<tile>(sum);
+    });
+}
+
+/* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
+ *
+ * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's channels can be
+ * read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
+ * writes out + s*groups*m*columns; a single part adds to out; both as the weights lie, (p, a, b). ---- */
+
+template <typename M, bool Wide>
+__global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+{
+    typedef typename M::tile tile;
+    enum { W = 16 / sizeof(tile), V = M::tall / 64, C = DDP__CONV_COLUMNS / 64 };
+    enum { Across_a = M::tall / (int)W, Across_b = DDP__CONV_COLUMNS / (int)W };
+    DDP__SHARED(tile, store);
+    __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
+    const int t = (int)threadIdx.x, warp = t / 32;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw, y_channels = v.groups * v.m;
+    const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
+    const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
+    const long begin = (long)blockIdx.y * part, end = begin + part < v.pixels ? begin + part : v.pixels;
+    const int row = t % Across_a * (int)W, column = t % Across_b * (int)W; /* of this thread's pieces */
+    const tile *x = (const tile *)v.x + (long)group * v.planes;
+    const tile *y = (const tile *)v.y + (long)group * v.m + top + row;
+    ddp__vec<tile> rows[V], cols[C];
+    M product;
+
+    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) taps[j] = ddp__conv_reach_of(v, left + j);
+    __syncthreads();
+
+    const auto load = [&](long n, tile *to) {
+        for (int i = 0; i < V; i++) {
+            const int k = t / Across_a + i * (DDP__CONV_THREADS / Across_a);
+            const long pixel = begin + n * M::depth + k;
+            const int left_m = pixel < end ? v.m - top - row : 0; /* rows that there are from this one on */
+            const tile *at = y + pixel * y_channels;
+            if (Wide) ddp__copy16(to + M::a_at(row, k), left_m > 0 ? at : (const tile *)v.y, left_m > 0);
+            for (int e = 0; e < (int)W && !Wide; e++) rows[i].v[e] = e < left_m ? at[e] : ddp__from_float<tile>(0);
+        }
+        for (int i = 0; i < C; i++) {
+            const int k = t / Across_b + i * (DDP__CONV_THREADS / Across_b);
+            const long pixel = begin + n * M::depth + k;
+            const ddp__conv_place from = ddp__conv_position(v, pixel < end ? pixel : v.pixels);
+            const ddp__conv_reach *tap = taps + column;
+            const int in = ddp__conv_sees(v, from, tap->a, tap->b);
+            if (Wide) ddp__copy16(to + M::b_at(column, k), in ? x + from.x + tap->at : x, in);
+            for (int e = 0; e < (int)W && !Wide; e++, tap++)
+                cols[i].v[e] = ddp__conv_sees(v, from, tap->a, tap->b) ? x[from.x + tap->at] : ddp__from_float<tile>(0);
+        }
+    };
+    const auto put = [&](tile *to) {
+        for (int i = 0; i < V && !Wide; i++)
+            ddp__vec_store(to + M::a_at(row, t / Across_a + i * (DDP__CONV_THREADS / Across_a)), rows[i]);
+        for (int i = 0; i < C && !Wide; i++)
+            ddp__vec_store(to + M::b_at(column, t / Across_b + i * (DDP__CONV_THREADS / Across_b)), cols[i]);
+    };
+
+    ddp__conv_multiply(product, store, (end - begin + M::depth - 1) / M::depth, warp_m, warp_n, load, put);
+    out += (long)blockIdx.y * v.groups * v.m * columns;
+    ddp__conv_each<false>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
+        const int k = left + warp_n + j, m = top + warp_m + i;
+        const long at = (((long)group * v.m + m) * v.planes + k % v.planes) * v.kh * v.kw + k / v.planes;
+        if (m >= v.m || k >= columns) return;
+        out[at] = gridDim.y == 1 ? out[at] + sum : sum;
+    });
+}
+
+/* grad[i] += part 0's + part 1's + ... */
+static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long n, int parts)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0;
+    if (i >= n) return;
+    for (int s = 0; s < parts; s++) sum += out[s * n + i];
+    grad[i] += sum;
+}
+
+/* grad += the parts that lie in dev->scratch. */
+static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
+{
+    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
+}
+
+/* ==== cuda/blas.cuh ==== [cuda] */
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
+ * kept per shape: the library is asked once, at the first step. */
+
+/* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
+ * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
+typedef struct ddp__cuda_product_shape {
+    long m, n, k, count, a_step, b_step, c_step;
+    int  a_turned, b_turned;
+    int  half, half_out; /* a and b, and c, hold bfloat16 */
+} ddp__cuda_product_shape;
+
+typedef struct ddp__cuda_product {
+    ddp__cuda_product_shape shape;
+    const void *a, *b;
+    void       *c;
+    int         add;
+    const void *bias; /* n elements of c's type, added to every row; NULL: none */
+    int         gelu; /* 1: c = gelu(product + bias), which needs a bias and add 0. -1: c = product *
+                         gelu'(before), with add 0. Not every library has them in every type and shape */
+    void       *before; /* with gelu: what gelu was taken of, in rows of a multiple of 16 bytes; NULL: not wanted */
+    void       *sums; /* receives the sums of op(a)'s rows, m elements of c's type; NULL, as with
+                         bias or count > 1: not wanted. As rare as gelu */
+} ddp__cuda_product;
+
+/* One shape. What the pointers are aligned to is part of it: fast algorithms need 16 bytes. */
+typedef struct ddp__cuda_product_key {
+    ddp__cuda_product_shape shape;
+    int epilogue, a_align, b_align, c_align, d_align; /* d: of c and of bias or sums */
+} ddp__cuda_product_key;
+
+typedef struct ddp__cuda_product_plan {
+    ddp__cuda_product_key          key;
+    cublasLtMatmulDesc_t           product;
+    cublasLtMatrixLayout_t         a, b, c;
+    cublasLtMatmulAlgo_t           algo;
+    size_t                         workspace;
+    float                          waves; /* of blocks on the device */
+    int                            none; /* of gelu and sums: the library has no such product */
+    struct ddp__cuda_product_plan *next;
+} ddp__cuda_product_plan;
+
+static int ddp__cuda_alignment(const void *p)
+{
+    const uintptr_t at = (uintptr_t)p;
+    int n = 256;
+    while (at % (uintptr_t)n) n /= 2;
+    return n;
+}
+
+static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p)
+{
+    const int vector = ddp__cuda_alignment(p->sums ? p->sums : p->bias);
+    ddp__cuda_product_key k;
+
+    memset(&k, 0, sizeof k); /* keys are compared as bytes */
+    memcpy(&k.shape, &p->shape, sizeof k.shape);
+    k.epilogue = p->gelu < 0 ? CUBLASLT_EPILOGUE_DGELU
+                 : p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->sums ? CUBLASLT_EPILOGUE_BGRADB
+                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    k.a_align = ddp__cuda_alignment(p->a);
+    k.b_align = ddp__cuda_alignment(p->b);
+    k.c_align = k.d_align = ddp__cuda_alignment(p->c);
+    if (vector < k.d_align) k.d_align = vector;
+    return k;
+}
+
+/* Of one pair of matrices; half: all three, until shape.half_out says otherwise of c. */
+static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void *a, int a_turned,
+                                              const void *b, int b_turned, void *c, int half)
+{
+    const ddp__cuda_product_shape s = {m, n, k, 1, 0, 0, 0, a_turned, b_turned, half, half};
+    return {s, a, b, c, 0, NULL, 0, NULL, NULL};
+}
+
+/* These return 1 after a failure, as DDP__BLAS does. */
+static int ddp__cuda_layout(ddp__cuda *dev, cublasLtMatrixLayout_t *l, int narrow, long rows,
+                            long cols, long count, long step)
+{
+    const int32_t batch = (int32_t)count;
+    const int64_t offset = step;
+
+    if (DDP__BLAS(dev, cublasLtMatrixLayoutCreate(l, narrow ? CUDA_R_16BF : CUDA_R_32F,
+                                                  (uint64_t)rows, (uint64_t)cols, rows)))
+        return 1;
+    return count > 1 &&
+           (DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
+                *l, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)) ||
+            DDP__BLAS(dev, cublasLtMatrixLayoutSetAttribute(
+                *l, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &offset, sizeof offset)));
+}
+
+static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
+                              cublasLtMatmulDescAttributes_t what, const void *value, size_t bytes)
+{
+    return DDP__BLAS(dev, cublasLtMatmulDescSetAttribute(p->product, what, value, bytes));
+}
+
+/* The library counts columns first, so it is asked for c^T = op(b)^T op(a)^T, whose arrays are the
+ * same bytes: our b is its A, and sums over the rows of op(a) are those over k of its B. */
+static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
+{
+    const ddp__cuda_product_shape *s = &p->key.shape;
+    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint32_t epilogue = (uint32_t)p->key.epilogue;
+    const int64_t before_row = s->n;
+
+    return DDP__BLAS(dev, cublasLtMatmulDescCreate(
+               &p->product, dev->tf32 && !s->half ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                                  : CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSA, &ta, sizeof ta) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_TRANSB, &tb, sizeof tb) ||
+           ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+           ((epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU) &&
+            ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &before_row,
+                               sizeof before_row)) ||
+           ddp__cuda_layout(dev, &p->a, s->half, s->b_turned ? s->k : s->n,
+                            s->b_turned ? s->n : s->k, s->count, s->b_step) ||
+           ddp__cuda_layout(dev, &p->b, s->half, s->a_turned ? s->m : s->k,
+                            s->a_turned ? s->k : s->m, s->count, s->a_step) ||
+           ddp__cuda_layout(dev, &p->c, s->half_out, s->n, s->m, s->count, s->c_step);
+}
+
+/* Per call: where bias, sums and the array before GELU lie. The heuristic wants to see them too. */
+static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
+{
+    const void *vector = q->sums ? q->sums : q->bias;
+    return (vector && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &vector, sizeof vector)) ||
+           (q->before && ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &q->before,
+                                            sizeof q->before));
+}
+
+static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
+                            cublasLtMatmulPreferenceAttributes_t what, int number)
+{
+    const uint32_t value = (uint32_t)number;
+    return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
+}
+
+static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
+{
+    const ddp__cuda_product_key *k = &p->key;
+    const ddp__cuda_product_shape *s = &k->shape;
+    cublasLtMatmulPreference_t pref = NULL;
+    cublasLtMatmulHeuristicResult_t best = DDP__ZEROS;
+    const size_t workspace = dev->workspace_bytes;
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    int found = 0, failed;
+
+    failed =
+        DDP__BLAS(dev, cublasLtMatmulPreferenceCreate(&pref)) ||
+        DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(
+            pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace)) ||
+        /* parts of a sum are added as floats too, not as bfloat16 */
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->b_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->a_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->c_align) ||
+        ddp__cuda_prefer(dev, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->d_align);
+    if (!failed)
+        status = cublasLtMatmulAlgoGetHeuristic(dev->blas_lt, p->product, p->a, p->b, p->c, p->c,
+                                                pref, 1, &best, &found);
+    if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
+    p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
+    if (p->none && (k->epilogue == CUBLASLT_EPILOGUE_DEFAULT || k->epilogue == CUBLASLT_EPILOGUE_BIAS)) {
+        failed = 1;
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
+                       "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
+                       s->k, s->k, s->n, s->half ? "bfloat16" : "float32");
+    }
+    p->algo = best.algo;
+    p->workspace = best.workspaceSize;
+    p->waves = best.wavesCount;
+    return failed;
+}
+
+static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
+{
+    if (p->a) (void)cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) (void)cublasLtMatrixLayoutDestroy(p->b);
+    if (p->c) (void)cublasLtMatrixLayoutDestroy(p->c);
+    if (p->product) (void)cublasLtMatmulDescDestroy(p->product);
+    DDP_FREE(p);
+}
+
+/* ddp__cuda_close calls it through the device. */
+static void ddp__cuda_products_free(ddp__cuda *dev)
+{
+    ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
+    for (; p; p = next) {
+        next = p->next;
+        ddp__cuda_product_drop(p);
+    }
+    dev->products = NULL;
+}
+
+static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const ddp__cuda_product *q)
+{
+    const ddp__cuda_product_key key = ddp__cuda_product_key_of(q);
+    ddp__cuda_product_plan *p, *other;
+
+    for (p = (ddp__cuda_product_plan *)dev->products; p; p = p->next)
+        if (!memcmp(&p->key, &key, sizeof key)) return p;
+    p = (ddp__cuda_product_plan *)ddp__calloc(1, sizeof *p);
+    if (!p) {
+        ddp__cuda_fail(dev, DDP_MEMORY, "no memory for the plan of a matrix product");
+        return NULL;
+    }
+    memcpy(&p->key, &key, sizeof key);
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) || ddp__cuda_product_choose(dev, p)) {
+        ddp__cuda_product_drop(p);
+        return NULL;
+    }
+    if (q->sums) { /* not where they cost the algorithm that fills the device, by cutting a long k */
+        ddp__cuda_product plain = *q;
+        plain.sums = NULL;
+        other = ddp__cuda_product_plan_of(dev, &plain);
+        p->none |= other && p->waves < 0.75f * (other->waves < 1 ? other->waves : 1);
+    }
+    p->next = (ddp__cuda_product_plan *)dev->products;
+    dev->products = p;
+    dev->products_free = ddp__cuda_products_free;
+    return p;
+}
+
+/* Queues the product on the device's stream. A failure is noted in the device, and nothing is
+ * computed after it. 0 and nothing: it is one with gelu or sums that the library does not have. */
+static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_product *q)
+{
+    const float one = 1, add = q->add ? 1.0f : 0.0f;
+    ddp__cuda_product_plan *p;
+
+    if (ddp__atomic_load(&dev->failed)) return 1;
+    p = ddp__cuda_product_plan_of(dev, q);
+    if (p && p->none) return 0;
+    if (p && !ddp__cuda_product_point(dev, p, q))
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c,
+                                            q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
+    return 1;
+}
+
+/* ==== cuda/linear.cuh ==== [cuda] */
+/* linear, linear_no_bias, linear_tied and convolutions of 1 x 1: products of cuBLASLt. */
+
+/* Elements of a row; of images, of a position. */
+static long ddp__linear_row(const ddp_shape *s) { return s->dim[s->dims == 4 ? 1 : s->dims - 1]; }
+
+/* x (m, k), weight (n, k), y (m, n). */
+static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
+{
+    const long n = ddp__linear_row(&c->spec->out), k = ddp__linear_row(&c->spec->in[0]);
+    ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_count(&c->spec->out) / n, n, k, c->in[0], 0, c->param[0], 1,
+                                               c->out, ((ddp__cuda *)c->pool)->half);
+    p.bias = c->param[1];
+    return p;
+}
+
+static void ddp__cuda_linear_forward(const ddp_op_call *c)
+{
+    const ddp__cuda_product p = ddp__cuda_linear_product(c);
+    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
+}
+
+/* dW += dy^T x in float32, db += column sums of dy, by the product of dW where it can; dx = or += dy W. */
+static void ddp__cuda_linear_backward(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    ddp__cuda_product p = ddp__cuda_linear_product(c);
+    const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
+    int summed = 0;
+
+    if (c->grad_param[0]) {
+        p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
+        p.shape.half_out = 0;
+        p.add = 1;
+        p.sums = c->grad_param[1] ? dev->scratch : NULL;
+        summed = p.sums && ddp__cuda_multiply(dev, &p);
+        p.sums = NULL;
+        if (!summed) (void)ddp__cuda_multiply(dev, &p);
+    }
+    if (summed) ddp__cuda_columns_add(dev, c->grad_param[1], NULL, (const float *)dev->scratch, n, 1);
+    else if (c->grad_param[1] && dev->half)
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    else if (c->grad_param[1])
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    if (!c->grad_in[0]) return;
+    p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
+    p.add = c->add_in[0];
+    p.before = (void *)c->inner;
+    p.gelu = c->inner ? -1 : 0;
+    if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
+    p.gelu = 0, p.before = NULL;
+    (void)ddp__cuda_multiply(dev, &p);
+    if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
+    else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
+}
+
+static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
+{
+    const long n = ddp__linear_row(&s->out);
+    return ddp__column_scratch(ddp_shape_count(&s->out) / n, n, 1);
+}
+
+/* ==== cuda/conv.cuh ==== [cuda] */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
+ * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. Images lie channels-last. */
+
+/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
+
+enum { DDP__DEPTHWISE_THREADS = 256 };
+
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
+/* Weights: [groups x m][kh][kw]. One thread per output. */
+template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, channels = (long)v.groups * v.m, channel = i % channels;
+    const ddp__conv_place from = ddp__conv_position(v, i / channels);
+    float sum = 0;
+
+    if (i >= v.pixels * channels) return;
+    w += channel * v.kh * v.kw;
+    for (int a = 0; a < v.kh; a++)
+        for (int b = 0; b < v.kw; b++)
+            if (ddp__conv_sees(v, from, a, b))
+                sum += ddp__to_float(w[a * v.kw + b]) *
+                       ddp__to_float(((const T *)v.x)[from.x + ((long)a * v.w + b) * v.channels + channel / v.m]);
+    if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
+    ((T *)v.y)[i] = ddp__from_float<T>(sum);
+}
+
+/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
+template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / v.groups, group = i % v.groups;
+    const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols, channels = (long)v.groups * v.m;
+    const int r = (int)(at % plane) / v.w - v.top, c = (int)(at % plane) % v.w - v.left;
+    const T *y = (const T *)v.y + at / plane * out * channels + group * v.m;
+    float sum = 0;
+
+    if (i >= v.pixels / out * plane * v.groups) return;
+    w += group * v.m * v.kh * v.kw;
+    for (int o = 0; o < v.m; o++, y++, w += v.kh * v.kw)
+        for (int a = r % v.step; a < v.kh && a <= r; a += v.step) {
+            const int row = (r - a) / v.step;
+            if (row >= v.rows) continue;
+            for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
+                const int col = (c - b) / v.step;
+                if (col >= v.cols) continue;
+                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[((long)row * v.cols + col) * channels]);
+            }
+        }
+    if (add) sum += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(sum);
+}
+
+/* part[part][(channel out, tap)]: each block sums one tap after the other over a part of the outputs of its channels; c
+ * describes those. */
+template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
+{
+    __shared__ double all[DDP__CHANNEL_THREADS];
+    const int taps = v.kh * v.kw;
+    const T *x = (const T *)v.x, *y = (const T *)v.y;
+
+    for (int tap = 0; tap < taps; tap++) {
+        const int a = tap / v.kw, b = tap % v.kw;
+        ddp__channel_walk walk(c, 1);
+        float mine = 0;
+
+        for (; walk.left > 0; walk.next()) {
+            const ddp__conv_place from = ddp__conv_position(v, walk.pixel);
+            if (ddp__conv_sees(v, from, a, b))
+                mine += ddp__to_float(y[walk.at]) *
+                        ddp__to_float(x[from.x + ((long)a * v.w + b) * v.channels + walk.channel / v.m]);
+        }
+        const double sum = ddp__rows_sum((double)mine, all, walk.lanes);
+        if ((int)threadIdx.x < walk.lanes && walk.channel < c.channels)
+            part[(blockIdx.y * c.channels + walk.channel) * taps + tap] = (float)sum;
+    }
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
+              (const T *)call->param[0]);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__RUN((ddp__k_depthwise_weights<T>),
+                 dim3((unsigned)ddp__blocks(c.channels, ddp__channel_lanes(c.channels, 1)), (unsigned)c.parts),
+                 DDP__CHANNEL_THREADS, v, part, c);
+        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]), DDP__DEPTHWISE_THREADS, v,
+                  (T *)call->grad_in[0], (const T *)call->param[0], call->add_in[0]);
+}
+
+/* ---- products ---- */
+
+enum {
+    DDP__CONV_BUSY = 264, /* blocks that fill a large GPU twice */
+    DDP__CONV_PART = 512  /* positions at least that a block sums a weight's gradient over */
+};
+
+/* The same product with the numbers that kernels count with and images channels-last; its arrays come later, and the
+ * packed weights. */
+static ddp__cuda_conv ddp__cuda_conv_of(const ddp__conv_product &g)
+{
+    const ddp__conv_view &w = g.view;
+    const long y_channels = g.m * g.groups;
+    ddp__cuda_conv v = DDP__ZEROS;
+
+    v.image = w.image;
+    v.channels = (int)(w.planes * g.groups);
+    v.planes = (int)w.planes, v.h = (int)w.h, v.w = (int)w.w;
+    v.rows = (int)w.rows, v.cols = (int)w.cols, v.step = (int)w.step;
+    v.top = (int)w.top, v.left = (int)w.left, v.kh = (int)w.kh, v.kw = (int)w.kw;
+    v.m = (int)g.m, v.groups = (int)g.groups;
+    v.pixels = w.images * w.rows * w.cols;
+    v.y_image = g.y_image, v.y_row = g.y_row * y_channels, v.y_col = g.y_col * y_channels;
+    v.add = g.add;
+    return v;
+}
+
+/* 1: a window of one element that skips none: every position by itself, a linear operator. Other sizes the library
+ * multiplies more slowly, if at all. */
+static int ddp__cuda_conv_point(const ddp_op_spec *s)
+{
+    return s->arg[1] == 1 && s->arg[2] == 1 && s->arg[3] == 0 && s->arg[4] == 1 && s->in[0].dim[1] % 8 == 0 &&
+           s->out.dim[1] % 8 == 0;
+}
+
+/* Tall tiles where they fill the GPU. The sums are the same in both. */
+static int ddp__conv_tall(int m, long columns, int groups)
+{
+    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
+}
+
+/* Packed weights are whole tiles, of that depth. */
+static void ddp__conv_pad(ddp__cuda_conv *v, int depth)
+{
+    v->m_pad = (v->m + 127) / 128 * 128;
+    v->k_pad = (int)ddp__blocks((long)v->planes * v->kh * v->kw, depth) * depth;
+}
+
+static size_t ddp__larger(size_t a, size_t b) { return a > b ? a : b; }
+
+static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
+{
+    ddp__conv_pad(&v, half ? 32 : 16);
+    return (size_t)v.groups * (size_t)v.m_pad * (size_t)v.k_pad * (half ? 2 : 4) +
+           (size_t)v.k_pad * sizeof(ddp__conv_reach);
+}
+
+/* Parts that the positions are cut into for the weights' gradient: of the shape alone, so that
+ * the sums are the same on every GPU. */
+static int ddp__conv_splits(const ddp__cuda_conv &v)
+{
+    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
+    return (int)(wish < most ? wish : most);
+}
+
+static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
+{
+    const ddp__channels c = ddp__channels_of(&s->out);
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+    const size_t weights = (size_t)ddp_shape_count(&s->param[0].shape) * sizeof(float);
+    size_t most = ddp__cuda_linear_scratch(s, half); /* of a bias too */
+
+    ddp__conv_product_of(s, &g);
+    v = ddp__cuda_conv_of(g);
+    if (ddp__cuda_conv_point(s)) return most;
+    if (ddp__cuda_depthwise(v)) return ddp__larger(most, weights * (size_t)c.parts);
+    most = ddp__larger(most, weights * (size_t)ddp__conv_splits(v));
+    most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
+    v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
+    v.planes = (int)(s->out.dim[1] / v.groups);
+    return ddp__larger(most, ddp__conv_packed_bytes(v, half));
+}
+
+/* ---- launches, for each kind of product ---- */
+
+template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
+{
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
+                    (unsigned)v.groups);
+
+    if (v.planes % M::depth || !ddp__aligned(v.x))
+        DDP__LAUNCH((ddp__k_conv_images<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
+    else DDP__LAUNCH((ddp__k_conv_images<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v);
+}
+
+/* v, as g has it, by weights that begin at w. */
+template <template <int, bool> class M>
+static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_product &g, const void *w)
+{
+    typedef M<64, false> Short;
+    const ddp__conv_pack s = {w, g.w_group, g.w_row, g.w_plane, g.w_kh, g.w_kw};
+    typename Short::tile *packed = (typename Short::tile *)dev->scratch;
+    ddp__conv_reach *taps;
+    long n;
+
+    ddp__conv_pad(&v, Short::depth);
+    n = (long)v.groups * v.m_pad * v.k_pad;
+    taps = (ddp__conv_reach *)(void *)(packed + n);
+    v.weight = packed;
+    v.taps = taps;
+    n = ddp__blocks(n, 256);
+    DDP__RUN((ddp__k_conv_pack<Short>), (unsigned)(n < 4096 ? n : 4096), 256, packed, taps, v, s);
+    if (ddp__conv_tall(v.m, v.pixels, v.groups)) ddp__conv_run_images<M<128, false> >(dev, v);
+    else ddp__conv_run_images<Short>(dev, v);
+}
+
+template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v), width = ddp__vec<typename M::tile>::width;
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
+                    (unsigned)v.groups);
+    const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
+    float *to = parts > 1 ? (float *)dev->scratch : grad;
+
+    if (v.m % width || v.planes % width || !ddp__aligned(v.x, v.y))
+        DDP__LAUNCH((ddp__k_conv_weights<M, false>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to, part);
+    else DDP__LAUNCH((ddp__k_conv_weights<M, true>), grid, DDP__CONV_THREADS, M::bytes, dev->stream, v, to, part);
+    if (parts > 1) ddp__conv_add_parts(dev, grad, (long)v.groups * v.m * columns, parts);
+}
+
+template <template <int, bool> class M>
+static void ddp__conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+{
+    if (v.m > 64) ddp__conv_run_weights<M<128, true> >(dev, v, grad);
+    else ddp__conv_run_weights<M<64, true> >(dev, v, grad);
+}
+
+/* f(dev, args...) with the products of the device's numbers. */
+#define DDP__CONV_RUN(f, dev, ...)                                          \
+    ((dev)->half   ? f<ddp__conv_bf16>(dev, __VA_ARGS__)                    \
+     : (dev)->tf32 ? f<ddp__conv_tf32>(dev, __VA_ARGS__)                    \
+                   : f<ddp__conv_plain>(dev, __VA_ARGS__))
+
+/* ---- the operator ---- */
+
+template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+
+    if (ddp__cuda_conv_point(call->spec)) {
+        ddp__cuda_linear_forward(call);
+        return;
+    }
+    ddp__conv_product_of(call->spec, &g);
+    v = ddp__cuda_conv_of(g);
+    v.x = call->in[0], v.y = call->out;
+    v.bias = call->param[1];
+    if (ddp__cuda_depthwise(v)) ddp__cuda_depthwise_forward<T>(dev, call, v);
+    else DDP__CONV_RUN(ddp__conv_images, dev, v, g, call->param[0]);
+}
+
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__conv_product &forward)
+{
+    const ddp__conv_view &in = forward.view;
+    const long bytes = dev->half ? 2 : 4, channels = in.planes * forward.groups;
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+    long w, y;
+
+    if (in.kh < in.step && !call->add_in[0]) /* some elements are seen by no window */
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, (size_t)(ddp_shape_count(&call->spec->in[0]) * bytes),
+                                             dev->stream));
+    for (long r = 0; r < in.step && r < in.h; r++)
+        for (long c = 0; c < in.step && c < in.w; c++) {
+            if (!ddp__conv_input_phase(&forward, r, c, &g, &w, &y)) continue;
+            g.add = call->add_in[0];
+            v = ddp__cuda_conv_of(g);
+            v.x = call->grad_out;
+            v.y = (unsigned char *)call->grad_in[0] + y * channels * bytes;
+            DDP__CONV_RUN(ddp__conv_images, dev, v, g, (const unsigned char *)call->param[0] + w * bytes);
+        }
+}
+
+template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    ddp__conv_product g;
+    ddp__cuda_conv v;
+
+    if (ddp__cuda_conv_point(call->spec)) {
+        ddp__cuda_linear_backward(call);
+        return;
+    }
+    ddp__conv_product_of(call->spec, &g);
+    v = ddp__cuda_conv_of(g);
+    v.x = call->in[0], v.y = (void *)call->grad_out;
+    if (call->grad_param[1])
+        ddp__cuda_columns<T, DDP__COLUMN_PLAIN>(dev, NULL, call->grad_param[1], call->grad_out, NULL, NULL, v.pixels,
+                                                (long)v.groups * v.m);
+    if (ddp__cuda_depthwise(v)) {
+        ddp__cuda_depthwise_backward<T>(dev, call, v);
+        return;
+    }
+    if (call->grad_param[0]) DDP__CONV_RUN(ddp__conv_weights, dev, v, (float *)call->grad_param[0]);
+    if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, g);
+}
+
+DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
+
+/* ==== cuda/pool.cuh ==== [cuda] */
+/* Pooling and flatten on the GPU, as ops/pool.c, of images that lie channels-last: every output, and in backward every
+ * input, is summed by one thread, window by window. A thread has W channels, which are read 16 bytes at a time. */
+
+enum { DDP__POOL_THREADS = 256 };
+
+/* A thread's first element of images of rows x cols: which image's, where in it, which channel's. */
+struct ddp__pool_spot {
+    long o, image;
+    int  row, col, channel;
+
+    __device__ ddp__pool_spot(int rows, int cols, int channels, int wide)
+    {
+        const long at = (long)blockIdx.x * blockDim.x + threadIdx.x, pieces = channels / wide, pixel = at / pieces;
+
+        o = at * wide;
+        channel = (int)(at - pixel * pieces) * wide;
+        image = pixel / ((long)rows * cols);
+        row = (int)(pixel - image * rows * cols) / cols;
+        col = (int)(pixel - image * rows * cols) % cols;
+    }
+};
+
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the sum times part. */
+template <typename T, int MAX, int W>
+__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
+{
+    const ddp__pool_spot s(z.rows, z.cols, channels, W);
+    const int top = s.row * z.stride - z.padding, left = s.col * z.stride - z.padding;
+    int r0, r1, c0, c1;
+    float best[W], at[W], v[W];
+
+    if (s.image * channels >= z.planes) return;
+    x += s.image * z.h * z.w * channels + s.channel;
+    ddp__pool_span(&z, s.row, z.h, &r0, &r1);
+    ddp__pool_span(&z, s.col, z.w, &c0, &c1);
+    DDP__UNROLL for (int e = 0; e < W; e++)
+        best[e] = MAX ? -INFINITY : 0, at[e] = (float)((r0 - top) * z.kernel + c0 - left);
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
+            DDP__UNROLL for (int e = 0; e < W; e++) {
+                if (MAX && (v[e] <= best[e] || isnan(best[e]))) continue;
+                best[e] = MAX ? v[e] : best[e] + v[e];
+                at[e] = (float)((r - top) * z.kernel + c - left);
+            }
+        }
+    DDP__UNROLL for (int e = 0; e < W && !MAX; e++) best[e] *= part;
+    ddp__piece_store(y + s.o, best, 0, W, W > 1, 0);
+    DDP__UNROLL for (int e = 0; e < W && MAX; e += ddp__vec<float>::width)
+        ddp__piece_store(place + s.o, at + e, e, W, W > 1, 0);
+}
+
+/* The first and the last of `count` windows that hold element i of a side. */
+static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
+{
+    const int at = i + z.padding;
+    *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
+    *last = at / z.stride < count ? at / z.stride : count - 1;
+}
+
+/* MAX: from the windows that took this element; else part of each that holds it. */
+template <typename T, int MAX, int W>
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z, float part, int channels)
+{
+    const ddp__pool_spot s(z.h, z.w, channels, W);
+    int i0, i1, j0, j1;
+    float sum[W] = {0}, d[W], at[W];
+
+    if (s.image * channels >= z.planes) return;
+    ddp__window_range(z, s.row, z.rows, &i0, &i1);
+    ddp__window_range(z, s.col, z.cols, &j0, &j1);
+    if (add) ddp__channel_load<W>(sum, dx + s.o);
+    for (int i = i0; i <= i1; i++)
+        for (int j = j0; j <= j1; j++) {
+            const int mine = (s.row - i * z.stride + z.padding) * z.kernel + s.col - j * z.stride + z.padding;
+            const long o = ((s.image * z.rows + i) * z.cols + j) * channels + s.channel;
+            ddp__channel_load<W>(d, dy + o);
+            if (MAX) ddp__channel_load<W>(at, place + o);
+            DDP__UNROLL for (int e = 0; e < W; e++)
+                if (!MAX) sum[e] += d[e] * part;
+                else if ((int)at[e] == mine) sum[e] += d[e];
+        }
+    ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
+}
+
+/* Each image of in, rows x cols, turned into cols x rows. */
+template <typename T> __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, line = i / rows;
+
+    if (i >= count) return;
+    const float v = ddp__to_float(in[(line / cols * rows + i % rows) * cols + line % cols]);
+    out[i] = ddp__from_float<T>(add ? ddp__to_float(out[i]) + v : v);
+}
+
+/* ---- on the host ---- */
+
+/* The mean of a channel is that of one window, which holds all. part: of an element in a window's mean. */
+static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
+{
+    const int all = s->out.dims == 2;
+    ddp__pool_size z = ddp__pool_sizes(s);
+
+    if (all) z.rows = z.cols = z.stride = 1, z.padding = 0, z.kernel = z.h > z.w ? z.h : z.w;
+    *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
+    return z;
+}
+
+template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const int channels = (int)c->spec->in[0].dim[1], wide = ddp__wide<T>(channels, c->out, c->in[0], c->saved);
+    float part;
+    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
+
+    DDP__EACH((wide ? ddp__k_pool<T, MAX, ddp__vec<T>::width> : ddp__k_pool<T, MAX, 1>),
+              ddp_shape_count(&c->spec->out) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS, (T *)c->out,
+              (float *)c->saved, (const T *)c->in[0], z, part, channels);
+}
+
+template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const int channels = (int)c->spec->in[0].dim[1], wide = ddp__wide<T>(channels, c->grad_in[0], c->grad_out, c->saved);
+    float part;
+    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
+
+    if (c->grad_in[0])
+        DDP__EACH((wide ? ddp__k_pool_grad<T, MAX, ddp__vec<T>::width> : ddp__k_pool_grad<T, MAX, 1>),
+                  ddp_shape_count(&c->spec->in[0]) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
+                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], z, part, channels);
+}
+
+/* Rows have an image channel by channel; what are no images keep their order. */
+template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
+{
+    const ddp_shape *s = &c->spec->in[0];
+    const long n = ddp_shape_count(s), plane = s->dims == 4 ? s->dim[2] * s->dim[3] : 1, channels = n / s->dim[0] / plane;
+    const void *from = BACK ? c->grad_out : c->in[0];
+    void *to = BACK ? c->grad_in[0] : c->out;
+    const int add = BACK && c->add_in[0];
+
+    if (!to || (to == from && !add)) return;
+    if (plane == 1) ddp__cuda_map(c, to, from, NULL, add, ddp__map_copy());
+    else
+        DDP__EACH((ddp__k_flatten<T>), n, DDP__POOL_THREADS, (T *)to, (const T *)from, add, n, BACK ? channels : plane,
+                  BACK ? plane : channels);
+}
+
+#define DDP__POOL(f, K) DDP__LATER(ddp__cuda_typed<f<float, K>, f<ddp__bf16, K> >)
+
+DDP__FAMILY(ddp__cuda_pool_ops,
+    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
+    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+    {"global_avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+    {"flatten", DDP__POOL(ddp__cuda_flatten, 0), DDP__POOL(ddp__cuda_flatten, 1), NULL})
 
 /* ==== cuda/flash.cuh ==== [cuda] */
 /* attention on tensor cores, in bfloat16 and TF32, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691,
@@ -4819,26 +4751,9 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/text.cuh ==== [cuda] */
-/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied,
- * and linear with the gelu behind it are products of cuBLASLt. */
+/* The operators that text models are made of, and which two of them run as one. */
 
-/* ---- linear ---- */
-
-/* x (m, k), weight (n, k), y (m, n). */
-static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
-{
-    const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
-    ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0,
-                                               c->param[0], 1, c->out, ((ddp__cuda *)c->pool)->half);
-    p.bias = c->param[1];
-    return p;
-}
-
-static void ddp__cuda_linear_forward(const ddp_op_call *c)
-{
-    const ddp__cuda_product p = ddp__cuda_linear_product(c);
-    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
-}
+/* ---- linear, and the gelu behind it ---- */
 
 /* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
  * of must be multiples of 16 bytes. */
@@ -4854,40 +4769,6 @@ static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op
     ddp__cuda_map_forward<ddp__map_gelu>(second);
 }
 
-/* dW += dy^T x in float32, db += column sums of dy, by the product of dW where it can; dx = or += dy W. */
-static void ddp__cuda_linear_backward(const ddp_op_call *c)
-{
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    ddp__cuda_product p = ddp__cuda_linear_product(c);
-    const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
-    int summed = 0;
-
-    if (c->grad_param[0]) {
-        p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
-        p.shape.half_out = 0;
-        p.add = 1;
-        p.sums = c->grad_param[1] ? dev->scratch : NULL;
-        summed = p.sums && ddp__cuda_multiply(dev, &p);
-        p.sums = NULL;
-        if (!summed) (void)ddp__cuda_multiply(dev, &p);
-    }
-    if (summed) ddp__cuda_columns_add(dev, c->grad_param[1], NULL, (const float *)dev->scratch, n, 1);
-    else if (c->grad_param[1] && dev->half)
-        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
-    else if (c->grad_param[1])
-        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
-    if (!c->grad_in[0]) return;
-    p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
-    p.add = c->add_in[0];
-    p.before = (void *)c->inner;
-    p.gelu = c->inner ? -1 : 0;
-    if ((!c->inner || k % 8 == 0) && ddp__cuda_multiply(dev, &p)) return;
-    p.gelu = 0, p.before = NULL;
-    (void)ddp__cuda_multiply(dev, &p);
-    if (dev->half) ddp__cuda_map_as<ddp__bf16>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
-    else ddp__cuda_map_as<float>(dev, p.c, c->inner, p.c, m * k, 0, ddp__map_gelu_grad());
-}
-
 static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
 {
     ddp_op_call c = *first;
@@ -4895,11 +4776,6 @@ static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_o
     if (second->through) c.grad_out = second->grad_out;
     else ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
     ddp__cuda_linear_backward(&c);
-}
-
-static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
-{
-    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
 }
 
 /* ---- linear_cross_entropy; a chunk has twice the rows where elements have half the bytes ---- */
@@ -6118,12 +5994,36 @@ static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *from, size_t count)
+/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on the host. The
+ * channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a pixel. */
+template <typename F> static inline void ddp__cuda_places(const ddp_shape *s, long at, long end, F f)
 {
-    ddp__cuda_send(c, to, count * sizeof(uint16_t), [=](void *part, size_t at, size_t n) {
-        uint16_t *bits = (uint16_t *)part;
-        for (size_t i = 0; i < n / sizeof *bits; i++) bits[i] = ddp__bf16_bits(from[at / sizeof *bits + i]);
-    });
+    const long channels = s->dims == 4 ? s->dim[1] : 1, plane = s->dims == 4 ? s->dim[2] * s->dim[3] : end;
+
+    while (at < end) {
+        const long first = at % channels, pixel = at / channels % plane, image = at / channels / plane * channels;
+        const long left = (end - at) / channels, last = ddp__min_long(channels, first + end - at);
+        const long pixels = first || !left ? 1 : ddp__min_long(ddp__min_long(left, plane - pixel), channels > 1 ? 64 : left);
+        for (long p = first; p < last; p++)
+            for (long q = 0; q < pixels; q++) f(at - first + q * channels + p, (image + p) * plane + pixel + q);
+        at += (pixels - 1) * channels + last - first;
+    }
+}
+
+static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *from, const ddp_shape *s)
+{
+    const int half = ddp__cuda_half(c->dev, s);
+    const size_t size = half ? sizeof(uint16_t) : sizeof *from, bytes = (size_t)ddp_shape_count(s) * size;
+
+    if (!half && s->dims < 4) ddp__cuda_upload(c, to, from, bytes);
+    else
+        ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) {
+            const long first = (long)(at / size);
+            ddp__cuda_places(s, first, first + (long)(n / size), [=](long i, long k) {
+                if (half) ((uint16_t *)part)[i - first] = ddp__bf16_bits(from[k]);
+                else ((float *)part)[i - first] = from[k];
+            });
+        });
 }
 
 static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
@@ -6143,20 +6043,22 @@ static ddp_status ddp__cuda_norm2(ddp__cuda_self *c, const float *x, size_t n, d
     return ddp__cuda_download(c, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, size_t count,
-                                              ddp_error *err)
+static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, const ddp_shape *s, ddp_error *err)
 {
-    uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
-    ddp_status s;
+    const int half = ddp__cuda_half(c->dev, s), plain = !half && s->dims < 4;
+    const size_t count = (size_t)ddp_shape_count(s), size = half ? sizeof(uint16_t) : sizeof *to;
+    void *raw = plain ? to : ddp__calloc(count, size);
+    ddp_status status;
 
-    if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
-    s = ddp__cuda_download(c, bits, from, count * sizeof *bits, err);
-    for (size_t i = 0; i < count; i++) {
-        const uint32_t u = (uint32_t)bits[i] << 16;
-        memcpy(&to[i], &u, sizeof u);
-    }
-    DDP_FREE(bits);
-    return s;
+    if (!raw) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
+    status = ddp__cuda_download(c, raw, from, count * size, err);
+    if (plain) return status;
+    ddp__cuda_places(s, 0, (long)count, [=](long i, long k) {
+        const uint32_t u = half ? (uint32_t)((uint16_t *)raw)[i] << 16 : ((uint32_t *)raw)[i];
+        memcpy(&to[k], &u, sizeof u);
+    });
+    DDP_FREE(raw);
+    return status;
 }
 
 static void ddp__cuda_early(ddp__cuda_self *c, const float *from)
@@ -6259,7 +6161,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b = DDP__ZEROS;
 
-    b.name = "cuda", b.device = device, b.numbers = (int)numbers;
+    b.name = "cuda", b.device = device, b.numbers = (int)numbers, b.channels_last = 1;
     b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
     DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);
     DDP__OF(alloc), DDP__OF(release), DDP__OF(memory), DDP__OF(element_bytes), DDP__OF(forget);

@@ -989,7 +989,7 @@ ddp_backend_peers._fields_ = [
     ("share", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
     ("watch", CFUNCTYPE(c_int, c_void_p, c_double, POINTER(ddp_error))), ("user", c_void_p)]
 ddp_backend._fields_ = [
-    ("name", c_char_p), ("device", c_int), ("numbers", c_int),
+    ("name", c_char_p), ("device", c_int), ("numbers", c_int), ("channels_last", c_int),
     ("open", CFUNCTYPE(c_int, POINTER(ddp_backend), c_int, c_void_p, POINTER(c_void_p), POINTER(ddp_error))),
     ("close", CFUNCTYPE(None, c_void_p)), ("wait", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))),
     ("check", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))),
@@ -1007,8 +1007,8 @@ ddp_backend._fields_ = [
     ("zero", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)),
     ("early", CFUNCTYPE(None, c_void_p, c_void_p)),
     ("early_value", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)),
-    ("upload_elements", CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_size_t)),
-    ("download_elements", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
+    ("upload_elements", CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, POINTER(ddp_shape))),
+    ("download_elements", CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, POINTER(ddp_shape), POINTER(ddp_error))),
     ("axpy", CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_size_t, c_float)),
     ("scale", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_float)),
     ("fill", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_float)),

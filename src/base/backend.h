@@ -9,6 +9,7 @@
 struct ddp_op;
 struct ddp_op_pair;
 struct ddp_optimizer;
+struct ddp_shape;
 struct ddp_update;
 typedef struct ddp_backend ddp_backend;
 
@@ -32,6 +33,7 @@ typedef struct ddp_backend_peers {
 struct ddp_backend {
     const char *name;   /* "cuda" */
     int device, numbers; /* options that open reads; the backend's own meaning */
+    int channels_last;   /* 1: an array of four dimensions (n, c, h, w), and its gradient, lies there as (n, h, w, c) */
 
     /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
     ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
@@ -61,9 +63,9 @@ struct ddp_backend {
      * not for later work; 0 = another was copied since. */
     void (*early)(void *self, const float *from);
     int  (*early_value)(void *self, const float *from, float *value);
-    /* upload and download from and to an array of elements, whose floats lie on the host. */
-    void (*upload_elements)(void *self, void *to, const float *from, size_t count);
-    ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count, ddp_error *err);
+    /* upload and download of an output, or its gradient, whose floats lie on the host in the order of shape. */
+    void (*upload_elements)(void *self, void *to, const float *from, const struct ddp_shape *shape);
+    ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape, ddp_error *err);
 
     /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] - then[i]),
      * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
@@ -82,8 +84,8 @@ struct ddp_backend {
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
     /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch: bytes that one
-     * execution of spec needs besides; reserve takes the most that any needs and may be called again with more, 0 =
-     * short of memory. pair: how two of those names run as one, NULL where each runs alone. */
+     * execution of spec needs besides, (size_t)-1 where it takes no arrays of such shapes; reserve takes the most that any
+     * needs and may be called again with more, 0 = short of memory. pair: two of those names as one, NULL: each runs alone. */
     const struct ddp_op *(*op)(void *self, const char *name);
     const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);

@@ -193,12 +193,36 @@ static void ddp__cuda_upload(ddp__cuda_self *c, void *to, const void *from, size
     ddp__cuda_refresh(c, to, bytes, c->dev->stream);
 }
 
-static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *from, size_t count)
+/* f(i, k) for elements at..end-1 of an array as the device has it, where images lie channels-last: i is k on the host. The
+ * channels of 64 pixels come in turn, while those are in the cache; `at` and `end` may part a pixel. */
+template <typename F> static inline void ddp__cuda_places(const ddp_shape *s, long at, long end, F f)
 {
-    ddp__cuda_send(c, to, count * sizeof(uint16_t), [=](void *part, size_t at, size_t n) {
-        uint16_t *bits = (uint16_t *)part;
-        for (size_t i = 0; i < n / sizeof *bits; i++) bits[i] = ddp__bf16_bits(from[at / sizeof *bits + i]);
-    });
+    const long channels = s->dims == 4 ? s->dim[1] : 1, plane = s->dims == 4 ? s->dim[2] * s->dim[3] : end;
+
+    while (at < end) {
+        const long first = at % channels, pixel = at / channels % plane, image = at / channels / plane * channels;
+        const long left = (end - at) / channels, last = ddp__min_long(channels, first + end - at);
+        const long pixels = first || !left ? 1 : ddp__min_long(ddp__min_long(left, plane - pixel), channels > 1 ? 64 : left);
+        for (long p = first; p < last; p++)
+            for (long q = 0; q < pixels; q++) f(at - first + q * channels + p, (image + p) * plane + pixel + q);
+        at += (pixels - 1) * channels + last - first;
+    }
+}
+
+static void ddp__cuda_upload_elements(ddp__cuda_self *c, void *to, const float *from, const ddp_shape *s)
+{
+    const int half = ddp__cuda_half(c->dev, s);
+    const size_t size = half ? sizeof(uint16_t) : sizeof *from, bytes = (size_t)ddp_shape_count(s) * size;
+
+    if (!half && s->dims < 4) ddp__cuda_upload(c, to, from, bytes);
+    else
+        ddp__cuda_send(c, to, bytes, [=](void *part, size_t at, size_t n) {
+            const long first = (long)(at / size);
+            ddp__cuda_places(s, first, first + (long)(n / size), [=](long i, long k) {
+                if (half) ((uint16_t *)part)[i - first] = ddp__bf16_bits(from[k]);
+                else ((float *)part)[i - first] = from[k];
+            });
+        });
 }
 
 static ddp_status ddp__cuda_download(ddp__cuda_self *c, void *to, const void *from, size_t bytes, ddp_error *err)
@@ -218,20 +242,22 @@ static ddp_status ddp__cuda_norm2(ddp__cuda_self *c, const float *x, size_t n, d
     return ddp__cuda_download(c, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, size_t count,
-                                              ddp_error *err)
+static ddp_status ddp__cuda_download_elements(ddp__cuda_self *c, float *to, const void *from, const ddp_shape *s, ddp_error *err)
 {
-    uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
-    ddp_status s;
+    const int half = ddp__cuda_half(c->dev, s), plain = !half && s->dims < 4;
+    const size_t count = (size_t)ddp_shape_count(s), size = half ? sizeof(uint16_t) : sizeof *to;
+    void *raw = plain ? to : ddp__calloc(count, size);
+    ddp_status status;
 
-    if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
-    s = ddp__cuda_download(c, bits, from, count * sizeof *bits, err);
-    for (size_t i = 0; i < count; i++) {
-        const uint32_t u = (uint32_t)bits[i] << 16;
-        memcpy(&to[i], &u, sizeof u);
-    }
-    DDP_FREE(bits);
-    return s;
+    if (!raw) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
+    status = ddp__cuda_download(c, raw, from, count * size, err);
+    if (plain) return status;
+    ddp__cuda_places(s, 0, (long)count, [=](long i, long k) {
+        const uint32_t u = half ? (uint32_t)((uint16_t *)raw)[i] << 16 : ((uint32_t *)raw)[i];
+        memcpy(&to[k], &u, sizeof u);
+    });
+    DDP_FREE(raw);
+    return status;
 }
 
 static void ddp__cuda_early(ddp__cuda_self *c, const float *from)
@@ -334,7 +360,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 {
     ddp_backend b = DDP__ZEROS;
 
-    b.name = "cuda", b.device = device, b.numbers = (int)numbers;
+    b.name = "cuda", b.device = device, b.numbers = (int)numbers, b.channels_last = 1;
     b.open = ddp__cuda_backend_open, b.close = DDP__GIVEN(ddp__cuda_backend_close);
     DDP__OF(wait), b.check = DDP__GIVEN(ddp__cuda_status);
     DDP__OF(alloc), DDP__OF(release), DDP__OF(memory), DDP__OF(element_bytes), DDP__OF(forget);

@@ -1,205 +1,206 @@
-/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
- * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
+/* Batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages; and
  * with the relu behind it as one, which forward is a write more, and backward reads and writes nothing of its own.
- * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
- * order, in double. */
+ * Images lie channels-last: a row of channels to each pixel. The pixels are cut into parts that depend on the shape
+ * alone; a block sums a part of some channels, and a channel's parts are joined in a fixed order, in double. */
 #pragma once
 
 #include "cuda/elementwise.cuh"
 
 enum {
     DDP__CHANNEL_THREADS = 256,
-    DDP__CHANNEL_PART = 4096,  /* elements at least */
-    DDP__CHANNEL_BLOCKS = 1024 /* about so many in all */
+    DDP__CHANNEL_PART = 4096,   /* elements of a block at least */
+    DDP__CHANNEL_COLUMNS = 128, /* channels of a block, about */
+    DDP__CHANNEL_BLOCKS = 528,  /* about so many that sum */
+    DDP__CHANNEL_MAPS = 2112    /* and so many that do not */
 };
 
 typedef struct ddp__channels {
-    long images, channels, n; /* n = elements of a plane */
-    long parts, part;         /* of a channel; elements of a part, a multiple of 8 */
+    long pixels, channels; /* of all images */
+    long parts, part;      /* of the pixels; pixels of a part, the last has the rest */
 } ddp__channels;
 
-/* What the statistics of a part are: elements, mean, sum of squared differences from it. */
-struct ddp__moments {
-    double n, mean, squares;
-
-    /* Chan, Golub and LeVeque (1979). */
-    __device__ void operator+=(const ddp__moments &b)
-    {
-        const double off = b.mean - mean, all = n + b.n;
-
-        if (n == 0) {
-            *this = b;
-            return;
-        }
-        squares = squares + b.squares + off * off * n * b.n / all;
-        mean = mean + off * b.n / all;
-        n = all;
-    }
-};
-
-/* Of dy and of dy (x - mean). */
+/* Of dy and of dy (x - mean); or of d and of d d, where d is x as a difference from the part's first pixel. */
 struct ddp__channel_sum {
     double sum, product;
 
     __device__ void operator+=(const ddp__channel_sum &b) { sum += b.sum, product += b.product; }
 };
 
-static ddp__channels ddp__channels_of(const ddp_shape *s)
+static ddp__channels ddp__channels_of(const ddp_shape *s, long blocks = DDP__CHANNEL_BLOCKS)
 {
-    ddp__channels c = {s->dim[0], s->dim[1], s->dim[2] * s->dim[3], 0, 0};
-    const long count = c.images * c.n;
+    ddp__channels c = {s->dim[0] * s->dim[2] * s->dim[3], s->dim[1], 0, 0};
+    const long columns = c.channels < DDP__CHANNEL_COLUMNS ? c.channels : (long)DDP__CHANNEL_COLUMNS;
+    const long least = ddp__blocks(DDP__CHANNEL_PART, columns);
 
-    c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
-    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
-    c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
+    c.part = ddp__blocks(c.pixels, ddp__blocks(blocks, ddp__blocks(c.channels, columns)));
+    if (c.part < least) c.part = least;
+    c.parts = ddp__blocks(c.pixels, c.part);
     return c;
 }
 
-/* Walks a block's threads over its part of channel blockIdx.x, `wide` elements at a time: a plane
- * is a multiple of that. at = element of the array, left = elements of the part still to come. */
+/* Threads side by side, each with wide channels. */
+__host__ __device__ static __forceinline__ int ddp__channel_lanes(long channels, int wide)
+{
+    int lanes = 1;
+    while (lanes < 32 && (long)lanes * wide < channels) lanes *= 2;
+    return lanes;
+}
+
+/* Walks a block over part blockIdx.y: its threads are rows of lanes, a lane has `wide` channels from `channel` on, and
+ * rows take turns at the pixels. at = element of the array; left <= 0: nothing is left to do. */
 struct ddp__channel_walk {
-    long at, left, i, n, skip, step, step_i, step_at;
+    long pixel, at, left, step, hop;
+    int  lanes, channel;
 
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
-        const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
-        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
+        const long end = (blockIdx.y + 1) * c.part;
 
-        n = c.n;
-        i = begin - image * n;
-        at = (image * c.channels + blockIdx.x) * n + i;
-        left = (end < count ? end : count) - begin;
-        step = (long)DDP__CHANNEL_THREADS * wide;
-        step_i = step % n;
-        skip = (c.channels - 1) * n; /* from the end of a plane to the channel's next */
-        step_at = step + step / n * skip;
+        lanes = ddp__channel_lanes(c.channels, wide);
+        channel = ((int)blockIdx.x * lanes + (int)threadIdx.x % lanes) * wide;
+        pixel = blockIdx.y * c.part + (int)threadIdx.x / lanes;
+        at = pixel * c.channels + channel;
+        left = channel < c.channels ? (end < c.pixels ? end : c.pixels) - pixel : 0;
+        step = DDP__CHANNEL_THREADS / lanes;
+        hop = step * c.channels;
     }
-    __device__ void next()
-    {
-        left -= step;
-        at += step_at;
-        i += step_i;
-        if (i < n) return;
-        i -= n;
-        at += skip;
-    }
+    __device__ void next() { left -= step, pixel += step, at += hop; }
 };
 
-/* ---- moments ---- */
-
-/* Squares are of differences from the thread's first element, so a mean far from 0 costs no
- * digits. W: elements of a load. */
-template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
+/* N elements from p on as floats, 16 bytes at a time; W, channels of a lane, is 1 where that may not be. */
+template <int W, int N, typename T> __device__ static __forceinline__ void ddp__channel_load(float (&v)[N], const T *p)
 {
-    __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
-    ddp__channel_walk walk(c, W);
-    ddp__moments m = {0, 0, 0};
-    float first = 0, sum = 0, squares = 0;
+    const int width = W > 1 ? ddp__vec<T>::width : 1;
 
-    if (walk.left > 0) first = ddp__to_float(x[walk.at]);
-    for (; walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) {
-            const float d = ddp__to_float(v.v[e]) - first;
-            sum += d;
-            squares += d * d;
-        }
-        m.n += W;
+    DDP__UNROLL for (int i = 0; i < N; i += width) {
+        const ddp__vec<T, width> r = ddp__vec_load<T, width>(p + i);
+        DDP__UNROLL for (int k = 0; k < width; k++) v[i + k] = ddp__to_float(r.v[k]);
     }
-    if (m.n > 0) {
-        m.mean = (double)first + (double)sum / m.n;
-        m.squares = (double)squares - (double)sum * (double)sum / m.n;
-        if (m.squares < 0) m.squares = 0;
-    }
-    m = ddp__block_sum<DDP__CHANNEL_THREADS>(m, all);
-    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = m;
 }
 
-/* ---- what batch norm makes of an element, and relu of its gradient ---- */
+/* For each lane the sum over the rows of a block, in a fixed tree, in row 0; shared: an N, which has +=, for each thread. */
+template <typename N> __device__ static __forceinline__ N ddp__rows_sum(const N &mine, N *shared, int lanes)
+{
+    shared[threadIdx.x] = mine;
+    __syncthreads();
+    for (int k = DDP__CHANNEL_THREADS / 2; k >= lanes; k /= 2) {
+        if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
+        __syncthreads();
+    }
+    return shared[threadIdx.x];
+}
 
-/* Of channel blockIdx.x: y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
-template <typename T> struct ddp__batch_line {
-    float factor, offset;
+/* What batch norm makes of a lane's channels, y = x factor + offset, rounded. scale NULL: no relu stands behind it. */
+template <typename T, int W> struct ddp__batch_line {
+    float mean[W], factor[W], offset[W];
     int   relu;
 
-    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift)
+    __device__ ddp__batch_line(const float *stat, const T *scale, const T *shift, const ddp__channel_walk &walk)
+        : mean(), factor(), offset(), relu(scale != NULL)
     {
-        relu = scale != NULL;
-        factor = relu ? ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1] : 0;
-        offset = relu ? ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor : 0;
-    }
-    __device__ T of(T x) const { return ddp__from_float<T>(ddp__to_float(x) * factor + offset); }
+        float both[2 * W];
 
-    /* dy, or what relu lets pass of it where x lies. */
-    template <int W> __device__ void back(ddp__vec<T, W> &dy, const ddp__vec<T, W> &x) const
-    {
-        for (int e = 0; relu && e < W; e++)
-            if (!(ddp__to_float(of(x.v[e])) > 0)) dy.v[e] = ddp__from_float<T>(0);
+        if (!stat || walk.left <= 0) return;
+        ddp__channel_load<W>(both, stat + 2 * walk.channel);
+        if (relu) ddp__channel_load<W>(factor, scale + walk.channel), ddp__channel_load<W>(offset, shift + walk.channel);
+        DDP__UNROLL for (int e = 0; e < W; e++) {
+            mean[e] = both[2 * e];
+            factor[e] *= both[2 * e + 1];
+            offset[e] -= mean[e] * factor[e];
+        }
     }
+    __device__ float of(float x, int e) const { return ddp__to_float(ddp__from_float<T>(x * factor[e] + offset[e])); }
+
+    /* dy, or what relu lets pass of it where x lies; without a branch, which loads would not pass. */
+    __device__ float back(float dy, float x, int e) const { return (relu & !(of(x, e) > 0)) ? 0 : dy; }
 };
 
-/* ---- sums of dy, and of dy (x - mean) ---- */
-
-/* x NULL: the second is 0. stat: mean and another float per channel. scale, shift: of a relu behind it, or NULL. */
+/* Of one part of each channel. stat: mean and rstd per channel; scale, shift: of a relu behind it, or NULL. stat NULL: dy
+ * is x, and as differences from a value at hand, so that a mean far from 0 costs no digits. */
 template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_sum *part, const T *dy, const T *x,
                                                                  const float *stat, const T *scale, const T *shift,
                                                                  ddp__channels c)
 {
-    __shared__ ddp__channel_sum all[DDP__CHANNEL_THREADS];
-    const ddp__batch_line<T> line(stat, scale, shift);
-    const float mean = x ? stat[2 * blockIdx.x] : 0;
-    float sum = 0, product = 0;
+    __shared__ ddp__channel_sum shared[DDP__CHANNEL_THREADS];
+    ddp__channel_walk walk(c, W);
+    ddp__batch_line<T, W> line(stat, scale, shift, walk);
+    const T *first = x + blockIdx.y * c.part * c.channels + walk.channel;
+    float low[W] = {0}, sum[W] = {0}, product[W] = {0}, d[W], v[W];
 
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
-        const ddp__vec<T, W> v = x ? ddp__vec_load<T, W>(x + walk.at) : d;
-        line.back(d, v);
-        for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
-        if (!x) continue;
-        for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
+    if (!stat && walk.left > 0) ddp__channel_load<W>(low, first), ddp__channel_load<W>(line.mean, first);
+    DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next()) {
+        ddp__channel_load<W>(d, dy + walk.at);
+        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) {
+            d[e] = line.back(d[e], v[e], e) - low[e];
+            sum[e] += d[e];
+            product[e] += d[e] * (v[e] - line.mean[e]);
+        }
     }
-    const ddp__channel_sum total =
-        ddp__block_sum<DDP__CHANNEL_THREADS>(ddp__channel_sum{(double)sum, (double)product}, all);
-    if (threadIdx.x == 0) part[blockIdx.x * c.parts + blockIdx.y] = total;
+    DDP__UNROLL for (int e = 0; e < W; e++) {
+        const ddp__channel_sum mine = {(double)sum[e], (double)product[e]}, all = ddp__rows_sum(mine, shared, walk.lanes);
+        if ((int)threadIdx.x < walk.lanes && walk.channel < c.channels)
+            part[(walk.channel + e) * c.parts + blockIdx.y] = all;
+    }
 }
 
-/* What a channel's parts sum to. */
-template <typename N> static inline __device__ N ddp__channel_total(const N *part, const ddp__channels &c, long channel)
+/* What a warp finds the parts of a channel to sum to. x: as differences from its first pixel; NULL: as they are. */
+template <typename T> __device__ static __forceinline__ ddp__channel_sum
+ddp__channel_total(const ddp__channel_sum *part, const T *x, const ddp__channels &c, long channel)
 {
-    N all = part[channel * c.parts];
-    for (long p = 1; p < c.parts; p++) all += part[channel * c.parts + p];
-    return all;
+    const double at = x ? (double)ddp__to_float(x[channel]) : 0;
+    ddp__channel_sum all = {0, 0};
+
+    for (long p = threadIdx.x; p < c.parts; p += 32) {
+        const ddp__channel_sum s = part[channel * c.parts + p];
+        const long first = p * c.part, n = p + 1 < c.parts ? c.part : c.pixels - first;
+        const double count = (double)n, off = x ? ddp__to_float(x[first * c.channels + channel]) - at : 0;
+        all += ddp__channel_sum{s.sum + off * count, s.product + off * (2 * s.sum + off * count)};
+    }
+    return ddp__channel_sum{ddp__warp_sum(all.sum), ddp__warp_sum(all.product)};
 }
 
-/* grad[c] += the sum of channel c. */
-static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const ddp__channel_sum *part, ddp__channels c)
+/* From parts to what each channel needs, a warp for each; training 0 reads the running statistics. */
+template <typename T>
+__global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
+                                             const ddp__channel_sum *part, const T *x, ddp__channels c, int training)
 {
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i).sum;
-}
-
-/* ---- batch norm ---- */
-
-/* Joins the parts of each channel; training 0 reads the running statistics instead. */
-static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
-                                                    const ddp__moments *part, ddp__channels c, int training)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long i = blockIdx.x;
+    const double n = (double)c.pixels;
+    ddp__channel_sum all = {0, 0};
     double mean, var;
 
-    if (i >= c.channels) return;
+    if (training) all = ddp__channel_total(part, x, c, i);
+    if (threadIdx.x) return;
     mean = (double)running_mean[i];
     var = (double)running_var[i];
     if (training) {
-        const ddp__moments m = ddp__channel_total(part, c, i);
-        mean = m.mean;
-        var = m.squares / m.n;
+        mean = (double)ddp__to_float(x[i]) + all.sum / n;
+        var = (all.product - all.sum * all.sum / n) / n;
+        if (var < 0) var = 0;
         running_mean[i] += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
-                                                         (double)running_var[i]));
+        running_var[i] += (float)(DDP__BATCH_NORM_MOVE * (var * (n > 1 ? n / (n - 1) : 1) - (double)running_var[i]));
     }
     stat[2 * i] = (float)mean;
     stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
+}
+
+/* Gradients of scale and shift (NULL: not wanted), and slope (3, channels): what dx takes of dy, of x, and besides. */
+template <typename T>
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
+                                         const float *stat, const T *scale, ddp__channels c)
+{
+    const long i = blockIdx.x;
+    const ddp__channel_sum all = ddp__channel_total(part, (const T *)NULL, c, i);
+    const double count = (double)c.pixels, mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
+    const double factor = (double)ddp__to_float(scale[i]) * rstd, of_x = -factor * rstd * rstd * all.product / count;
+
+    if (threadIdx.x) return;
+    if (dscale) dscale[i] += (float)(all.product * rstd);
+    if (dshift) dshift[i] += (float)all.sum;
+    slope[i] = (float)factor;
+    slope[c.channels + i] = (float)of_x;
+    slope[2 * c.channels + i] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
 /* y of each channel, and relu of it into z, unless that is NULL. */
@@ -207,58 +208,34 @@ template <typename T, int W>
 __global__ void ddp__k_batch_norm_apply(T *y, T *z, const T *x, const float *stat, const T *scale, const T *shift,
                                         ddp__channels c)
 {
-    const ddp__batch_line<T> line(stat, scale, shift);
+    ddp__channel_walk walk(c, W);
+    const ddp__batch_line<T, W> line(stat, scale, shift, walk);
+    float v[W];
 
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        for (int e = 0; e < W; e++) v.v[e] = line.of(v.v[e]);
-        ddp__vec_store(y + walk.at, v);
-        if (!z) continue;
-        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__map_relu()(ddp__to_float(v.v[e]), 0));
-        ddp__vec_store(z + walk.at, v);
+    for (; walk.left > 0; walk.next()) {
+        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) v[e] = line.of(v[e], e);
+        ddp__piece_store(y + walk.at, v, 0, W, W > 1, 0);
+        DDP__UNROLL for (int e = 0; e < W; e++) v[e] = ddp__map_relu()(v[e], 0);
+        if (z) ddp__piece_store(z + walk.at, v, 0, W, W > 1, 0);
     }
-}
-
-/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
-template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const ddp__channel_sum *part,
-                                         const float *stat, const T *scale, ddp__channels c)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const double count = (double)c.images * (double)c.n;
-    double mean, rstd, factor, of_x;
-    ddp__channel_sum all;
-
-    if (i >= c.channels) return;
-    all = ddp__channel_total(part, c, i);
-    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
-    factor = (double)ddp__to_float(scale[i]) * rstd;
-    of_x = -factor * rstd * rstd * all.product / count;
-    if (dscale) dscale[i] += (float)(all.product * rstd);
-    if (dshift) dshift[i] += (float)all.sum;
-    slope[3 * i] = (float)factor;
-    slope[3 * i + 1] = (float)of_x;
-    slope[3 * i + 2] = (float)(-factor * all.sum / count - of_x * mean);
 }
 
 template <typename T, int W>
 __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, const float *stat,
                                        const T *scale, const T *shift, ddp__channels c)
 {
-    const ddp__batch_line<T> line(stat, scale, shift);
-    const float *s = slope + 3 * blockIdx.x;
+    ddp__channel_walk walk(c, W);
+    const ddp__batch_line<T, W> line(stat, scale, shift, walk);
+    float s[3][W], d[W], v[W];
 
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__vec<T, W> v = ddp__vec_load<T, W>(x + walk.at);
-        ddp__vec<T, W> d = ddp__vec_load<T, W>(dy + walk.at);
-        line.back(d, v);
-        ddp__vec<T, W> r = ddp__vec_load<T, W>(add ? dx + walk.at : dy + walk.at);
-        for (int e = 0; e < W; e++) {
-            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
-            if (add) g += ddp__to_float(r.v[e]);
-            r.v[e] = ddp__from_float<T>(g);
-        }
-        ddp__vec_store(dx + walk.at, r);
+    DDP__UNROLL for (int k = 0; k < 3 && walk.left > 0; k++)
+        ddp__channel_load<W>(s[k], slope + k * c.channels + walk.channel);
+    for (; walk.left > 0; walk.next()) {
+        ddp__channel_load<W>(d, dy + walk.at);
+        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) d[e] = line.back(d[e], v[e], e) * s[0][e] + v[e] * s[1][e] + s[2][e];
+        ddp__piece_store(dx + walk.at, d, 0, W, W > 1, add);
     }
 }
 
@@ -267,52 +244,54 @@ __global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const flo
 static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
 {
     const ddp__channels c = ddp__channels_of(&s->in[0]);
-    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
+    return (size_t)(c.channels * c.parts) * sizeof(ddp__channel_sum) + 3 * (size_t)c.channels * sizeof(float);
 }
 
-/* DDP__WALK(kernel, wide, c, args...): kernel<T, W> over the parts of all channels of c; wide 1: planes are read 16 bytes
- * at a time. */
-#define DDP__WALK(kernel, wide, c, ...)                                                                          \
-    do {                                                                                                         \
-        const dim3 ddp__grid((unsigned)(c).channels, (unsigned)(c).parts);                                       \
-        if (wide)                                                                                                \
-            DDP__RUN((kernel<T, ddp__vec<T>::width>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);          \
-        else DDP__RUN((kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS, __VA_ARGS__, c);                          \
+/* kernel<T, W>(args..., c) over the parts of all channels of c; wide 1: pixels are read 16 bytes at a time. */
+#define DDP__WALK(kernel, wide, c, ...)                                                                               \
+    do {                                                                                                              \
+        const int  ddp__w = (wide) ? ddp__vec<T>::width : 1;                                                          \
+        const long ddp__columns = (long)ddp__channel_lanes((c).channels, ddp__w) * ddp__w;                            \
+        const dim3 ddp__grid((unsigned)ddp__blocks((c).channels, ddp__columns), (unsigned)(c).parts);                 \
+        DDP__RUN(((wide) ? kernel<T, ddp__vec<T>::width> : kernel<T, 1>), ddp__grid, DDP__CHANNEL_THREADS,            \
+                 __VA_ARGS__, c);                                                                                     \
     } while (0)
 
 /* relu: what stands behind it as one; NULL: nothing does. */
 template <typename T>
 static void ddp__cuda_batch_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    const int wide = ddp__wide<T>(c.n, call->in[0], call->out, relu ? relu->out : NULL);
-    ddp__moments *part = (ddp__moments *)dev->scratch;
-    const T *x = (const T *)call->in[0];
+    const ddp_shape *s = &call->spec->in[0];
+    const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
+    const T *x = (const T *)call->in[0], *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *no = NULL;
+    T *y = (T *)call->out, *z = relu ? (T *)relu->out : NULL;
+    float *stat = (float *)call->saved, *no_stat = NULL;
+    ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
+    const int wide = ddp__wide<T>(c.channels, x, y, z, stat) && ddp__aligned(scale, shift);
 
-    if (call->training) DDP__WALK(ddp__k_channel_moments, wide, c, part, x);
-    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
-              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__WALK(ddp__k_batch_norm_apply, wide, c, (T *)call->out, relu ? (T *)relu->out : NULL, x,
-              (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1]);
+    if (call->training) DDP__WALK(ddp__k_channel_sums, wide, c, part, x, x, no_stat, no, no);
+    DDP__RUN((ddp__k_batch_norm_statistics<T>), (unsigned)c.channels, 32, stat, (float *)call->buffer[0],
+             (float *)call->buffer[1], part, x, c, call->training);
+    DDP__WALK(ddp__k_batch_norm_apply, wide, map, y, z, x, stat, scale, shift);
 }
 
 template <typename T>
 static void ddp__cuda_batch_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp_op_call *relu)
 {
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+    const ddp_shape *s = &call->spec->in[0];
+    const ddp__channels c = ddp__channels_of(s), map = ddp__channels_of(s, DDP__CHANNEL_MAPS);
+    const T *x = (const T *)call->in[0], *dy = (const T *)(relu ? relu->grad_out : call->grad_out);
+    const T *scale = (const T *)call->param[0], *shift = (const T *)call->param[1], *gate = relu ? scale : NULL;
+    const float *stat = (const float *)call->saved;
+    T *dx = (T *)call->grad_in[0];
     ddp__channel_sum *part = (ddp__channel_sum *)dev->scratch;
     float *slope = (float *)(part + c.channels * c.parts);
-    const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)(relu ? relu->grad_out : call->grad_out), *x = (const T *)call->in[0];
-    const T *gate = relu ? (const T *)call->param[0] : NULL, *shift = (const T *)call->param[1];
-    const int wide = ddp__wide<T>(c.n, x, dy, call->grad_in[0]);
+    const int wide = ddp__wide<T>(c.channels, x, dy, dx, stat) && ddp__aligned(scale, shift);
 
     DDP__WALK(ddp__k_channel_sums, wide, c, part, dy, x, stat, gate, shift);
-    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
-              (float *)call->grad_param[1], part, stat, (const T *)call->param[0], c);
-    if (call->grad_in[0])
-        DDP__WALK(ddp__k_batch_norm_grad, wide, c, (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0],
-                  stat, gate, shift);
+    DDP__RUN((ddp__k_batch_norm_slopes<T>), (unsigned)c.channels, 32, slope, (float *)call->grad_param[0],
+             (float *)call->grad_param[1], part, stat, scale, c);
+    if (dx) DDP__WALK(ddp__k_batch_norm_grad, wide, map, dx, dy, x, slope, call->add_in[0], stat, gate, shift);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *c)

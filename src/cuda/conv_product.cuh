@@ -1,112 +1,91 @@
-/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.h). One operand
- * is an image batch seen through a sliding window, whose matrix (im2col) never exists in memory:
- * each block gathers the tiles it needs. */
+/* The two matrix products behind a convolution (the CPU's are in ops/conv_product.c). One operand is an image batch seen
+ * through a sliding window, whose matrix (im2col) never exists in memory: each block gathers the tiles it needs. Images
+ * lie channels-last, so that what a position sees at a tap is a row of channels, read 16 bytes at a time. */
 #pragma once
 
-#include "cuda/rows.cuh"
+#include "cuda/mma.cuh"
 
 #include <mma.h>
 
 /* ---- how a block multiplies two tiles that lie in shared memory: with plain multiply-adds
  * (float32; the reference for the others), or on tensor cores in bf16 or TF32
  *
- * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has
- * BM / 2 rows and 32 columns; in the end every lane is shown the sums of its own column. ---- */
+ * A tile of BM rows of A meets one of 128 columns of B, `depth` deep, in 8 warps: each warp has BM / 2 rows and 32
+ * columns. Tiles arrive in pieces of 16 bytes: a row's or a column's next k or, Slow, what lies beside it at one k.
+ * Their rows in memory are 16 bytes longer than what they hold, so that the lanes of a load meet different banks. ---- */
 
-enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36 };
+enum { DDP__CONV_THREADS = 256, DDP__CONV_COLUMNS = 128, DDP__CONV_SHOWN = 36, DDP__CONV_STAGES = 4 };
 
-/* ---- plain: both tiles have k as their slow index ---- */
-
-template <int BM, bool ByRow> struct ddp__conv_plain {
-    typedef float value; /* of the tensors */
-    typedef float tile;  /* in shared memory */
+template <typename T, int BM, bool Slow> struct ddp__conv_layout {
+    typedef T tile; /* of the tensors, and in shared memory */
     enum {
-        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
-        b_size = depth * b_row
+        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile),
+        a_row = (Slow ? BM : (int)depth) + pad, b_row = (Slow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
+        a_size = (Slow ? (int)depth : BM) * a_row, b_size = (Slow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row,
+        size = a_size + b_size, bytes = DDP__CONV_STAGES * size * (int)sizeof(tile)
     };
-    float sum[rows];
 
-    static __device__ int   a_at(int m, int k) { return k * a_row + m; }
-    static __device__ int   b_at(int n, int k) { return k * b_row + n; }
-    static __device__ float number(float x) { return x; }
+    static __device__ int a_at(int m, int k) { return Slow ? k * a_row + m : m * a_row + k; }
+    static __device__ int b_at(int n, int k) { return a_size + (Slow ? k * b_row + n : n * b_row + k); }
+};
 
-    /* 16 bytes of row m of A, from column k on. */
-    static __device__ void put_a(float *a, int m, int k, const ddp__vec<float> &e)
-    {
-        for (int i = 0; i < 4; i++) a[a_at(m, k + i)] = e.v[i];
-    }
+/* ---- plain ---- */
 
-    /* The same of column n of B, where B is not by row. */
-    static __device__ void put_b(float *b, int n, int k, const ddp__vec<float> &e)
-    {
-        for (int i = 0; i < 4; i++) b[b_at(n, k + i)] = e.v[i];
-    }
+template <int BM, bool Slow> struct ddp__conv_plain : ddp__conv_layout<float, BM, Slow> {
+    typedef ddp__conv_layout<float, BM, Slow> at;
+    float sum[BM / 2];
 
     __device__ void clear()
     {
-        for (int i = 0; i < rows; i++) sum[i] = 0;
+        for (int i = 0; i < BM / 2; i++) sum[i] = 0;
     }
 
     /* m, n: where the warp's rows and columns begin. */
-    __device__ void multiply(const float *a, const float *b, int m, int n, int lane)
+    __device__ void multiply(const float *p, int m, int n, int lane)
     {
-        for (int k = 0; k < depth; k++) {
-            const float x = b[b_at(n + lane, k)];
-            DDP__UNROLL for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
+        for (int k = 0; k < at::depth && Slow; k++) {
+            const float x = p[at::b_at(n + lane, k)];
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++) sum[i] += p[at::a_at(m + i, k)] * x;
+        }
+        for (int k = 0; k < at::depth && !Slow; k += 4) {
+            const ddp__vec<float> x = ddp__vec_load(p + at::b_at(n + lane, k));
+            DDP__UNROLL for (int i = 0; i < BM / 2; i++) {
+                const ddp__vec<float> a = ddp__vec_load(p + at::a_at(m + i, k));
+                for (int e = 0; e < 4; e++) sum[i] += a.v[e] * x.v[e];
+            }
         }
     }
 
-    /* show(row of the warp, sum) for every row of the lane's column. */
-    template <typename Show> __device__ void each(float *room, int lane, Show show)
+    /* Rows 16 i on of the warp's sums into a room of 16 rows of DDP__CONV_SHOWN floats. */
+    __device__ void show(float *room, int lane, int i) const
     {
-        (void)room;
-        (void)lane;
-        DDP__UNROLL for (int i = 0; i < rows; i++) show(i, sum[i]);
+        DDP__UNROLL for (int r = 0; r < 16; r++) room[r * DDP__CONV_SHOWN + lane] = sum[16 * i + r];
     }
 };
 
 /* ---- tensor cores ---- */
 
-/* One of the two number formats: a tile element, and the products' depth. */
+/* One of the two number formats: a tile element, the products' depth, and what rounds a fragment. */
 struct ddp__mma_bf16 {
-    typedef ddp__bf16 value;
-    typedef ddp__bf16 element;
-    static __device__ ddp__bf16 number(ddp__bf16 x) { return x; }
+    typedef ddp__bf16 tile, element;
     enum { k = 16 };
+    template <typename F> static __device__ void round(F &) {}
 };
 
 struct ddp__mma_tf32 {
-    typedef float value;
+    typedef float tile;
     typedef nvcuda::wmma::precision::tf32 element;
-    static __device__ float number(float x) { return nvcuda::wmma::__float_to_tf32(x); }
     enum { k = 8 };
+    template <typename F> static __device__ void round(F &f)
+    {
+        DDP__UNROLL for (int i = 0; i < f.num_elements; i++) f.x[i] = nvcuda::wmma::__float_to_tf32(f.x[i]);
+    }
 };
 
-/* ByRow: a row of B's tile is one k, else one column. Rows are 16 bytes longer than what they
- * hold, so that the lanes of a load meet different banks. */
-template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
-    typedef typename N::value value;
-    typedef value             tile;
-    enum {
-        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
-        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
-        b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
-    };
-
-    static __device__ int   a_at(int m, int k) { return m * a_row + k; }
-    static __device__ int   b_at(int n, int k) { return ByRow ? k * b_row + n : n * b_row + k; }
-    static __device__ value number(value x) { return N::number(x); }
-
-    static __device__ void put_a(tile *a, int m, int k, const ddp__vec<tile> &e)
-    {
-        ddp__vec_store(a + a_at(m, k), e);
-    }
-
-    static __device__ void put_b(tile *b, int n, int k, const ddp__vec<tile> &e)
-    {
-        ddp__vec_store(b + b_at(n, k), e);
-    }
-
+template <typename N, int BM, bool Slow> struct ddp__conv_mma : ddp__conv_layout<typename N::tile, BM, Slow> {
+    typedef ddp__conv_layout<typename N::tile, BM, Slow> at;
+    typedef typename std::conditional<Slow, nvcuda::wmma::col_major, nvcuda::wmma::row_major>::type a_layout;
+    typedef typename std::conditional<Slow, nvcuda::wmma::row_major, nvcuda::wmma::col_major>::type b_layout;
     nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, N::k, float> sum[BM / 32][2];
 
     __device__ void clear()
@@ -115,53 +94,90 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
             for (int j = 0; j < 2; j++) nvcuda::wmma::fill_fragment(sum[i][j], 0.0f);
     }
 
-    __device__ void multiply(const tile *a, const tile *b, int m, int n, int lane)
+    __device__ void multiply(const typename N::tile *p, int m, int n, int)
     {
         using namespace nvcuda::wmma;
-        typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
 
-        (void)lane;
-        DDP__UNROLL for (int k = 0; k < depth; k += N::k) {
-            fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
-            fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
-            for (int j = 0; j < 2; j++) load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
+        DDP__UNROLL for (int k = 0; k < at::depth; k += N::k) {
+            fragment<matrix_b, 16, 16, N::k, typename N::element, b_layout> right[2];
+            fragment<matrix_a, 16, 16, N::k, typename N::element, a_layout> left;
+            for (int j = 0; j < 2; j++) {
+                load_matrix_sync(right[j], p + at::b_at(n + 16 * j, k), (unsigned)at::b_row);
+                N::round(right[j]);
+            }
             DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
-                load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
+                load_matrix_sync(left, p + at::a_at(m + 16 * i, k), (unsigned)at::a_row);
+                N::round(left);
                 for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
             }
         }
     }
 
-    /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
-    template <typename Show> __device__ void each(float *room, int lane, Show show)
+    __device__ void show(float *room, int, int i) const
     {
-        DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
-            for (int j = 0; j < 2; j++)
-                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
-                                                nvcuda::wmma::mem_row_major);
-            __syncwarp();
-            for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
-            __syncwarp();
-        }
+        for (int j = 0; j < 2; j++)
+            nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
+                                            nvcuda::wmma::mem_row_major);
     }
 };
 
-template <int BM, bool ByRow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (ByRow)>;
-template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (ByRow)>;
+template <int BM, bool Slow> using ddp__conv_bf16 = ddp__conv_mma<ddp__mma_bf16, (BM), (Slow)>;
+template <int BM, bool Slow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32, (BM), (Slow)>;
+
+/* Multiplies tiles 0 to count - 1, each of which load(tile, to) and put(to) bring to a stage of shared memory: load, some
+ * tiles ahead, by copies that arrive meanwhile or into registers, and put from those. */
+template <typename M, typename Load, typename Put>
+__device__ static __forceinline__ void ddp__conv_multiply(M &product, typename M::tile *store, long count, int m, int n,
+                                                          Load load, Put put)
+{
+    const int ahead = DDP__CONV_STAGES - 1;
+
+    product.clear();
+    for (long i = -ahead; i < count; i++) {
+        typename M::tile *next = store + (i + ahead) % DDP__CONV_STAGES * M::size;
+        if (i >= 0) {
+            ddp__copy_wait<DDP__CONV_STAGES - 2>();
+            __syncthreads(); /* tile i is there, and nobody reads the one before any more */
+        }
+        if (i + ahead < count) load(i + ahead, next);
+        if (i >= 0) product.multiply(store + i % DDP__CONV_STAGES * M::size, m, n, (int)threadIdx.x % 32);
+        if (i + ahead < count) put(next);
+        ddp__copy_commit();
+    }
+    __syncthreads();
+}
+
+/* put(row, column, sum) for each of the warp's sums, through a room of its own. Down: neighbouring lanes have
+ * neighbouring rows; else columns. */
+template <bool Down, typename M, typename Put>
+__device__ static __forceinline__ void ddp__conv_each(const M &product, float *room, Put put)
+{
+    const int lane = (int)threadIdx.x % 32;
+
+    DDP__UNROLL for (int i = 0; i < M::tall / 32; i++) {
+        product.show(room, lane, i);
+        __syncwarp();
+        for (int e = 0; e < 16; e++) {
+            const int r = Down ? lane % 16 : e, c = Down ? 2 * e + lane / 16 : lane;
+            put(16 * i + r, c, room[r * DDP__CONV_SHOWN + c]);
+        }
+        __syncwarp();
+    }
+}
 
 /* ---- what is multiplied ---- */
 
-/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and what it is multiplied
- * by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 where
- * there is none. Plane p of group g of image i begins at x + i*image + (g*planes + p)*h*w. */
+/* Images of `channels` through a window of kh x kw taps that stops at rows x cols positions of each image, and what it
+ * is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of h x w, or 0
+ * where there is none; of it, group g has channels g planes on. Image i begins at x + i*image. */
 typedef struct ddp__cuda_conv {
     const void *x;
     long        image;
-    int         planes, h, w, rows, cols, step, top, left, kh, kw;
+    int         channels, planes, h, w, rows, cols, step, top, left, kh, kw;
     int         m, groups;    /* rows of the other matrix, of each group */
     long        pixels;       /* images x rows x cols: positions */
-    void       *y;            /* element (i, r, c) of an image: y_image, y_plane, y_row, y_col */
-    long        y_image, y_plane, y_row, y_col;
+    void       *y;            /* element (i, r, c) of an image: y_image, y_row, y_col; its channels lie together */
+    long        y_image, y_row, y_col;
     const void *bias;         /* [groups x m], or NULL */
     int         add;          /* y is added to */
     const void *weight;       /* packed, m_pad rows of k_pad for each group */
@@ -177,11 +193,17 @@ typedef struct ddp__conv_reach {
 
 enum { DDP__CONV_NOWHERE = 1 << 29 }; /* a row so far below all images */
 
-/* A position: where its window begins in image 0's first plane of the group, and the element of
- * y. Positions past the last have a window that lies nowhere. */
+static inline __device__ ddp__conv_reach ddp__conv_reach_of(const ddp__cuda_conv &v, int k)
+{
+    const int tap = k / v.planes, a = tap / v.kw, b = tap % v.kw;
+    return {((long)a * v.w + b) * v.channels + k % v.planes, a < v.kh ? a : (int)DDP__CONV_NOWHERE, b};
+}
+
+/* A position: where its window begins in the image's first channel, and the element of y. Positions past the last have
+ * a window that lies nowhere. */
 typedef struct ddp__conv_place {
     long x, y;
-    int  row, col, real;
+    int  row, col;
 } ddp__conv_place;
 
 static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv &v, long pixel)
@@ -191,13 +213,19 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     const long image = v.pixels <= INT32_MAX ? (long)((unsigned)pixel / (unsigned)plane)
                                              : pixel / plane; /* four times as slow */
     const int rest = (int)(pixel - image * plane);
-    const int r = rest / v.cols, c = rest - r * v.cols;
+    const int r = rest / v.cols, c = rest - r * v.cols, real = pixel < v.pixels;
 
-    p.real = pixel < v.pixels;
-    p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
+    p.row = real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
     p.col = v.left + c * v.step;
-    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    p.x = image * v.image + ((long)p.row * v.w + p.col) * v.channels;
+    p.y = real ? image * v.y_image + r * v.y_row + c * v.y_col : -1;
     return p;
+}
+
+/* 1: a position sees an element of the image at that tap. */
+static inline __device__ int ddp__conv_sees(const ddp__cuda_conv &v, const ddp__conv_place &p, int a, int b)
+{
+    return (unsigned)(p.row + a) < (unsigned)v.h && (unsigned)(p.col + b) < (unsigned)v.w;
 }
 
 /* Weights as the product reads them: column (a kw + b) planes + p of row i of each group is
@@ -211,245 +239,142 @@ template <typename M>
 __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
 {
     const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
-    const typename M::value *w = (const typename M::value *)s.w;
+    const typename M::tile *w = (const typename M::tile *)s.w;
 
     for (long i = (long)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
-        const int k = (int)(i % v.k_pad), p = k % v.planes, tap = k / v.planes;
-        const int a = tap / v.kw, b = tap % v.kw, m = (int)(i / v.k_pad % v.m_pad);
+        const int k = (int)(i % v.k_pad), m = (int)(i / v.k_pad % v.m_pad);
         const long g = i / v.k_pad / v.m_pad;
-        const int real = a < v.kh;
+        const ddp__conv_reach tap = ddp__conv_reach_of(v, k);
 
-        out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
-                                               a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
-        if (i >= v.k_pad) continue;
-        taps[k].at = ((long)p * v.h + a) * v.w + b;
-        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
+        out[i] = tap.a < v.kh && m < v.m ? w[g * s.group + m * s.row + k % v.planes * s.plane + tap.a * s.kh_step +
+                                             tap.b * s.kw_step] : ddp__from_float<typename M::tile>(0);
+        if (i < v.k_pad) taps[k] = tap;
     }
 }
 
-/* Windows whose rows can be read 16 bytes at a time: positions are as far apart as elements, and
- * a row of positions begins where one of elements does. Then 16 bytes of positions lie in one row
- * and see, at a tap, as many elements, from at most one before to one behind the same place. */
-template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
-{
-    const int width = ddp__vec<T>::width;
-    return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
-           v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
-}
-
-/* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
- * in: the row is there. */
-template <typename M> __device__ static __forceinline__ ddp__vec<typename M::tile>
-ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
-{
-    typedef typename M::value value;
-    const int width = ddp__vec<value>::width;
-    const value zero = ddp__from_float<value>(0);
-    ddp__vec<value> e;
-    ddp__vec<typename M::tile> r;
-    value next = zero;
-
-    DDP__UNROLL for (int i = 0; i < width; i++) e.v[i] = zero;
-    if (in) e = ddp__vec_load(at - d);
-    if (in && d < 0 && c > 0) next = at[0];
-    if (in && d > 0 && c + width < v.w) next = at[width - 1];
-    DDP__UNROLL for (int i = 0; i < width; i++) {
-        const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
-        const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
-        r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
-    }
-    return r;
-}
-
-/* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
+/* ---- over images: y(position, i) = sum over (a, b, p) of weight(i, a, b, p) x(position, a, b, p)
  *
  * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
- * are a multiple of the depth, so that a tile is of one tap. Rows: that, and ddp__conv_by_rows. ---- */
+ * are a multiple of the depth, so that a tile is of one tap, and channels can be read 16 bytes at a time. ---- */
 
-template <typename M, bool Whole, bool Rows>
-__global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
+template <typename M, bool Whole> __global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_images(ddp__cuda_conv v)
 {
     typedef typename M::tile tile;
-    typedef typename M::value value;
-    enum { A = M::tall / 64, B = M::depth / 2, W = 16 / sizeof(tile) };
-    enum { Across = DDP__CONV_COLUMNS / (Rows ? (int)W : 1), N = DDP__CONV_THREADS / Across };
-    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
-    const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
+    enum { A = M::tall / 64, B = DDP__CONV_COLUMNS / 64, W = 16 / sizeof(tile) };
+    DDP__SHARED(tile, store);
+    __shared__ long to[DDP__CONV_COLUMNS];
+    const int t = (int)threadIdx.x, warp = t / 32, line = t / 4, part = t % 4 * (int)W;
     const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
-    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
+    const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
     const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const ddp__conv_place from = ddp__conv_position(v, first + column);
-    const long plane = (long)v.h * v.w;
-    const value *x = (const value *)v.x + group * (long)v.planes * plane + from.x;
-    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top) * v.k_pad;
-    ddp__vec<tile> left[A], piece[M::depth / N];
-    tile right[B];
-    int a = 0, b = 0, p = 0;
+    const tile *x = (const tile *)v.x + (long)group * v.planes;
+    const tile *w = (const tile *)v.weight + ((long)group * v.m_pad + top + line) * v.k_pad + part;
+    ddp__vec<tile> right[B];
+    ddp__conv_place from[B];
+    int a = 0, b = 0, p = 0; /* of the next tile, where Whole */
     M product;
 
-    const auto load = [&](int k) {
-        const int in = (unsigned)(from.row + a) < (unsigned)v.h && (unsigned)(from.col + b) < (unsigned)v.w;
-        const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
-
-        for (int i = 0; i < A; i++) {
-            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
-            left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
+    for (int i = 0; i < B; i++) {
+        from[i] = ddp__conv_position(v, first + line + 64 * i);
+        if (part == 0) to[line + 64 * i] = from[i].y;
+    }
+    const auto load = [&](long n, tile *at) {
+        const int k = (int)n * M::depth;
+        for (int i = 0; i < A; i++) ddp__copy16(at + M::a_at(line + 64 * i, part), w + (long)(64 * i) * v.k_pad + k, 1);
+        DDP__UNROLL for (int i = 0; i < B && Whole; i++) {
+            const int in = ddp__conv_sees(v, from[i], a, b);
+            ddp__copy16(at + M::b_at(line + 64 * i, part),
+                        in ? x + from[i].x + ((long)a * v.w + b) * v.channels + p + part : w, in);
         }
-        DDP__UNROLL for (int i = 0; i < M::depth / N && Rows; i++)
-            piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
-                                        (unsigned)(from.row + a) < (unsigned)v.h);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
-            value e = ddp__from_float<value>(0);
-            if (Whole) {
-                if (in) e = at[2 * i * plane];
-            } else {
-                const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
-                if ((unsigned)(from.row + tap.a) < (unsigned)v.h && (unsigned)(from.col + tap.b) < (unsigned)v.w)
-                    e = x[tap.at];
+        DDP__UNROLL for (int i = 0; i < B && !Whole; i++)
+            DDP__UNROLL for (int e = 0; e < (int)W; e++) {
+                const ddp__conv_reach tap = v.taps[k + part + e];
+                right[i].v[e] = ddp__conv_sees(v, from[i], tap.a, tap.b) ? x[from[i].x + tap.at] : ddp__from_float<tile>(0);
             }
-            right[i] = M::number(e);
-        }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
             if (++b == v.kw) b = 0, a++;
         }
     };
-    const auto put = [&](tile *to) {
-        for (int i = 0; i < A; i++) {
-            const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
-            M::put_a(to, row, part * W, left[i]);
-        }
-        to += M::a_size;
-        for (int i = 0; i < M::depth / N && Rows; i++) ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
+    const auto put = [&](tile *at) {
+        for (int i = 0; i < B && !Whole; i++) ddp__vec_store(at + M::b_at(line + 64 * i, part), right[i]);
     };
 
-    product.clear();
-    load(0);
-    put(store[0]);
-    __syncthreads();
-    for (int k = 0, now = 0; k < v.k_pad; k += M::depth, now ^= 1) {
-        const int more = k + M::depth < v.k_pad;
-        if (more) load(k + M::depth);
-        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
-        if (more) put(store[now ^ 1]);
-        __syncthreads();
-    }
-
-    const ddp__conv_place to = ddp__conv_position(v, first + warp_n + lane);
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
-                 [&](int i, float sum) {
-                     const int row = top + warp_m + i;
-                     const long channel = (long)group * v.m + row;
-                     value *y = (value *)v.y + channel * v.y_plane + to.y;
-                     if (row >= v.m || !to.real) return;
-                     if (v.bias) sum += ddp__to_float(((const value *)v.bias)[channel]);
-                     if (v.add) sum += ddp__to_float(*y);
-                     *y = ddp__from_float<value>(sum);
-                 });
+    ddp__conv_multiply(product, store, v.k_pad / M::depth, warp_m, warp_n, load, put);
+    ddp__conv_each<true>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
+        const int row = top + warp_m + i, channel = group * v.m + row;
+        tile *y = (tile *)v.y + to[warp_n + j] + channel;
+        if (row >= v.m || to[warp_n + j] < 0) return;
+        if (v.bias) sum += ddp__to_float(((const tile *)v.bias)[channel]);
+        if (v.add) sum += ddp__to_float(*y);
+        *y = ddp__from_float<tile>(sum);
+    });
 }
 
-/* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
+/* ---- over weights: grad(i, column) = sum over positions of y(position, i) x(position, column)
  *
- * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous; Wide: it can be read
- * 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and ddp__conv_by_rows. Grid: row tiles x
- * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
- * part adds to out. ---- */
+ * columns are (a, b, p). Here y is only read, and its positions lie together. Wide: y's rows and a tap's channels can be
+ * read 16 bytes at a time. Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
+ * writes out + s*groups*m*columns; a single part adds to out; both as the weights lie, (p, a, b). ---- */
 
-template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
-    ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
+template <typename M, bool Wide>
+__global__ void __launch_bounds__(DDP__CONV_THREADS, 2) ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
-    typedef typename M::value value;
-    enum { Step = DDP__CONV_THREADS / M::depth, A = M::tall / Step, B = DDP__CONV_COLUMNS / Step };
-    enum { V = M::tall / 64, W = 16 / sizeof(tile), C = DDP__CONV_COLUMNS / 64 };
-    alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
+    enum { W = 16 / sizeof(tile), V = M::tall / 64, C = DDP__CONV_COLUMNS / 64 };
+    enum { Across_a = M::tall / (int)W, Across_b = DDP__CONV_COLUMNS / (int)W };
+    DDP__SHARED(tile, store);
     __shared__ ddp__conv_reach taps[DDP__CONV_COLUMNS];
-    const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32;
-    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw;
+    const int t = (int)threadIdx.x, warp = t / 32;
+    const int tiles = (v.m + M::tall - 1) / M::tall, columns = v.planes * v.kh * v.kw, y_channels = v.groups * v.m;
     const int top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int left = (int)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
-    const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
-    const long plane = (long)v.h * v.w, begin = (long)blockIdx.y * part;
-    const long end = begin + part < v.pixels ? begin + part : v.pixels;
-    const int lane_k = t % M::depth, first = t / M::depth;
-    const value *x = (const value *)v.x + group * (long)v.planes * plane;
-    const value *y = (const value *)v.y + ((long)group * v.m + top) * v.y_plane;
-    ddp__vec<tile> wide[V], piece[C];
-    tile rows[A], cols[B];
+    const int warp_m = warp / 4 * M::tall / 2, warp_n = warp % 4 * 32, group = (int)blockIdx.z;
+    const long begin = (long)blockIdx.y * part, end = begin + part < v.pixels ? begin + part : v.pixels;
+    const int row = t % Across_a * (int)W, column = t % Across_b * (int)W; /* of this thread's pieces */
+    const tile *x = (const tile *)v.x + (long)group * v.planes;
+    const tile *y = (const tile *)v.y + (long)group * v.m + top + row;
+    ddp__vec<tile> rows[V], cols[C];
     M product;
 
-    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
-        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
-        taps[j].at = ((long)p * v.h + a) * v.w + b;
-        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
-    }
+    for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) taps[j] = ddp__conv_reach_of(v, left + j);
     __syncthreads();
 
-    const auto load = [&](long k) {
-        const ddp__conv_place p = ddp__conv_position(v, k + lane_k);
-        const int in = k + lane_k < end;
-
-        if (Wide) {
-            const long pixel = k + t % 4 * W;
-            const ddp__conv_place from = ddp__conv_position(v, pixel);
-            for (int i = 0; i < V; i++) {
-                const int row = (t + i * DDP__CONV_THREADS) / 4;
-                for (int e = 0; e < (int)W; e++) wide[i].v[e] = ddp__from_float<tile>(0);
-                if (pixel >= end || top + row >= v.m) continue;
-                const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
-                for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
-            }
-            DDP__UNROLL for (int i = 0; i < C && Rows; i++) {
-                const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
-                const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
-                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b, from.col - v.left, there);
-            }
+    const auto load = [&](long n, tile *to) {
+        for (int i = 0; i < V; i++) {
+            const int k = t / Across_a + i * (DDP__CONV_THREADS / Across_a);
+            const long pixel = begin + n * M::depth + k;
+            const int left_m = pixel < end ? v.m - top - row : 0; /* rows that there are from this one on */
+            const tile *at = y + pixel * y_channels;
+            if (Wide) ddp__copy16(to + M::a_at(row, k), left_m > 0 ? at : (const tile *)v.y, left_m > 0);
+            for (int e = 0; e < (int)W && !Wide; e++) rows[i].v[e] = e < left_m ? at[e] : ddp__from_float<tile>(0);
         }
-        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) {
-            const int row = first + i * Step;
-            value e = ddp__from_float<value>(0);
-            if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
-            rows[i] = M::number(e);
-        }
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
-            const ddp__conv_reach tap = taps[first + i * Step];
-            value e = ddp__from_float<value>(0);
-            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h && (unsigned)(p.col + tap.b) < (unsigned)v.w)
-                e = x[p.x + tap.at];
-            cols[i] = M::number(e);
+        for (int i = 0; i < C; i++) {
+            const int k = t / Across_b + i * (DDP__CONV_THREADS / Across_b);
+            const long pixel = begin + n * M::depth + k;
+            const ddp__conv_place from = ddp__conv_position(v, pixel < end ? pixel : v.pixels);
+            const ddp__conv_reach *tap = taps + column;
+            const int in = ddp__conv_sees(v, from, tap->a, tap->b);
+            if (Wide) ddp__copy16(to + M::b_at(column, k), in ? x + from.x + tap->at : x, in);
+            for (int e = 0; e < (int)W && !Wide; e++, tap++)
+                cols[i].v[e] = ddp__conv_sees(v, from, tap->a, tap->b) ? x[from.x + tap->at] : ddp__from_float<tile>(0);
         }
     };
     const auto put = [&](tile *to) {
-        for (int i = 0; i < V && Wide; i++) M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
-        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
-        to += M::a_size;
-        for (int i = 0; i < C && Rows; i++) M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
-        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+        for (int i = 0; i < V && !Wide; i++)
+            ddp__vec_store(to + M::a_at(row, t / Across_a + i * (DDP__CONV_THREADS / Across_a)), rows[i]);
+        for (int i = 0; i < C && !Wide; i++)
+            ddp__vec_store(to + M::b_at(column, t / Across_b + i * (DDP__CONV_THREADS / Across_b)), cols[i]);
     };
 
-    product.clear();
-    load(begin);
-    put(store[0]);
-    __syncthreads();
-    for (long k = begin, now = 0; k < end; k += M::depth, now ^= 1) {
-        const int more = k + M::depth < end;
-        if (more) load(k + M::depth);
-        product.multiply(store[now], store[now] + M::a_size, warp_m, warp_n, lane);
-        if (more) put(store[now ^ 1]);
-        __syncthreads();
-    }
-
-    const int column = left + warp_n + lane, single = gridDim.y == 1;
+    ddp__conv_multiply(product, store, (end - begin + M::depth - 1) / M::depth, warp_m, warp_n, load, put);
     out += (long)blockIdx.y * v.groups * v.m * columns;
-    product.each((float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, lane,
-                 [&](int i, float sum) {
-                     const int row = top + warp_m + i;
-                     const long at = ((long)group * v.m + row) * columns + column;
-                     if (row >= v.m || column >= columns) return;
-                     out[at] = single ? out[at] + sum : sum;
-                 });
+    ddp__conv_each<false>(product, (float *)(void *)store + warp * 16 * DDP__CONV_SHOWN, [&](int i, int j, float sum) {
+        const int k = left + warp_n + j, m = top + warp_m + i;
+        const long at = (((long)group * v.m + m) * v.planes + k % v.planes) * v.kh * v.kw + k / v.planes;
+        if (m >= v.m || k >= columns) return;
+        out[at] = gridDim.y == 1 ? out[at] + sum : sum;
+    });
 }
 
 /* grad[i] += part 0's + part 1's + ... */

@@ -182,7 +182,7 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
               c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
-/* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed ---- */
+/* ---- dropout: the CPU's mask bit for bit, drawn again where it is needed; of images, channels-last here, by where they lie ---- */
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)

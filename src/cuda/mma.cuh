@@ -1,5 +1,5 @@
-/* The tensor-core instructions that flash attention is made of, one function each; and tiles and
- * products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
+/* The tensor-core instructions that flash attention is made of, one function each, and copies to shared memory; and tiles
+ * and products made of them, of bfloat16 or of floats that a product rounds to TF32. The stand-in computes what the
  * instructions are documented to compute, lane by lane, so that the same kernels run there. */
 #pragma once
 
@@ -55,10 +55,13 @@ template <typename T> __device__ static __forceinline__ void ddp__copy16(T *shar
                  :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
 }
 
-/* This thread's copies since the last call are one group; until it is there. */
+/* This thread's copies since the last call are one group; until all but the last N groups are there. */
 __device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
-__device__ static __forceinline__ void ddp__copy_wait(void) { asm volatile("cp.async.wait_group 0;\n" ::: "memory"); }
+template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;\n" :: "n"(N) : "memory");
+}
 
 /* Hopper's wgmma: four warps, a group, multiply as one. It is there where this was compiled for sm_90a. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)

@@ -180,9 +180,17 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
     return NULL;
 }
 
-/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
+/* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. (size_t)-1: it would read or write rows of an array of
+ * four dimensions, which lie apart, channels-last. The operators named here know images, or go element by element. */
 static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const void *spec)
 {
+    static const char *const fine[] = {"conv2d", "batch_norm2d", "max_pool2d", "avg_pool2d", "global_avg_pool2d", "flatten",
+                                       "gelu", "relu", "add", "dropout"};
+    const ddp_op_spec *s = (const ddp_op_spec *)spec;
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
-    return e->scratch ? e->scratch((const ddp_op_spec *)spec, dev->half) : 0;
+    int rows = s->out.dims == 4;
+
+    for (int i = 0; i < s->inputs; i++) rows |= s->in[i].dims == 4 && s->in_type[i] == DDP_F32;
+    for (const char *name : fine) rows &= strcmp(name, op->name) != 0;
+    return rows ? (size_t)-1 : e->scratch ? e->scratch(s, dev->half) : 0;
 }

@@ -1,10 +1,57 @@
-/* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
- * summed by one thread in the CPU's order. */
+/* Pooling and flatten on the GPU, as ops/pool.c, of images that lie channels-last: every output, and in backward every
+ * input, is summed by one thread, window by window. A thread has W channels, which are read 16 bytes at a time. */
 #pragma once
 
-#include "cuda/elementwise.cuh"
+#include "cuda/batch_norm.cuh"
 
 enum { DDP__POOL_THREADS = 256 };
+
+/* A thread's first element of images of rows x cols: which image's, where in it, which channel's. */
+struct ddp__pool_spot {
+    long o, image;
+    int  row, col, channel;
+
+    __device__ ddp__pool_spot(int rows, int cols, int channels, int wide)
+    {
+        const long at = (long)blockIdx.x * blockDim.x + threadIdx.x, pieces = channels / wide, pixel = at / pieces;
+
+        o = at * wide;
+        channel = (int)(at - pixel * pieces) * wide;
+        image = pixel / ((long)rows * cols);
+        row = (int)(pixel - image * rows * cols) / cols;
+        col = (int)(pixel - image * rows * cols) % cols;
+    }
+};
+
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the sum times part. */
+template <typename T, int MAX, int W>
+__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z, float part, int channels)
+{
+    const ddp__pool_spot s(z.rows, z.cols, channels, W);
+    const int top = s.row * z.stride - z.padding, left = s.col * z.stride - z.padding;
+    int r0, r1, c0, c1;
+    float best[W], at[W], v[W];
+
+    if (s.image * channels >= z.planes) return;
+    x += s.image * z.h * z.w * channels + s.channel;
+    ddp__pool_span(&z, s.row, z.h, &r0, &r1);
+    ddp__pool_span(&z, s.col, z.w, &c0, &c1);
+    DDP__UNROLL for (int e = 0; e < W; e++)
+        best[e] = MAX ? -INFINITY : 0, at[e] = (float)((r0 - top) * z.kernel + c0 - left);
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            ddp__channel_load<W>(v, x + ((long)r * z.w + c) * channels);
+            DDP__UNROLL for (int e = 0; e < W; e++) {
+                if (MAX && (v[e] <= best[e] || isnan(best[e]))) continue;
+                best[e] = MAX ? v[e] : best[e] + v[e];
+                at[e] = (float)((r - top) * z.kernel + c - left);
+            }
+        }
+    DDP__UNROLL for (int e = 0; e < W && !MAX; e++) best[e] *= part;
+    ddp__piece_store(y + s.o, best, 0, W, W > 1, 0);
+    DDP__UNROLL for (int e = 0; e < W && MAX; e += ddp__vec<float>::width)
+        ddp__piece_store(place + s.o, at + e, e, W, W > 1, 0);
+}
 
 /* The first and the last of `count` windows that hold element i of a side. */
 static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, int count, int *first, int *last)
@@ -14,123 +61,97 @@ static inline __device__ void ddp__window_range(const ddp__pool_size &z, int i, 
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
-template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__pool_size z)
+/* MAX: from the windows that took this element; else part of each that holds it. */
+template <typename T, int MAX, int W>
+__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z, float part, int channels)
 {
-    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
-    int r0, r1, c0, c1, best_r, best_c;
-    float best, sum = 0;
-
-    if (o >= z.planes * plane) return;
-    x += o / plane * z.h * z.w;
-    ddp__pool_span(&z, i, z.h, &r0, &r1);
-    ddp__pool_span(&z, j, z.w, &c0, &c1);
-    best = ddp__to_float(x[(long)r0 * z.w + c0]);
-    best_r = r0;
-    best_c = c0;
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) {
-            const float e = ddp__to_float(x[(long)r * z.w + c]);
-            sum += e;
-            if (!MAX || e <= best || isnan(best)) continue;
-            best = e;
-            best_r = r;
-            best_c = c;
-        }
-    y[o] = ddp__from_float<T>(MAX ? best : sum * part);
-    if (MAX) place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride + z.padding);
-}
-
-/* MAX: from the windows that took this element; else a part of each that holds it. */
-template <typename T, int MAX>
-__global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add, ddp__pool_size z)
-{
-    const long plane = (long)z.h * z.w, out = (long)z.rows * z.cols;
-    const long at = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const int r = (int)(at % plane) / z.w, c = (int)(at % plane) % z.w;
-    const float part = 1.0f / (float)(z.kernel * z.kernel);
+    const ddp__pool_spot s(z.h, z.w, channels, W);
     int i0, i1, j0, j1;
-    float sum;
+    float sum[W] = {0}, d[W], at[W];
 
-    if (at >= z.planes * plane) return;
-    dy += at / plane * out;
-    if (MAX) place += at / plane * out;
-    ddp__window_range(z, r, z.rows, &i0, &i1);
-    ddp__window_range(z, c, z.cols, &j0, &j1);
-    sum = add ? ddp__to_float(dx[at]) : 0;
+    if (s.image * channels >= z.planes) return;
+    ddp__window_range(z, s.row, z.rows, &i0, &i1);
+    ddp__window_range(z, s.col, z.cols, &j0, &j1);
+    if (add) ddp__channel_load<W>(sum, dx + s.o);
     for (int i = i0; i <= i1; i++)
         for (int j = j0; j <= j1; j++) {
-            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride + z.padding;
-            const long o = (long)i * z.cols + j;
-            if (!MAX) sum += ddp__to_float(dy[o]) * part;
-            else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
+            const int mine = (s.row - i * z.stride + z.padding) * z.kernel + s.col - j * z.stride + z.padding;
+            const long o = ((s.image * z.rows + i) * z.cols + j) * channels + s.channel;
+            ddp__channel_load<W>(d, dy + o);
+            if (MAX) ddp__channel_load<W>(at, place + o);
+            DDP__UNROLL for (int e = 0; e < W; e++)
+                if (!MAX) sum[e] += d[e] * part;
+                else if ((int)at[e] == mine) sum[e] += d[e];
         }
-    dx[at] = ddp__from_float<T>(sum);
+    ddp__piece_store(dx + s.o, sum, 0, W, W > 1, 0);
 }
 
-/* A warp to each plane of n elements. */
-template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long planes, long n)
+/* Each image of in, rows x cols, turned into cols x rows. */
+template <typename T> __global__ void ddp__k_flatten(T *out, const T *in, int add, long count, long rows, long cols)
 {
-    const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
-    const int lane = (int)threadIdx.x % 32;
-    float sum = 0;
-    for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
-    sum = ddp__warp_sum(sum);
-    if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
-}
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, line = i / rows;
 
-template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count) return;
-    float d = ddp__to_float(dy[i / n]) / (float)n;
-    if (add) d += ddp__to_float(dx[i]);
-    dx[i] = ddp__from_float<T>(d);
+    const float v = ddp__to_float(in[(line / cols * rows + i % rows) * cols + line % cols]);
+    out[i] = ddp__from_float<T>(add ? ddp__to_float(out[i]) + v : v);
 }
 
-/* ---- on the host: one thread to each element ---- */
+/* ---- on the host ---- */
+
+/* The mean of a channel is that of one window, which holds all. part: of an element in a window's mean. */
+static ddp__pool_size ddp__cuda_pool_sizes(const ddp_op_spec *s, float *part)
+{
+    const int all = s->out.dims == 2;
+    ddp__pool_size z = ddp__pool_sizes(s);
+
+    if (all) z.rows = z.cols = z.stride = 1, z.padding = 0, z.kernel = z.h > z.w ? z.h : z.w;
+    *part = 1 / (all ? (float)z.h * (float)z.w : (float)z.kernel * (float)z.kernel);
+    return z;
+}
 
 template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
-              (float *)c->saved, (const T *)c->in[0], ddp__pool_sizes(c->spec));
+    const int channels = (int)c->spec->in[0].dim[1], wide = ddp__wide<T>(channels, c->out, c->in[0], c->saved);
+    float part;
+    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
+
+    DDP__EACH((wide ? ddp__k_pool<T, MAX, ddp__vec<T>::width> : ddp__k_pool<T, MAX, 1>),
+              ddp_shape_count(&c->spec->out) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS, (T *)c->out,
+              (float *)c->saved, (const T *)c->in[0], z, part, channels);
 }
 
 template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
+    const int channels = (int)c->spec->in[0].dim[1], wide = ddp__wide<T>(channels, c->grad_in[0], c->grad_out, c->saved);
+    float part;
+    const ddp__pool_size z = ddp__cuda_pool_sizes(c->spec, &part);
+
     if (c->grad_in[0])
-        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__pool_sizes(c->spec));
+        DDP__EACH((wide ? ddp__k_pool_grad<T, MAX, ddp__vec<T>::width> : ddp__k_pool_grad<T, MAX, 1>),
+                  ddp_shape_count(&c->spec->in[0]) / (wide ? ddp__vec<T>::width : 1), DDP__POOL_THREADS,
+                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], z, part, channels);
 }
 
-template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+/* Rows have an image channel by channel; what are no images keep their order. */
+template <typename T, int BACK> static void ddp__cuda_flatten(ddp__cuda *dev, const ddp_op_call *c)
 {
-    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-    DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
-              (const T *)c->in[0], planes, count / planes);
+    const ddp_shape *s = &c->spec->in[0];
+    const long n = ddp_shape_count(s), plane = s->dims == 4 ? s->dim[2] * s->dim[3] : 1, channels = n / s->dim[0] / plane;
+    const void *from = BACK ? c->grad_out : c->in[0];
+    void *to = BACK ? c->grad_in[0] : c->out;
+    const int add = BACK && c->add_in[0];
+
+    if (!to || (to == from && !add)) return;
+    if (plane == 1) ddp__cuda_map(c, to, from, NULL, add, ddp__map_copy());
+    else
+        DDP__EACH((ddp__k_flatten<T>), n, DDP__POOL_THREADS, (T *)to, (const T *)from, add, n, BACK ? channels : plane,
+                  BACK ? plane : channels);
 }
 
-template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
-{
-    const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-    if (c->grad_in[0])
-        DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
-                  (const T *)c->grad_out, c->add_in[0], count, count / planes);
-}
-
-static void ddp__cuda_flatten_forward(const ddp_op_call *c)
-{
-    if (c->out != c->in[0]) ddp__cuda_map(c, c->out, c->in[0], NULL, 0, ddp__map_copy());
-}
-
-static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
-
-#define DDP__POOL(f, MAX) DDP__LATER(ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >)
+#define DDP__POOL(f, K) DDP__LATER(ddp__cuda_typed<f<float, K>, f<ddp__bf16, K> >)
 
 DDP__FAMILY(ddp__cuda_pool_ops,
     {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
     {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
-    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
-    DDP__PLAIN("flatten", ddp__cuda_flatten, NULL))
+    {"global_avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+    {"flatten", DDP__POOL(ddp__cuda_flatten, 0), DDP__POOL(ddp__cuda_flatten, 1), NULL})

@@ -164,16 +164,19 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
     }
 }
 
-/* Outputs written over their input, and gradients written over the array they belong to. A second
- * forward finds its inputs as the first one did: what enters a segment is not written over. */
+/* Outputs written over their input, and gradients written over the array they belong to. A second forward finds its inputs
+ * as the first one did: what enters a segment is not written over; nor images that become rows, where they lie otherwise. */
 static void ddp__lives_share(ddp__lives *v)
 {
+    const ddp_backend *b = ddp__graph_backend(v->g);
+
     for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
         if (!d->op || d->spec.inputs < 1 || d->here != (int)DDP__HERE_OWN) continue;
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
+            if (b && b->channels_last && d->spec.out.dims != 4 && p->spec.out.dims == 4) continue;
             if (d->to >= 0) continue; /* it is on its way while p's memory has other uses */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
         } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED &&

@@ -241,6 +241,10 @@ static ddp_status ddp__build_operators(ddp_graph *g)
             return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel for the %s backend: "
                              "build the model without it, or on the CPU", n->op->name, i, b->name);
         bytes = b ? b->scratch(g->host->device, n->run, &n->spec) : 0;
+        if (bytes == (size_t)-1)
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) works on rows, and an array of four "
+                             "dimensions is images to the %s backend: ddp_flatten first, or train on the CPU", n->op->name, i,
+                             b->name);
         if (bytes > most) most = bytes;
     }
     return !b || b->reserve(g->host->device, most) ? DDP_OK : ddp__build_too_large(g);

@@ -31,7 +31,7 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     return NULL;
 }
 
-/* Element 0 of node n's output or gradient, at, becomes 1. */
+/* The one element of node n's output or gradient, at, becomes 1. */
 static void ddp__node_one(const ddp_node *n, void *at)
 {
     const ddp_backend *b = ddp__graph_backend(n->graph);
@@ -39,7 +39,7 @@ static void ddp__node_one(const ddp_node *n, void *at)
 
     if (!b) *(float *)at = one;
     else if (n->spec.out.dims == 0 || n->graph->element == 4) b->fill(n->graph->host->device, (float *)at, 1, one);
-    else b->upload_elements(n->graph->host->device, at, &one, 1);
+    else b->upload_elements(n->graph->host->device, at, &one, &n->spec.out);
 }
 
 ddp_state *ddp_state_new(ddp_graph *g)
@@ -104,10 +104,9 @@ void *ddp_data(ddp_graph *g, const char *name)
 void ddp__node_feed(const ddp_node *n, void *to, const void *from)
 {
     const ddp__host *h = n->graph->host;
-    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
 
-    if (ddp__output_bytes(n) == 4 * count) ddp__host_upload(h, to, from, 4 * count);
-    else h->backend->upload_elements(h->device, to, (const float *)from, count);
+    if (n->type != DDP_F32 || !h || !h->backend) ddp__host_upload(h, to, from, 4 * (size_t)ddp_shape_count(&n->spec.out));
+    else h->backend->upload_elements(h->device, to, (const float *)from, &n->spec.out);
 }
 
 /* The inputs that the user filled go to the device. */
@@ -123,17 +122,12 @@ static void ddp__feed_inputs(const ddp_graph *g)
 const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
     ddp_node *own = g->node[n->index];
-    ddp_status s;
 
     if (!b || !from) return (const float *)from;
-    if (!own->shown) own->shown = (float *)ddp__calloc(count, sizeof *own->shown);
+    if (!own->shown) own->shown = (float *)ddp__calloc((size_t)ddp_shape_count(&n->spec.out), sizeof *own->shown);
     if (!own->shown) return NULL;
-    s = ddp__output_bytes(n) == 4 * count
-            ? b->download(g->host->device, own->shown, from, 4 * count, &g->error)
-            : b->download_elements(g->host->device, own->shown, from, count, &g->error);
-    return s == DDP_OK ? own->shown : NULL;
+    return b->download_elements(g->host->device, own->shown, from, &n->spec.out, &g->error) == DDP_OK ? own->shown : NULL;
 }
 
 const float *ddp_output(ddp_graph *g, const ddp_node *n)

@@ -301,8 +301,8 @@ DDP_API float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape
 /* Memory of the built-in state: activations, their gradients and what is computed again, planned so
  * that the dead make room for the living. Works before ddp_graph_build. */
 DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
-/* On a device (ddp_config.backend) the arrays above, and those of ddp_state_data and
- * ddp_state_gradient, lie there: these copy count floats of parameters, gradients or buffers from
- * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
+/* On a device (ddp_config.backend) the arrays above lie there, and those of ddp_state_data and ddp_state_gradient (on a GPU
+ * channels-last if they have four dimensions): these copy count floats of parameters, gradients or buffers from and to the
+ * host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);

@@ -34,6 +34,7 @@ int ddp__edges_open(ddp_pipe *p)
     for (int side = 0; side < 2; side++)
         p->hop[side] = (ddp__hop *)ddp__scratch_take(&p->room, (size_t)p->stages, sizeof(ddp__hop));
     p->piece = (ddp_piece *)ddp__scratch_take(&p->room, pieces, sizeof *p->piece);
+    p->shape = (const ddp_shape **)ddp__scratch_take(&p->room, pieces, sizeof *p->shape);
     if (p->room.failed) return 0;
     for (int i = 0; i < p->g->nodes; i++)
         if (!ddp__hop_add(p, 0, p->g->node[i]->to, i) || !ddp__hop_add(p, 1, p->g->node[i]->from, i)) return 0;

@@ -78,6 +78,7 @@ int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
             if (parts && ddp__part_stage(x, k) < later) continue;
             p->piece[n].data = (float *)(parts ? ddp__part_at(s, x, k) : gradients ? ddp_state_gradient(s, x)
                                                                                     : ddp_state_data(s, x));
+            p->shape[n] = &x->spec.out;
             p->piece[n++].count = (size_t)ddp_shape_count(&x->spec.out);
         }
     }
@@ -212,6 +213,7 @@ static ddp_status ddp__part_unpack(const ddp__flow *l, const unsigned char *in, 
 
 ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int sends)
 {
+    const ddp__host *h = &p->d->host;
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *message = l->wire + (size_t)(m % p->states) * l->room;
@@ -222,14 +224,14 @@ ddp_status ddp__flow_code(ddp_pipe *p, ddp__hop *e, int m, int gradients, int se
     for (int i = 0; i < pieces; i++) {
         const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
         float *own = p->piece[i].data, *x = p->select.here ? p->select.here : own;
-        if (sends && x != own) DDP__TRY(ddp__host_download(&p->d->host, x, own, n * sizeof *x, &p->d->host.error));
+        if (sends && x != own) DDP__TRY(h->backend->download_elements(h->device, x, own, p->shape[i], &p->d->host.error));
         if (l->last ? ddp__samples_cross(p, l, m, sends, x, n, at, &message, &why)
             : sends ? ddp__part_pack(p, l, x, n, residual ? residual + at : NULL, message, bytes, &why)
                     : ddp__part_unpack(l, message, bytes, x, n, &why))
             return ddp__fail(&p->d->host.error, why.code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other "
                              "end: %.300s", p->stage, sends ? "send" : "read", gradients ? "gradients" : "activations", m,
                              e->stage, why.msg);
-        if (!sends && x != own) ddp__host_upload(&p->d->host, own, x, n * sizeof *x);
+        if (!sends && x != own) h->backend->upload_elements(h->device, own, x, p->shape[i]);
         at += n;
         if (!l->last) message += bytes;
     }

@@ -88,6 +88,7 @@ struct ddp_pipe {
     ddp__select  select;
     ddp__samples samples;
     ddp_piece   *piece;     /* room for the longest list */
+    const ddp_shape **shape; /* of what edges carry, beside it */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
     int          guests, hosts;
     char       **feed;      /* [inputs x micro_batches] */

@@ -35,14 +35,22 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     return DDP_OK;
 }
 
-/* Ranks that were given unlike files are told before anything passes between them. */
+/* Ranks that were given unlike files are told before anything passes between them; those too to which images, which cross
+ * as they lie, would be others. */
 static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
 {
+    const ddp_backend *b = p->d->host.backend;
     uint64_t h = ddp__hash(DDP__HASH_START + (uint64_t)p->schedule, p->rank_of, (size_t)p->d->world * sizeof *p->rank_of);
+    int images = 0, bad;
 
-    for (int i = 0; i < p->g->nodes; i++)
-        if (p->g->node[i]->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
-    return (ddp_status)ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        if (n->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
+        images += n->op && n->spec.out.dims == 4 && ddp__stage_after(p->g, n, n->stage) >= 0;
+    }
+    bad = ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+    if (bad || !images) return (ddp_status)bad;
+    return (ddp_status)ddp_same(p->d, b && b->channels_last ? "images between GPU stages" : "images between CPU stages", images);
 }
 
 static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)

@@ -52,9 +52,10 @@ static inline cuda_case cuda_case_of(const char *op, long a, long b = 0, long c 
 
 enum { CUDA_GUARD = 64 }; /* bytes before and after an array */
 
-/* One array on both sides: float or int32 on the CPU, T, float or int32 on the GPU. */
+/* One array on both sides: float or int32 on the CPU, T, float or int32 on the GPU, where images lie channels-last. */
 typedef struct cuda_array {
     long  n;
+    ddp_shape shape; /* of activations; dims 0: of no matter */
     int   half;  /* bfloat16 on the device */
     int   guard; /* byte of its guards: of NaN where the operator only reads, so that it shows */
     float *cpu;  /* int32_t of integer inputs */
@@ -102,9 +103,18 @@ static inline void *cuda_at(const cuda_check *c, const cuda_array *a)
     return a->base ? a->base + CUDA_GUARD + (size_t)c->k->shift * (a->half ? 2 : 4) : NULL;
 }
 
-static inline void cuda_new(cuda_check *c, cuda_array *a, long n, int half)
+/* Where on the device element i lies. */
+static inline long cuda_place(const cuda_array *a, long i)
+{
+    const long *d = a->shape.dim, plane = a->shape.dims == 4 ? d[2] * d[3] : 0;
+
+    return plane ? (i / plane / d[1] * plane + i % plane) * d[1] + i / plane % d[1] : i;
+}
+
+static inline void cuda_new(cuda_check *c, cuda_array *a, long n, int half, const ddp_shape *shape = NULL)
 {
     a->n = n;
+    if (shape) a->shape = *shape;
     a->half = half;
     a->guard = a == &c->grad_out || (a >= c->in && a < c->in + DDP_OP_INPUTS) ||
                        (a >= c->param && a < c->param + DDP_OP_PARAMS) ? 0xff : 0x5a;
@@ -118,24 +128,21 @@ static inline void cuda_new(cuda_check *c, cuda_array *a, long n, int half)
 /* Sends the CPU's numbers, which are exact in the device's type. */
 static inline void cuda_send(cuda_check *c, const cuda_array *a)
 {
-    unsigned short *h;
+    const size_t size = a->half ? 2 : 4;
+    char *raw;
     long i;
 
     if (!a->base) return;
-    if (!a->half) {
-        assert_int_equal(cudaMemcpy(cuda_at(c, a), a->cpu, a->bytes, cudaMemcpyHostToDevice),
-                         cudaSuccess);
-        return;
-    }
-    h = (unsigned short *)malloc(a->bytes + 2);
-    assert_non_null(h);
+    raw = (char *)malloc(a->bytes + 4);
+    assert_non_null(raw);
     for (i = 0; i < a->n; i++) {
         uint32_t u;
         memcpy(&u, &a->cpu[i], 4);
-        h[i] = (unsigned short)(u >> 16);
+        if (a->half) u >>= 16;
+        memcpy(raw + size * (size_t)cuda_place(a, i), &u, size);
     }
-    assert_int_equal(cudaMemcpy(cuda_at(c, a), h, a->bytes, cudaMemcpyHostToDevice), cudaSuccess);
-    free(h);
+    assert_int_equal(cudaMemcpy(cuda_at(c, a), raw, a->bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    free(raw);
 }
 
 /* The device's numbers as floats; the caller frees them. The guards must be whole. */
@@ -157,11 +164,8 @@ static inline float *cuda_get(cuda_check *c, const cuda_array *a, const char *na
                      (long)b - (long)from, a->bytes);
     for (i = 0; i < a->n; i++) {
         uint32_t u = 0;
-        unsigned short h;
-        if (a->half) {
-            memcpy(&h, raw + from + 2 * (size_t)i, 2);
-            u = (uint32_t)h << 16;
-        } else memcpy(&u, raw + from + 4 * (size_t)i, 4);
+        memcpy(&u, raw + from + (a->half ? 2 : 4) * (size_t)cuda_place(a, i), a->half ? 2 : 4);
+        if (a->half) u <<= 16;
         memcpy(&f[i], &u, 4);
     }
     free(raw);
@@ -208,16 +212,16 @@ static inline void cuda_open(cuda_check *c, ddp__cuda *dev, const cuda_case *k)
     if (ddp__cuda_want_scratch(dev, ddp__cuda_scratch(dev, c->gpu, &c->spec), &err))
         fail_msg("%s", err.msg);
     half = ddp__cuda_half(dev, &c->spec.out);
-    cuda_new(c, &c->out, ddp_shape_count(&c->spec.out), half);
-    cuda_new(c, &c->grad_out, ddp_shape_count(&c->spec.out), half);
+    cuda_new(c, &c->out, ddp_shape_count(&c->spec.out), half, &c->spec.out);
+    cuda_new(c, &c->grad_out, ddp_shape_count(&c->spec.out), half, &c->spec.out);
     cuda_fill(c, &c->grad_out);
     if (c->spec.saved) cuda_new(c, &c->saved, (long)c->spec.saved, 0);
     for (i = 0; i < k->inputs; i++) {
         const long n = ddp_shape_count(&k->in[i]);
-        cuda_new(c, &c->in[i], n, k->type[i] == DDP_F32 && ddp__cuda_half(dev, &k->in[i]));
+        cuda_new(c, &c->in[i], n, k->type[i] == DDP_F32 && ddp__cuda_half(dev, &k->in[i]), &k->in[i]);
         if (k->type[i] == DDP_F32) {
             cuda_fill(c, &c->in[i]);
-            cuda_new(c, &c->grad_in[i], n, c->in[i].half);
+            cuda_new(c, &c->grad_in[i], n, c->in[i].half, &k->in[i]);
             cuda_fill(c, &c->grad_in[i]);
             continue;
         }

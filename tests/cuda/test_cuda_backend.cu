@@ -138,6 +138,7 @@ static void elements_round_as_the_kernels_do(void **state)
                                     0x7f80, 0x7f80, 0x7fc0, 0x8000, 0x0002};
     enum { N = sizeof want / sizeof want[0] };
     ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+    const ddp_shape row = {1, {N}};
     float x[N], back[N];
     uint16_t got[N];
     ddp_error err;
@@ -149,9 +150,9 @@ static void elements_round_as_the_kernels_do(void **state)
     assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
     memcpy(x, from, sizeof x);
     there = b.alloc(self, sizeof got);
-    b.upload_elements(self, there, x, N);
+    b.upload_elements(self, there, x, &row);
     assert_int_equal(b.download(self, got, there, sizeof got, &err), DDP_OK);
-    assert_int_equal(b.download_elements(self, back, there, N, &err), DDP_OK);
+    assert_int_equal(b.download_elements(self, back, there, &row, &err), DDP_OK);
     for (i = 0; i < N; i++) {
         const uint32_t wide = (uint32_t)want[i] << 16;
         assert_int_equal(got[i], want[i]);
@@ -160,6 +161,57 @@ static void elements_round_as_the_kernels_do(void **state)
     b.release(self, there, sizeof got);
     b.close(self);
     nothing_left();
+}
+
+/* Where element i of an image lies on a device. */
+static long image_place(const ddp_shape *s, long i)
+{
+    const long plane = s->dim[2] * s->dim[3], pixel = i / plane / s->dim[1] * plane + i % plane;
+
+    return pixel * s->dim[1] + i / plane % s->dim[1];
+}
+
+/* Of any sizes, also where a part of the ring ends within a pixel. Values are exact in bfloat16. */
+static void check_images_cross(ddp_cuda_numbers numbers, ddp_shape s)
+{
+    const ddp_backend b = ddp_cuda(numbers, 0);
+    const long n = ddp_shape_count(&s);
+    const size_t bytes = (size_t)n * (numbers == DDP_CUDA_BF16 ? 2 : 4);
+    float *x = (float *)calloc((size_t)n, 4), *back = (float *)calloc((size_t)n, 4);
+    char *raw = (char *)calloc(bytes, 1);
+    void *self, *there;
+    ddp_error err;
+
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    for (long i = 0; i < n; i++) x[i] = (float)(i % 251 - 9);
+    there = b.alloc(self, bytes);
+    b.upload_elements(self, there, x, &s);
+    assert_int_equal(b.download(self, raw, there, bytes, &err), DDP_OK);
+    for (long i = 0; i < n; i++) {
+        uint32_t wide = 0;
+        if (numbers == DDP_CUDA_BF16) memcpy((char *)&wide + 2, raw + 2 * image_place(&s, i), 2);
+        else memcpy(&wide, raw + 4 * image_place(&s, i), 4);
+        if (memcmp(&wide, &x[i], 4)) fail_msg("%ld of %ld", i, n);
+    }
+    assert_int_equal(b.download_elements(self, back, there, &s, &err), DDP_OK);
+    assert_memory_equal(back, x, (size_t)n * 4);
+    b.release(self, there, bytes);
+    b.close(self);
+    free(x), free(back), free(raw);
+    nothing_left();
+}
+
+static void images_lie_channels_last(void **state)
+{
+    static const ddp_shape shapes[] = {{4, {1, 1, 1, 1}}, {4, {3, 1, 5, 4}}, {4, {2, 70, 1, 1}}, {4, {3, 4, 3, 9}},
+                                       {4, {2, 3, 13, 11}}, {4, {3, 7, 320, 317}}};
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        check_images_cross(DDP_CUDA_F32, shapes[i]);
+        check_images_cross(DDP_CUDA_BF16, shapes[i]);
+    }
 }
 
 static void clipping_needs_no_host(void **state)
@@ -853,6 +905,137 @@ static void the_device_times_its_layers(void **state)
     nothing_left();
 }
 
+/* ---- images ---- */
+
+static ddp_ctx *image_context(const ddp_backend *b)
+{
+    ddp_config cfg;
+    ddp_ctx *d;
+
+    memset(&cfg, 0, sizeof cfg);
+    cfg.no_env = 1, cfg.backend = b;
+    d = ddp_open(&cfg, NULL);
+    assert_non_null(d);
+    return d;
+}
+
+/* What the user fills in and reads is (n, c, h, w), and neither what lies beside it nor integers are turned. */
+static void images_come_back_in_their_order(void **state)
+{
+    const ddp_shape s = {4, {2, 3, 5, 4}}, other = {3, {2, 15, 4, 0}};
+    const long n = ddp_shape_count(&s);
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (int m = 0; m < 2; m++) {
+        const ddp_backend b = ddp_cuda(m ? DDP_CUDA_BF16 : DDP_CUDA_F32, 0);
+        ddp_ctx *d = image_context(&b);
+        ddp_graph *g = ddp_graph_new(d);
+        ddp_node *x = ddp_input_shape(g, "x", DDP_F32, &s), *r = ddp_relu(g, x), *y = ddp_add(g, r, x);
+        ddp_node *flat = ddp_relu(g, ddp_input_shape(g, "flat", DDP_F32, &other));
+        ddp_node *whole = ddp_input_shape(g, "whole", DDP_I32, &s);
+        const float *out;
+        int32_t *here, there[120];
+        ddp_error err;
+        assert_int_equal(ddp_graph_build(g), 0);
+        here = (int32_t *)ddp_data(g, "whole");
+        for (long i = 0; i < n; i++) {
+            ((float *)ddp_data(g, "x"))[i] = ((float *)ddp_data(g, "flat"))[i] = (float)(i % 17 - 8);
+            here[i] = (int32_t)i;
+        }
+        assert_int_equal(ddp_forward(g), 0);
+        out = ddp_output(g, y);
+        assert_non_null(out);
+        for (long i = 0; i < n; i++) assert_true(out[i] == (float)(i % 17 - 8) * (i % 17 > 8 ? 2 : 1));
+        out = ddp_output(g, flat);
+        for (long i = 0; i < n; i++) assert_true(out[i] == (i % 17 > 8 ? (float)(i % 17 - 8) : 0));
+        out = ddp_output(g, x);
+        assert_memory_equal(out, ddp_data(g, "x"), (size_t)n * sizeof *out);
+        assert_int_equal(b.download(d->host.device, there, ddp_state_data(g->state, whole), sizeof there, &err), DDP_OK);
+        assert_memory_equal(there, here, sizeof there);
+        ddp_close(d);
+    }
+    nothing_left();
+}
+
+enum { OF_LINEAR, OF_PLAIN, OF_LAYER_NORM, OF_RMS_NORM, OF_SWIGLU, OF_LOSS, OF_HEAD, OF_EMBEDDING, OF_TIED, OF_LABELS, OF_ROWS };
+
+static ddp_node *of_rows(ddp_graph *g, int k)
+{
+    const ddp_shape image = {4, {2, 3, 5, 4}}, tokens = {3, {2, 3, 5, 0}}, labels = {4, {2, 1, 1, 1}};
+    ddp_node *x = ddp_input_shape(g, "x", DDP_F32, &image), *t = ddp_input_shape(g, "tokens", DDP_I32, &tokens);
+
+    switch (k) {
+    case OF_LINEAR: return ddp_linear(g, x, 7);
+    case OF_PLAIN: return ddp_linear_no_bias(g, x, 7);
+    case OF_LAYER_NORM: return ddp_layer_norm(g, x);
+    case OF_RMS_NORM: return ddp_rms_norm(g, x, 0);
+    case OF_SWIGLU: return ddp_swiglu(g, x);
+    case OF_LOSS: return ddp_cross_entropy(g, x, t);
+    case OF_HEAD: return ddp_linear_cross_entropy(g, x, t, 7, NULL);
+    case OF_EMBEDDING: return ddp_embedding(g, t, 9, 6);
+    case OF_TIED: return ddp_linear_tied(g, x, ddp_embedding(g, ddp_input(g, "t", DDP_I32, 1, 2), 9, 4));
+    default: return ddp_cross_entropy(g, ddp_linear(g, ddp_flatten(g, x), 3), ddp_input_shape(g, "y", DDP_I32, &labels));
+    }
+}
+
+/* An operator on rows would take channels for them. Where it has none of four dimensions, integers aside, all is well. */
+static void rows_of_images_are_refused(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, 0);
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (int k = 0; k < OF_ROWS; k++) {
+        ddp_ctx *d = image_context(&b);
+        ddp_graph *g = ddp_graph_new(d), *cpu = ddp_graph_new(NULL);
+        ddp_layer_begin(g, "layer"), ddp_layer_begin(cpu, "layer");
+        assert_true(of_rows(g, k) && of_rows(cpu, k));
+        ddp_layer_end(g), ddp_layer_end(cpu);
+        assert_int_equal(ddp_graph_build(cpu), 0);
+        assert_int_equal(ddp_graph_build(g), k < OF_LABELS ? (int)DDP_UNSUPPORTED : 0);
+        if (k < OF_LABELS && !strstr(ddp_graph_error(g)->msg, "works on rows, and an array of four dimensions is images to the cuda "
+                                     "backend: ddp_flatten first, or train on the CPU"))
+            fail_msg("%d: %s", k, ddp_graph_error(g)->msg);
+        ddp_graph_free(cpu);
+        ddp_close(d);
+    }
+    nothing_left();
+}
+
+/* Rows made of images lie elsewhere than these; what goes element by element may lie over them. */
+static void images_become_rows_elsewhere(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    const ddp_shape image = {4, {2, 3, 5, 4}}, three = {3, {2, 3, 5, 0}};
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (int device = 0; device < 2; device++) {
+        ddp_ctx *d = image_context(device ? &b : NULL);
+        ddp_graph *g = ddp_graph_new(d);
+        ddp_node *x[4], *y = ddp_input(g, "y", DDP_I32, 2, 1);
+        const size_t *at;
+        ddp_layer_begin(g, "layer");
+        x[0] = ddp_batch_norm2d(g, ddp_input_shape(g, "x", DDP_F32, &image));
+        x[1] = ddp_dropout(g, x[0], 0.5f);
+        x[2] = ddp_flatten(g, x[1]);
+        (void)ddp_cross_entropy(g, ddp_linear(g, x[2], 3), y);
+        x[3] = ddp_layer_norm(g, ddp_input_shape(g, "z", DDP_F32, &three));
+        (void)ddp_cross_entropy(g, ddp_linear(g, ddp_flatten(g, x[3]), 3), y);
+        ddp_layer_end(g);
+        assert_int_equal(ddp_graph_build(g), 0);
+        at = g->reuse.out;
+        assert_true(at[x[1]->index] == at[x[0]->index]);
+        assert_true((at[x[2]->index] == at[x[1]->index]) == !device);
+        assert_true(at[x[3]->index + 1] == at[x[3]->index]);
+        at = g->reuse.gradient;
+        assert_true(at[x[2]->index] != at[x[1]->index]);
+        ddp_close(d);
+    }
+    nothing_left();
+}
+
 /* Raises in half a second. */
 typedef struct later { const ddp_backend *b; void *device; int raised; } later;
 
@@ -1134,6 +1317,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_have_the_cpus_bits),
         cmocka_unit_test(elements_round_as_the_kernels_do),
+        cmocka_unit_test(images_lie_channels_last),
         cmocka_unit_test(clipping_needs_no_host),
         cmocka_unit_test(every_strategy_trains_as_the_cpu),
         cmocka_unit_test(half_precision_trains_too),
@@ -1148,6 +1332,9 @@ int main(void)
         cmocka_unit_test(layers_run_as_graphs),
         cmocka_unit_test(graphs_go_with_their_memory),
         cmocka_unit_test(a_head_in_chunks_learns_as_a_whole_one),
+        cmocka_unit_test(images_come_back_in_their_order),
+        cmocka_unit_test(rows_of_images_are_refused),
+        cmocka_unit_test(images_become_rows_elsewhere),
         cmocka_unit_test(the_device_times_its_layers),
         cmocka_unit_test(a_loss_waits_for_no_later_work),
 #ifdef DDP_CUDA_ON_CPU

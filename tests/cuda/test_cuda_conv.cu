@@ -33,20 +33,24 @@ static cuda_case conv_of(const conv_case *z)
 
 static const conv_case convs[] = {
     {2, 3, 11, 9, 5, 7, 2, 3, 1, 1},      /* a stem: its taps are no multiple of the depth */
-    {3, 32, 5, 7, 70, 1, 1, 0, 1, 0},     /* whole planes of taps; more rows than a short tile */
+    {3, 32, 5, 7, 70, 3, 1, 1, 1, 0},     /* whole planes of taps; more rows than a short tile */
     {2, 64, 6, 5, 33, 3, 1, 1, 1, 1},
-    {35, 6, 2, 4, 5, 1, 1, 0, 1, 0},      /* for the library; images in two portions */
-    {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},     /* four phases of dx */
-    {2, 5, 8, 12, 70, 3, 1, 1, 1, 0},     /* dy 16 bytes at a time */
-    {2, 32, 5, 16, 64, 3, 1, 1, 1, 1},    /* x 16 bytes at a time, too, two of them in a row */
+    {3, 32, 5, 7, 72, 1, 1, 0, 1, 1},     /* for the library, with a bias, and without */
+    {35, 8, 2, 3, 16, 1, 1, 0, 1, 0},
+    {3, 32, 5, 7, 70, 1, 1, 0, 1, 0},     /* not for it */
+    {2, 32, 7, 9, 40, 3, 2, 1, 1, 0},     /* four phases of dx; dy and x 16 bytes at a time */
+    {2, 5, 8, 12, 72, 3, 1, 1, 1, 0},     /* dy alone could be */
+    {2, 64, 5, 16, 64, 3, 1, 1, 1, 1},    /* several tiles of one tap */
     {1, 64, 3, 8, 66, 3, 1, 1, 2, 0},
+    {1, 32, 6, 6, 16, 1, 1, 0, 2, 1},     /* points of groups */
     {1, 17, 6, 6, 9, 1, 2, 0, 1, 1},      /* elements of x that no window sees */
     {2, 12, 8, 5, 8, 3, 1, 1, 4, 1},      /* groups */
     {2, 6, 9, 10, 12, 3, 2, 1, 6, 1},     /* depthwise, two channels out of each */
     {1, 5, 7, 7, 5, 5, 1, 2, 5, 0},
+    {2, 40, 9, 10, 80, 3, 1, 1, 40, 1},   /* more channels than a block's lanes, in parts */
     {1, 4, 6, 6, 3, 3, 3, 3, 1, 1},       /* windows that lie in the padding alone */
     {1, 2, 1, 300, 3, 3, 1, 1, 1, 0},     /* positions of one row, more than a tile */
-    {1, 1, 129, 131, 66, 1, 1, 0, 1, 1},  /* tall tiles; weights summed in parts */
+    {1, 1, 131, 131, 66, 2, 1, 0, 1, 1},  /* tall tiles; weights summed in parts */
     {3, 2, 13, 61, 4, 3, 1, 1, 2, 0},     /* the same of groups with one channel */
 };
 
@@ -78,7 +82,7 @@ static void tensor_cores_multiply_as_the_cpu(void **state)
 static void any_array_will_do(void **state)
 {
     static const ddp_cuda_numbers numbers[] = {DDP_CUDA_F32, DDP_CUDA_BF16};
-    static const int which[] = {1, 6, 10};
+    static const int which[] = {1, 3, 8, 13};
     ddp_op_call call;
     cuda_check c;
     cuda_case k;
@@ -88,7 +92,7 @@ static void any_array_will_do(void **state)
 
     (void)state;
     for (m = 0; m < 2; m++)
-        for (z = 0; z < 3; z++) {
+        for (z = 0; z < 4; z++) {
             ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_conv_ops);
             k = conv_of(&convs[which[z]]);
             k.shift = 1;

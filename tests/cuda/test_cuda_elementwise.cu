@@ -5,9 +5,9 @@
 #include "cuda/elementwise.cuh"
 #include "cuda/cuda_check.h"
 
-static void check(const char *op, int inputs, long rows, long columns)
+static void check(const char *op, int inputs, long rows, long columns, long height = 0, long width = 0)
 {
-    cuda_case k = cuda_case_of(op, rows, columns);
+    cuda_case k = cuda_case_of(op, rows, columns, height, width);
 
     k.inputs = inputs;
     k.in[1] = k.in[0];
@@ -20,6 +20,7 @@ static void each(const char *op, int inputs)
     check(op, inputs, 3, 5);
     check(op, inputs, 8, 256);
     check(op, inputs, 37, 61);
+    check(op, inputs, 2, 3, 5, 7);
 }
 
 static void gelu_is_the_cpus(void **state)

@@ -14,21 +14,21 @@ static void image_ops(ddp__cuda *dev)
 }
 
 static const long sizes[][4] = {
-    {3, 5, 7, 9},    /* a plane is no multiple of a vector */
-    {2, 3, 8, 8},    /* vectors; a thread goes over several planes */
+    {3, 5, 7, 9},     /* a pixel is no multiple of a vector */
+    {2, 16, 8, 7},    /* vectors */
     {300, 2, 2, 4},
-    {5, 2, 36, 42},  /* several parts of a channel, which end inside planes */
+    {5, 2, 36, 42},   /* several parts, which end inside images */
     {4, 1, 1, 1},
+    {6, 16, 1, 1},    /* images of one pixel */
+    {5, 304, 4, 5},   /* more channels than 32 lanes have, and parts */
+    {3, 128, 20, 24}, /* more parts than a warp has lanes */
 };
 
 static void batch_norm_is_the_cpus(void **state)
 {
-    cuda_case k;
-    size_t i;
-
     (void)state;
-    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        k = cuda_case_of("batch_norm2d", sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        cuda_case k = cuda_case_of("batch_norm2d", sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
         cuda_check_case(&k, image_ops);
         k.training = 0;
         cuda_check_case(&k, image_ops);
@@ -38,27 +38,27 @@ static void batch_norm_is_the_cpus(void **state)
 /* Values near 1000 that differ by hundredths: their variance is not lost. */
 static void a_mean_far_from_0_costs_no_digits(void **state)
 {
-    const cuda_case k = cuda_case_of("batch_norm2d", 3, 2, 40, 43);
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, image_ops);
-    ddp_op_call cpu, gpu;
-    cuda_check c;
-    float *got;
-    long i;
-
     (void)state;
-    cuda_open(&c, dev, &k);
-    for (i = 0; i < c.in[0].n; i++) c.in[0].cpu[i] = 1000 + 0.01f * c.in[0].cpu[i];
-    cuda_each(&c, cuda_send_one);
-    cuda_call(&c, 0, 0, &cpu);
-    cuda_call(&c, 1, 0, &gpu);
-    c.cpu->forward(&cpu);
-    c.gpu->forward(&gpu);
-    cuda_ok(dev);
-    got = cuda_get(&c, &c.saved, "saved");
-    for (i = 0; i < 4; i++) assert_true(fabsf(got[i] / c.saved.cpu[i] - 1) < 1e-5f);
-    free(got);
-    cuda_shut(&c);
-    ddp__cuda_close(dev);
+    for (long i, channels = 2; channels < 5; channels += 2) {
+        const cuda_case k = cuda_case_of("batch_norm2d", 3, channels, 40, 43);
+        ddp__cuda *dev = cuda_device(DDP_CUDA_F32, image_ops);
+        ddp_op_call cpu, gpu;
+        cuda_check c;
+        float *got;
+        cuda_open(&c, dev, &k);
+        for (i = 0; i < c.in[0].n; i++) c.in[0].cpu[i] = 1000 + 0.01f * c.in[0].cpu[i];
+        cuda_each(&c, cuda_send_one);
+        cuda_call(&c, 0, 0, &cpu);
+        cuda_call(&c, 1, 0, &gpu);
+        c.cpu->forward(&cpu);
+        c.gpu->forward(&gpu);
+        cuda_ok(dev);
+        got = cuda_get(&c, &c.saved, "saved");
+        for (i = 0; i < 2 * channels; i++) assert_true(fabsf(got[i] / c.saved.cpu[i] - 1) < 1e-5f);
+        free(got);
+        cuda_shut(&c);
+        ddp__cuda_close(dev);
+    }
 }
 
 enum { RELU_RESULTS = 8 };
@@ -128,56 +128,56 @@ static const double windows[][3] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {2, 3, 1}, 
 static void pools_are_the_cpus(void **state)
 {
     static const char *const ops[] = {"max_pool2d", "avg_pool2d"};
-    size_t o, i, j;
 
     (void)state;
-    for (o = 0; o < 2; o++)
-        for (i = 0; i < 2; i++)
-            for (j = 0; j < sizeof windows / sizeof *windows; j++) {
-                cuda_case k =
-                    cuda_case_of(ops[o], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
+    for (size_t o = 0; o < 2; o++)
+        for (size_t i = 0; i < 2; i++)
+            for (size_t j = 0; j < sizeof windows / sizeof *windows; j++) {
+                cuda_case k = cuda_case_of(ops[o], sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
                 memcpy(k.arg, windows[j], sizeof windows[j]);
                 cuda_check_case(&k, image_ops);
             }
-    for (i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        cuda_case k = cuda_case_of("global_avg_pool2d", sizes[i][0], sizes[i][1], sizes[i][2],
-                                   sizes[i][3]);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        cuda_case k = cuda_case_of("global_avg_pool2d", sizes[i][0], sizes[i][1], sizes[i][2], sizes[i][3]);
         cuda_check_case(&k, image_ops);
         k.op = "flatten";
+        cuda_check_case(&k, image_ops);
+        k.in[0].dims = i % 2 ? 2 : 3; /* no images: their order is the rows' */
         cuda_check_case(&k, image_ops);
     }
 }
 
-/* The first of equals has the maximum, and the first NaN before all: place and value. */
+/* The first of equals has the maximum, also of those below all, and the first NaN before all: place and value. */
 static void a_maximum_has_the_cpus_place(void **state)
 {
-    cuda_case k = cuda_case_of("max_pool2d", 2, 3, 9, 11);
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, image_ops);
-    ddp_op_call cpu, gpu;
-    cuda_check c;
-    float *got;
-    long i;
-
     (void)state;
-    memcpy(k.arg, windows[1], sizeof windows[1]);
-    cuda_open(&c, dev, &k);
-    for (i = 0; i < c.in[0].n; i++) c.in[0].cpu[i] = (float)(i * 7 % 3);
-    for (i = 5; i < c.in[0].n; i += 17) c.in[0].cpu[i] = NAN;
-    cuda_each(&c, cuda_send_one);
-    cuda_call(&c, 0, 0, &cpu);
-    cuda_call(&c, 1, 0, &gpu);
-    c.cpu->forward(&cpu);
-    c.gpu->forward(&gpu);
-    cuda_ok(dev);
-    got = cuda_get(&c, &c.saved, "saved");
-    for (i = 0; i < c.saved.n; i++) assert_true(got[i] == c.saved.cpu[i]);
-    free(got);
-    got = cuda_get(&c, &c.out, "out");
-    for (i = 0; i < c.out.n; i++)
-        assert_true(got[i] == c.out.cpu[i] || (isnan(got[i]) && isnan(c.out.cpu[i])));
-    free(got);
-    cuda_shut(&c);
-    ddp__cuda_close(dev);
+    for (long i, channels = 3; channels < 9; channels += 5) {
+        cuda_case k = cuda_case_of("max_pool2d", 2, channels, 9, 11);
+        ddp__cuda *dev = cuda_device(DDP_CUDA_F32, image_ops);
+        ddp_op_call cpu, gpu;
+        cuda_check c;
+        float *got;
+        memcpy(k.arg, windows[1], sizeof windows[1]);
+        cuda_open(&c, dev, &k);
+        c.saved.shape = c.spec.out;
+        for (i = 0; i < c.in[0].n; i++) c.in[0].cpu[i] = (float)(i * 7 % 3);
+        for (i = 5; i < c.in[0].n; i += 17) c.in[0].cpu[i] = NAN;
+        for (i = 22; i < 66; i++) c.in[0].cpu[i] = -INFINITY;
+        cuda_each(&c, cuda_send_one);
+        cuda_call(&c, 0, 0, &cpu);
+        cuda_call(&c, 1, 0, &gpu);
+        c.cpu->forward(&cpu);
+        c.gpu->forward(&gpu);
+        cuda_ok(dev);
+        got = cuda_get(&c, &c.saved, "saved");
+        for (i = 0; i < c.saved.n; i++) assert_true(got[i] == c.saved.cpu[i]);
+        free(got);
+        got = cuda_get(&c, &c.out, "out");
+        for (i = 0; i < c.out.n; i++) assert_true(got[i] == c.out.cpu[i] || (isnan(got[i]) && isnan(c.out.cpu[i])));
+        free(got);
+        cuda_shut(&c);
+        ddp__cuda_close(dev);
+    }
 }
 
 int main(void)

@@ -75,12 +75,66 @@ static void two_byte_elements_are_refused(void **state)
     assert_true(isfinite(j.loss[0]));
 }
 
+typedef struct stage {
+    piped     *j;
+    ddp_config cfg;
+    ddp_error  err;
+    int        bad;
+    pthread_t  thread;
+} stage;
+
+static void *join_in(void *user)
+{
+    stage *s = (stage *)user;
+    ddp_ctx *d = ddp_open(&s->cfg, &s->err);
+
+    s->bad = d ? piped_worker(d, s->j) : (int)s->err.code;
+    if (d && s->bad) s->err = *ddp_last_error(d);
+    if (d) ddp_close(d);
+    return NULL;
+}
+
+/* Arrays of four dimensions cross as they lie, which is otherwise on a CPU; others go both ways. */
+static void a_gpu_and_a_cpu_are_stages_but_of_images(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (int k = 0; k < 4; k++) {
+        const int images = k % 2;
+        char where[64];
+        stage s[2];
+        piped j;
+        /* an address that no other process takes for a connection */
+        snprintf(where, sizeof where, "127.%d.%d.%d:29500", 96 + k, (int)getpid() / 254 % 256, 1 + (int)getpid() % 254);
+        piped_new(&j, images ? PIPED_RESIDUAL : PIPED_GPT, DDP_SSGD, 3);
+        j.stages = 2;
+        memset(s, 0, sizeof s);
+        for (int r = 0; r < 2; r++) {
+            s[r].j = &j;
+            s[r].cfg = j.cfg;
+            s[r].cfg.transport = DDP_TCP;
+            s[r].cfg.world = 2, s[r].cfg.rank = r, s[r].cfg.addr = where;
+            s[r].cfg.backend = r == k / 2 ? &b : NULL;
+            assert_int_equal(pthread_create(&s[r].thread, NULL, join_in, &s[r]), 0);
+        }
+        for (int r = 0; r < 2; r++) pthread_join(s[r].thread, NULL);
+        for (int r = 0; r < 2; r++) {
+            if ((s[r].bad != 0) != images) fail_msg("rank %d, %d: %s", r, k, s[r].err.msg);
+            if (images && (!strstr(s[r].err.msg, "images between GPU stages") || !strstr(s[r].err.msg, "images between CPU stages")))
+                fail_msg("%s", s[r].err.msg);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_on_a_gpu_have_the_bits_of_workers_on_it),
         cmocka_unit_test(a_gpu_trains_as_the_cpu),
         cmocka_unit_test(two_byte_elements_are_refused),
+        cmocka_unit_test(a_gpu_and_a_cpu_are_stages_but_of_images),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

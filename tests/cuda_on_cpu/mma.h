@@ -41,8 +41,11 @@ inline int first_lane()
 
 template <typename Kind, int M, int N, int K, typename T, typename Layout = void> struct fragment {
     typedef typename number_of<T>::type number;
-    enum { rows = extent<Kind, M, N, K>::rows, cols = extent<Kind, M, N, K>::cols };
-    float all[rows][cols];
+    enum { rows = extent<Kind, M, N, K>::rows, cols = extent<Kind, M, N, K>::cols, num_elements = rows * cols };
+    union {
+        float all[rows][cols];
+        float x[num_elements];
+    };
 };
 
 inline void same_bits(const void *p, unsigned ld, size_t size)

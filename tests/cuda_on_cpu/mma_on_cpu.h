@@ -6,6 +6,7 @@
 
 #include <cuda.h>
 #include <cuda_bf16.h>
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -127,7 +128,8 @@ struct copy16 {
 
 /* Copies of each thread of the block that runs: of the open group, and of those committed. */
 struct copies {
-    std::vector<copy16> open, committed;
+    std::vector<copy16>              open;
+    std::deque<std::vector<copy16>> committed;
 };
 
 inline std::vector<copies> &all_copies()
@@ -396,19 +398,17 @@ inline void ddp__copy_commit(void)
 {
     cuda_on_cpu::copies &c = cuda_on_cpu::my_copies();
 
-    c.committed.insert(c.committed.end(), c.open.begin(), c.open.end());
+    c.committed.push_back(std::move(c.open));
     c.open.clear();
 }
 
-inline void ddp__copy_wait(void)
+template <int N = 0> inline void ddp__copy_wait(void)
 {
-    cuda_on_cpu::copies &c = cuda_on_cpu::my_copies();
-
-    for (const cuda_on_cpu::copy16 &k : c.committed) {
-        if (k.present) memcpy(k.to, k.from, 16);
-        else memset(k.to, 0, 16);
-    }
-    c.committed.clear();
+    for (auto &groups = cuda_on_cpu::my_copies().committed; groups.size() > N; groups.pop_front())
+        for (const cuda_on_cpu::copy16 &k : groups.front()) {
+            if (k.present) memcpy(k.to, k.from, 16);
+            else memset(k.to, 0, 16);
+        }
 }
 
 inline float ddp__exp2(float x) { return exp2f(x); }

@@ -233,15 +233,15 @@ static void fake_zero(void *self, void *at, size_t bytes)
     memset(fake_here(at), 0, bytes);
 }
 
-static void fake_upload_elements(void *self, void *to, const float *from, size_t count)
+static void fake_upload_elements(void *self, void *to, const float *from, const ddp_shape *shape)
 {
-    fake_upload(self, to, from, count * sizeof *from);
+    fake_upload(self, to, from, (size_t)ddp_shape_count(shape) * sizeof *from);
 }
 
-static ddp_status fake_download_elements(void *self, float *to, const void *from, size_t count,
+static ddp_status fake_download_elements(void *self, float *to, const void *from, const ddp_shape *shape,
                                          ddp_error *err)
 {
-    return fake_download(self, to, from, count * sizeof *to, err);
+    return fake_download(self, to, from, (size_t)ddp_shape_count(shape) * sizeof *to, err);
 }
 
 static void fake_axpy(void *self, float *y, const float *x, size_t count, float s)
