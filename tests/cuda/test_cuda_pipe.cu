@@ -58,6 +58,25 @@ static void a_gpu_trains_as_the_cpu(void **state)
     }
 }
 
+/* Blocks of int8 are of an image's neighbours on the host, whatever lies beside them on a device: with other blocks the
+ * losses, near 7, are 0.06 apart. */
+static void coded_images_are_the_cpus(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    piped j[2];
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (int k = 0; k < 2; k++) {
+        piped_new(&j[k], PIPED_RESIDUAL, DDP_SSGD, 3);
+        j[k].stages = 2;
+        j[k].edge.coding = DDP_EDGE_INT8, j[k].edge.feedback = 1;
+        j[k].cfg.backend = k ? &b : NULL;
+        piped_run(&j[k], 2);
+    }
+    assert_true(isfinite(j[1].loss[0]) && fabsf(j[0].loss[0] - j[1].loss[0]) < 2e-3f);
+}
+
 static void two_byte_elements_are_refused(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_BF16, -1);
@@ -133,6 +152,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_on_a_gpu_have_the_bits_of_workers_on_it),
         cmocka_unit_test(a_gpu_trains_as_the_cpu),
+        cmocka_unit_test(coded_images_are_the_cpus),
         cmocka_unit_test(two_byte_elements_are_refused),
         cmocka_unit_test(a_gpu_and_a_cpu_are_stages_but_of_images),
     };

@@ -12,6 +12,7 @@ typedef struct piped {
     piped_model  model;
     int          stages; /* 0: unpipelined */
     ddp_pipeline schedule;
+    ddp_edge_wire edge;
     int          recompute, no_rule; /* the latter: plain SGD, and nothing begins the session but the pipeline */
     uint64_t     hash[PIPED_RANKS];   /* of all parameters */
     float        loss[PIPED_RANKS];   /* of the last step */
@@ -106,7 +107,7 @@ static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
     int bad, cut[20];
 
     memset(&c, 0, sizeof c);
-    c.schedule = j->schedule, c.stages = j->stages;
+    c.schedule = j->schedule, c.stages = j->stages, c.edge = j->edge;
     if (j->model == PIPED_BRANCHES) piped_cut_branches(g, cut), c.stage_of = cut;
     p = ddp_pipe_open(d, g, loss, &c);
     bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
