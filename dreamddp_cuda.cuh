@@ -1746,7 +1746,8 @@ template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_su
     if (!stat && walk.left > 0) ddp__channel_load<W>(low, first), ddp__channel_load<W>(line.mean, first);
     DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next()) {
         ddp__channel_load<W>(d, dy + walk.at);
-        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) v[e] = d[e];
+        if (stat) ddp__channel_load<W>(v, x + walk.at);
         DDP__UNROLL for (int e = 0; e < W; e++) {
             d[e] = line.back(d[e], v[e], e) - low[e];
             sum[e] += d[e];
@@ -3784,7 +3785,9 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
         e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (e) ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver", dev->device, e);
+    if (e)
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver; compile with -arch=sm_90, whose "
+                       "attention does without it", dev->device, e);
     return s;
 }
 

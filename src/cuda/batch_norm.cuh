@@ -130,7 +130,8 @@ template <typename T, int W> __global__ void ddp__k_channel_sums(ddp__channel_su
     if (!stat && walk.left > 0) ddp__channel_load<W>(low, first), ddp__channel_load<W>(line.mean, first);
     DDP__UNROLL_4 for (long n = (walk.left + walk.step - 1) / walk.step; n > 0; n--, walk.next()) {
         ddp__channel_load<W>(d, dy + walk.at);
-        ddp__channel_load<W>(v, x + walk.at);
+        DDP__UNROLL for (int e = 0; e < W; e++) v[e] = d[e];
+        if (stat) ddp__channel_load<W>(v, x + walk.at);
         DDP__UNROLL for (int e = 0; e < W; e++) {
             d[e] = line.back(d[e], v[e], e) - low[e];
             sum[e] += d[e];

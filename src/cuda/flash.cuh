@@ -282,7 +282,9 @@ static ddp__tiles<T> ddp__tiles_of(ddp__cuda *dev, const void *array, long heads
         e = dev->map(&s.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void *>(array), dim, apart, box, each,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    if (e) ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver", dev->device, e);
+    if (e)
+        ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: cuTensorMapEncodeTiled: error %d of the driver; compile with -arch=sm_90, whose "
+                       "attention does without it", dev->device, e);
     return s;
 }
 
