@@ -190,7 +190,8 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 
 /* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
  * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
- * several contexts in one process are independent. ddp_close frees it (NULL is fine). */
+ * several contexts in one process are independent. ddp_close frees it (NULL is fine). In a process forked from the one
+ * that opened the context, ddp_close only closes the descriptors, and every other call that can fail returns DDP_USAGE. */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
@@ -204,7 +205,8 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
- * takes rank 0's parameters; otherwise the first hook does. Collective. */
+ * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.join it enters
+ * the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a layer. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
@@ -216,10 +218,17 @@ DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
 DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 
-/* ddp_same - a number that has to be the same on all ranks, such as the length of the data: compared
- * with the layer list when the session starts. At most DDP_SAME. */
-enum { DDP_SAME = 8 };
+/* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the number of
+ * steps. The ranks compare it with the layer list when the session starts; a joining worker with another one is
+ * rejected, and the run continues. At most DDP_SAME names of up to 31 characters. */
+enum { DDP_SAME = 32 };
 DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
+
+/* ddp_usually_same - registers a number that usually is the same on all ranks, such as the batch size. If the ranks have
+ * different numbers when the session starts, the run continues: the lowest live rank logs one warning, which ddp_unlike
+ * returns on every rank ("": no difference). At most DDP_SAME names of up to 31 characters. */
+DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
+DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
 /* What the program knows of its step; zero fields are ignored. */
 typedef struct ddp_step_info {
@@ -237,15 +246,21 @@ typedef struct ddp_step_info {
  *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
  *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
  *                       its parameters and gradients are the library's. Gradients come back zeroed
- *   ddp_skip            in place of ddp_backward_end, where this step had no gradient of layer (an unused
- *                       branch, a layer frozen in it): it counts as zero in averages of gradients; under
- *                       strategies that average parameters the layer is not updated here in this step
+ *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
+ *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
+ *                       ranks skip in a whole step is not updated in that step; under strategies that average
+ *                       parameters or parameter deltas, a rank that skips it does not update it. One call
+ *                       in a step, without ddp_backward_end, is for all its micro-batches
+ *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this rank
+ *                       skipped the layer under a strategy that averages parameters or parameter deltas. A
+ *                       program with its own update leaves the layer as it is then. Not on a device
  *   ddp_report          optional, before ddp_step_end
  *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
 DDP_API int ddp_skip(ddp_ctx *d, int layer);
+DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 DDP_API int ddp_step_end(ddp_ctx *d);
 
@@ -278,8 +293,8 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
  * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
- * ddp_taken), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators and one of
- * every file), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
+ * ddp_taken, its identity), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators
+ * and one of every file, a checksum of all this), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
  * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
  * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
  * beside its ranks' files, and every rank has to be started where its file is. Where the data go on follows from
@@ -297,7 +312,7 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * strategy or period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside: always
  * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
  * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
- * batch and dropout. All is checked before anything is changed.
+ * batch and dropout. Every rank verifies its files before any rank changes a parameter (docs/files.md).
  * Of a pipeline (ddp_pipe_open) ranks are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with
  * any other, one worker's with stages and back, by the layers' names: parameters, buffers, optimizer state and what a
  * strategy keeps of each parameter; with as many pipelines, the same strategy and period also where they hold unlike
@@ -495,7 +510,7 @@ struct ddp_config {
     double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
     double connect_timeout_s; /* for rank 0 to answer; 30 */
     double join_timeout_s;    /* for all ranks to come; connect_timeout_s */
-    double peer_timeout_s;    /* silence after which a peer is lost; 10 */
+    double peer_timeout_s;    /* silence after which a peer is lost; 30, with min_world 10 */
     double op_timeout_s;      /* an operation fails so long after the first rank began it; 1800 */
     const char *dump_path;    /* where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
@@ -513,6 +528,7 @@ struct ddp_config {
     const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the name rank-R */
     int no_env;               /* 1: never read the environment (embedders) */
     int no_checksum;          /* 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
+    int no_finite_check;      /* 1: gradients that are NaN or infinite are not reported; 0 */
     int check_writes;         /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;          /* kept for ddp_trace_copy; 0 = only what statistics need */
     const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
@@ -724,10 +740,15 @@ typedef struct ddp_received {
 
 /* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread for the
  * parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the message, scaled; what it
- * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or from device to device. */
+ * leaves there is the result. Such a sum is direct. Not in two levels, or from device to device.
+ *
+ * An elastic world needs `again`, called on the comm thread when a rank was lost and the sum starts over, with other
+ * segments: it restores all that the rule has changed since the message was posted. A sum that another rank has completed
+ * does not start over. */
 typedef struct ddp_owner {
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
+    void (*again)(void *user); /* NULL: the world is not elastic */
 } ddp_owner;
 
 /* What makes a message: called on the comm thread when it begins, once, to fill the memory that it sends from what those
@@ -887,10 +908,15 @@ typedef struct ddp_strategy_ops {
 
     /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it; measured 0:
      * from equal layers and links as they are given, on every rank. take: what all ranks have now; nothing is in flight.
-     * adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. */
+     * fits: 0 if take would accept it, else ddp_complain; changes nothing, and is called before a checkpoint changes
+     * parameters. adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. whole: the plan of a
+     * model that is cut into stages, from a profile of all its layers; p->params are those with gradients. Each stage
+     * then adopts its rows. NULL: each stage makes a plan of its own layers. *out is freed by the caller. */
     int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
+    int  (*plan_whole)(ddp_ctx *d, void *self, const struct ddp_profile *p, struct ddp_plan *out);
     int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
+    int  (*plan_fits)(ddp_ctx *d, void *self, const ddp_blob *plan);
     const struct ddp_plan *(*plan_view)(const void *self);
     /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the link
      * alone decides. */
@@ -930,7 +956,10 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
  *   learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what that would
  *   make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is left as it is.
- * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
+ * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set.
+ * ddp_no_gradient - 1: x[0..n-1] is the gradient of a layer that every rank of an average skipped (ddp_skip), which no
+ *   update may use; ddp_update_layer, _late and _copy leave such a layer as it is. x is in this machine's memory. A skipped
+ *   gradient is -0.0 everywhere: so is a sum of floats whose terms all are, and no other. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
@@ -939,6 +968,7 @@ DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate);
 DDP_API int ddp_clip(ddp_ctx *d);
+DDP_API int ddp_no_gradient(const float *x, size_t n);
 
 /* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
  * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former waits
@@ -981,17 +1011,19 @@ DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, 
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
  *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory, which
- *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given. NULL: the context has the error.
+ *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given; DDP_KEPT_TOLD = with 0: each rank has
+ *   its own, and a joining worker receives a member's when it enters. NULL: the context has the error.
  * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
  *   context's error, which stays the code it is. ddp_say - a line for the log. */
-enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8 };
+enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
- * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
+ * that the parameters with gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
+ * (state_period), valid until the next call) and its group; live workers of
  * a group; the blocks of an all-gather over it, and which is this rank's; where averages go in two levels, how this rank
  * lies in sites (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
  * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
@@ -1200,6 +1232,7 @@ typedef struct ddp_stats {
     int      slowest_rank;    /* whose steps are longest ... */
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
     size_t   optimizer_bytes; /* its state on this rank, and what muon works in */
+    long     not_finite;      /* gradients of a layer in a step that had a NaN or an infinite value on this rank */
 } ddp_stats;
 
 /* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.
@@ -1302,7 +1335,9 @@ DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 /* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
  * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
  * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
- * not elastic), ddp_epoch rises with each change. They may change in any hook or collective. */
+ * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
+ * joining one in the first hook of a layer in a period: collectives between two steps run among the workers that did the
+ * last one. */
 DDP_API int      ddp_workers(const ddp_ctx *d);
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
@@ -1356,7 +1391,7 @@ typedef struct ddp_sites {
 /* What ddp_ring_tune chose. */
 typedef struct ddp_ring_choice {
     double least_rate; /* bytes per second of the ring's slowest hop */
-    double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
+    double from_bytes; /* all-reduces from here on go round the ring; DBL_MAX = none */
 } ddp_ring_choice;
 
 /* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups
@@ -3700,9 +3735,11 @@ struct ddp_backend {
     ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape, ddp_error *err);
 
     /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] - then[i]),
-     * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
-     * device arrays and u->stream. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins
-     * it), clip_scale multiplies x with the factor that this sum asks for, if the norm is above limit. */
+     * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a
+     * registered optimizer, and with zero 1 zeroes u->grads; gradients whose first and last value is -0.0 are none
+     * (ddp_no_gradient): nothing is updated, and they may stay. A user's rule is called with device arrays and u->stream,
+     * also then. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins it), clip_scale multiplies
+     * x with the factor that this sum asks for, if the norm is above limit. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
@@ -3778,6 +3815,7 @@ struct ddp_backend {
 #include <float.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <locale.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -3792,6 +3830,9 @@ struct ddp_backend {
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __APPLE__
+#include <xlocale.h> /* newlocale */
+#endif
 
 #ifndef CLOCK_MONOTONIC
 #error                                                                                             \
@@ -3917,6 +3958,57 @@ static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stre
     return mixed ^ ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
 }
 
+/* ---- numbers that are not finite. Under -ffinite-math-only, which -Ofast and -ffast-math include, a compiler assumes
+ * that there are none and removes every comparison that would find them. So only these functions look for them, by their
+ * bits, which the compiler may not trace back to the number. A sentinel is DBL_MAX, never INFINITY. ---- */
+
+static inline int ddp__finite(double x)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    __asm__("" : "+r"(bits));
+    return (bits >> 52 & 0x7ff) != 0x7ff;
+}
+
+static inline int ddp__is_nan(double x)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    __asm__("" : "+r"(bits));
+    return bits << 1 > UINT64_C(0xffe) << 52;
+}
+
+/* Finite and from least to most; an argument that is NaN is in no range. */
+static inline int ddp__within(double x, double least, double most) { return ddp__finite(x) && x >= least && x <= most; }
+
+/* The same, or 0 for the default. */
+static inline int ddp__zero_or_within(double x, double least, double most)
+{
+    return ddp__finite(x) && (x == 0 || (x >= least && x <= most));
+}
+
+/* NaN, for figures that are not known. */
+static inline double ddp__unknown(void)
+{
+    uint64_t bits = UINT64_C(0x7ff8) << 48;
+    double x;
+
+    __asm__("" : "+r"(bits));
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* ---- numbers as text. A program may call setlocale and get a decimal comma; this library reads and writes a point.
+ * Only these functions call strtod and vsnprintf. ---- */
+
+/* snprintf and vsnprintf with a decimal point, whatever locale the program or the thread has chosen. */
+DDP_LIB int ddp__format(char *out, size_t room, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB int ddp__format_list(char *out, size_t room, const char *fmt, va_list list) DDP__PRINTF(3, 0);
+/* strtod with a decimal point. */
+DDP_LIB double ddp__number(const char *s, char **end);
+
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
 /* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */
@@ -3995,7 +4087,8 @@ DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 #undef STBDS_NO_SHORT_NAMES
 #endif
 
-/* ---- hashes of bytes: FNV-1a for names and settings, SHA-256 (FIPS 180-4) against adversaries ---- */
+/* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 against damage, SHA-256 (FIPS 180-4) against
+ * adversaries ---- */
 
 /* 64-bit FNV-1a, chained: pass the previous result, or DDP__HASH_START. */
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
@@ -4003,6 +4096,26 @@ DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
 /* A number that no other call has given, in any process on any machine; odd, so never 0. */
 DDP_LIB uint64_t ddp__fresh_number(void);
+
+/* 128 bits of any number of bytes, in pieces of any length: MurmurHash3_x64_128 with seed 0 (Austin Appleby, public
+ * domain). A change within 16 aligned bytes always changes it. An all-zero digester is the start. */
+typedef struct ddp__digest {
+    uint64_t word[2];
+} ddp__digest;
+
+typedef struct ddp__digester {
+    ddp__digest   state;
+    uint64_t      bytes;    /* so far */
+    unsigned char tail[16]; /* the last bytes % 16 of them */
+} ddp__digester;
+
+enum { DDP__DIGEST_TEXT = 33 }; /* 32 hexadecimal digits */
+
+DDP_LIB void        ddp__digest_add(ddp__digester *d, const void *data, size_t n);
+DDP_LIB ddp__digest ddp__digest_end(const ddp__digester *d);
+DDP_LIB ddp__digest ddp__digest_of(const void *data, size_t n);
+DDP_LIB int         ddp__digest_equal(ddp__digest a, ddp__digest b);
+DDP_LIB void        ddp__digest_text(ddp__digest x, char out[DDP__DIGEST_TEXT]);
 
 #define DDP__SHA256_BYTES 32
 DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
@@ -4031,12 +4144,15 @@ DDP_LIB double *ddp__time_set(double *now);
 DDP_LIB double *ddp__time(void);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
+/* Moves the start of a time limit later by `seconds`, at most to now. A start below 0 means that no limit runs. */
+DDP_LIB void ddp__extend(double *since, double seconds, double now);
+
 /* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:
  * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
-/* pthread_create of a thread that computes: operators keep their blocks on the stack (430 KiB of a
- * matrix product), and musl gives a thread 128 KiB, macOS 512. */
+/* pthread_create of a thread that calls functions of the program, which may need more stack than the 128 KiB of musl and the
+ * 512 KiB of macOS. No function of the library has a frame above 16 KiB. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 /* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
@@ -4058,6 +4174,14 @@ DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int  ddp__pool_threads(const ddp__pool *pool);
 /* Runs fn over 0..items in blocks of grain items; returns when all are done. NULL pool: inline. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
+
+/* Working memory of a thread, for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64 bytes, as the last call
+ * left it. ddp__pool_rooms allocates one for each thread, once; 0 when memory is short. ddp__pool_run_rooms - as
+ * ddp__pool_run of a pool that has rooms; fn may use its thread's room until it returns. */
+enum { DDP__ROOM_BYTES = 672 << 10 };
+typedef void (*ddp__room_fn)(void *user, void *room, long first, long last);
+DDP_LIB int  ddp__pool_rooms(ddp__pool *pool);
+DDP_LIB void ddp__pool_run_rooms(ddp__pool *pool, long items, long grain, ddp__room_fn fn, void *user);
 
 /* ==== base/core.c ==== [base] */
 /* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated here. */
@@ -4098,7 +4222,7 @@ ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
     if (!err) return code;
     err->code = code;
     va_start(ap, fmt);
-    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    ddp__format_list(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
     ddp__text_tame(err->msg);
     return code;
@@ -4109,9 +4233,9 @@ ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char
     char what[sizeof err->msg];
     va_list ap;
 
-    if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
+    if (ddp__finite(value) && (above ? value > 0 : value >= 0)) return DDP_OK;
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    ddp__format_list(what, sizeof what, fmt, ap);
     va_end(ap);
     return ddp__fail(err, DDP_ARG, "%s; it must be finite and %s 0", what, above ? "above" : "at least");
 }
@@ -4154,7 +4278,7 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
 
     if (!log || !log->fn || level > log->level) return;
     va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
+    ddp__format_list(line, sizeof line, fmt, ap);
     va_end(ap);
     ddp__text_tame(line);
     log->fn(log->user, level, line);
@@ -4305,6 +4429,11 @@ double ddp_now(void)
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
+void ddp__extend(double *since, double seconds, double now)
+{
+    if (*since >= 0) *since = *since + seconds < now ? *since + seconds : now;
+}
+
 /* ---- random numbers ---- */
 
 ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream)
@@ -4409,6 +4538,92 @@ uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
     return h;
 }
 
+#define DDP__DIGEST_C1 UINT64_C(0x87c37b91114253d5)
+#define DDP__DIGEST_C2 UINT64_C(0x4cf5ad432745937f)
+
+static uint64_t ddp__rotated(uint64_t x, int by) { return x << by | x >> (64 - by); }
+
+static uint64_t ddp__digest_first(uint64_t word) { return ddp__rotated(word * DDP__DIGEST_C1, 31) * DDP__DIGEST_C2; }
+static uint64_t ddp__digest_second(uint64_t word) { return ddp__rotated(word * DDP__DIGEST_C2, 33) * DDP__DIGEST_C1; }
+
+static ddp__digest ddp__digest_blocks(ddp__digest x, const unsigned char *p, size_t blocks)
+{
+    uint64_t a = x.word[0], b = x.word[1], word[2];
+
+    for (; blocks > 0; blocks--, p += sizeof word) {
+        memcpy(word, p, sizeof word);
+        a ^= ddp__digest_first(word[0]);
+        a = (ddp__rotated(a, 27) + b) * 5 + 0x52dce729;
+        b ^= ddp__digest_second(word[1]);
+        b = (ddp__rotated(b, 31) + a) * 5 + 0x38495ab5;
+    }
+    x.word[0] = a;
+    x.word[1] = b;
+    return x;
+}
+
+void ddp__digest_add(ddp__digester *d, const void *data, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    const size_t held = (size_t)(d->bytes % sizeof d->tail), room = sizeof d->tail - held;
+
+    if (!n) return;
+    d->bytes += n;
+    if (n < room) {
+        memcpy(d->tail + held, p, n);
+        return;
+    }
+    if (held) {
+        memcpy(d->tail + held, p, room);
+        d->state = ddp__digest_blocks(d->state, d->tail, 1);
+        p += room;
+        n -= room;
+    }
+    d->state = ddp__digest_blocks(d->state, p, n / sizeof d->tail);
+    memcpy(d->tail, p + n / sizeof d->tail * sizeof d->tail, n % sizeof d->tail);
+}
+
+static uint64_t ddp__digest_mixed(uint64_t x)
+{
+    x = (x ^ x >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    x = (x ^ x >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return x ^ x >> 33;
+}
+
+ddp__digest ddp__digest_end(const ddp__digester *d)
+{
+    unsigned char last[16] = {0};
+    uint64_t word[2];
+    ddp__digest x;
+
+    memcpy(last, d->tail, (size_t)(d->bytes % sizeof last));
+    memcpy(word, last, sizeof word);
+    x.word[0] = d->state.word[0] ^ ddp__digest_first(word[0]) ^ d->bytes;
+    x.word[1] = d->state.word[1] ^ ddp__digest_second(word[1]) ^ d->bytes;
+    x.word[0] += x.word[1];
+    x.word[1] += x.word[0];
+    x.word[0] = ddp__digest_mixed(x.word[0]);
+    x.word[1] = ddp__digest_mixed(x.word[1]);
+    x.word[0] += x.word[1];
+    x.word[1] += x.word[0];
+    return x;
+}
+
+ddp__digest ddp__digest_of(const void *data, size_t n)
+{
+    ddp__digester d = DDP__ZEROS;
+
+    ddp__digest_add(&d, data, n);
+    return ddp__digest_end(&d);
+}
+
+int ddp__digest_equal(ddp__digest a, ddp__digest b) { return a.word[0] == b.word[0] && a.word[1] == b.word[1]; }
+
+void ddp__digest_text(ddp__digest x, char out[DDP__DIGEST_TEXT])
+{
+    snprintf(out, DDP__DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, x.word[0], x.word[1]);
+}
+
 uint64_t ddp__fresh_number(void)
 {
     uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
@@ -4495,6 +4710,54 @@ void ddp__sha256(const void *data, size_t n, unsigned char *digest)
 #endif
 #undef STB_DS_IMPLEMENTATION
 #endif
+
+/* ==== base/number.c ==== [base] */
+/* Numbers as text, with a decimal point in every locale. */
+
+/* The C locale for this thread. glibc and musl return a constant and allocate nothing. */
+static locale_t ddp__locale_enter(locale_t *plain)
+{
+    *plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    return *plain ? uselocale(*plain) : (locale_t)0;
+}
+
+static void ddp__locale_leave(locale_t plain, locale_t before)
+{
+    if (!plain) return;
+    (void)uselocale(before);
+    freelocale(plain);
+}
+
+int ddp__format_list(char *out, size_t room, const char *fmt, va_list list)
+{
+    locale_t plain;
+    const locale_t before = ddp__locale_enter(&plain);
+    const int n = vsnprintf(out, room, fmt, list);
+
+    ddp__locale_leave(plain, before);
+    return n;
+}
+
+int ddp__format(char *out, size_t room, const char *fmt, ...)
+{
+    va_list list;
+    int n;
+
+    va_start(list, fmt);
+    n = ddp__format_list(out, room, fmt, list);
+    va_end(list);
+    return n;
+}
+
+double ddp__number(const char *s, char **end)
+{
+    locale_t plain;
+    const locale_t before = ddp__locale_enter(&plain);
+    const double v = strtod(s, end);
+
+    ddp__locale_leave(plain, before);
+    return v;
+}
 
 /* ==== base/thread.c ==== [base] */
 /* Threads that sleep, wait and share loops. */
@@ -4608,32 +4871,48 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 #endif
 }
 
+typedef struct ddp__helper {
+    struct ddp__pool *pool;
+    pthread_t         thread;
+    int               number; /* from 1; the caller of ddp__pool_run has number 0 */
+} ddp__helper;
+
 struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
     int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
-    ddp__range_fn   fn;
+    ddp__room_fn    fn;
     void           *user;
     long            items, grain;
     long            next;        /* first item nobody has taken; atomic */
-    pthread_t       thread[1];   /* [threads - 1] */
+    unsigned char  *rooms;       /* aligned, in `memory`; NULL before ddp__pool_rooms */
+    void           *memory;
+    ddp__helper     helper[1];   /* [threads - 1] */
 };
 
-/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
-static void ddp__pool_drain(ddp__pool *p)
+static void *ddp__pool_room(const ddp__pool *p, int number)
 {
+    return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
+}
+
+/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
+static void ddp__pool_drain(ddp__pool *p, int number)
+{
+    void *room = ddp__pool_room(p, number);
+
     for (;;) {
         long first = ddp__atomic_add(&p->next, p->grain), last = first + p->grain;
         if (first >= p->items) return;
-        p->fn(p->user, first, last < p->items ? last : p->items);
+        p->fn(p->user, room, first, last < p->items ? last : p->items);
     }
 }
 
 static void *ddp__pool_main(void *arg)
 {
-    ddp__pool *p = (ddp__pool *)arg;
+    const ddp__helper *self = (const ddp__helper *)arg;
+    ddp__pool *p = self->pool;
     unsigned long seen = 0;
 
     pthread_mutex_lock(&p->lock);
@@ -4643,7 +4922,7 @@ static void *ddp__pool_main(void *arg)
         seen = p->job;
         p->busy++;
         pthread_mutex_unlock(&p->lock);
-        ddp__pool_drain(p);
+        ddp__pool_drain(p, self->number);
         pthread_mutex_lock(&p->lock);
         if (--p->busy == 0) pthread_cond_signal(&p->idle);
     }
@@ -4653,7 +4932,7 @@ static void *ddp__pool_main(void *arg)
 
 ddp__pool *ddp__pool_open(int threads)
 {
-    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p + (size_t)threads * sizeof *p->thread);
+    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p + (size_t)threads * sizeof *p->helper);
 
     if (!p) return NULL;
     pthread_mutex_init(&p->lock, NULL);
@@ -4661,7 +4940,9 @@ ddp__pool *ddp__pool_open(int threads)
     pthread_cond_init(&p->idle, NULL);
     p->threads = 1;
     for (int i = 0; i < threads - 1; i++) {
-        if (ddp__thread_deep(&p->thread[i], ddp__pool_main, p)) {
+        p->helper[i].pool = p;
+        p->helper[i].number = i + 1;
+        if (ddp__thread_deep(&p->helper[i].thread, ddp__pool_main, &p->helper[i])) {
             ddp__pool_close(p);
             return NULL;
         }
@@ -4677,22 +4958,35 @@ void ddp__pool_close(ddp__pool *p)
     p->stop = 1;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
-    for (int i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 0; i < p->threads - 1; i++) pthread_join(p->helper[i].thread, NULL);
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);
+    if (p->memory) DDP_FREE(p->memory);
     DDP_FREE(p);
+}
+
+int ddp__pool_rooms(ddp__pool *p)
+{
+    const size_t align = 64;
+
+    if (p->rooms) return 1;
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* not touched before it is used */
+    if (!p->memory) return 0;
+    p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
+    return 1;
 }
 
 int ddp__pool_threads(const ddp__pool *p) { return p ? p->threads : 1; }
 
-void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void *user)
+void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, void *user)
 {
     if (items <= 0) return;
     if (grain < 1) grain = 1;
     if (!p || p->threads == 1 || items <= grain) {
-        long first;
-        for (first = 0; first < items; first += grain) fn(user, first, first + grain < items ? first + grain : items);
+        void *room = ddp__pool_room(p, 0);
+        for (long first = 0; first < items; first += grain)
+            fn(user, room, first, first + grain < items ? first + grain : items);
         return;
     }
     pthread_mutex_lock(&p->lock);
@@ -4706,10 +5000,31 @@ void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void 
     p->job++;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
-    ddp__pool_drain(p);
+    ddp__pool_drain(p, 0);
     pthread_mutex_lock(&p->lock);
     while (p->busy) pthread_cond_wait(&p->idle, &p->lock);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* A loop that needs no room. */
+typedef struct ddp__plain_loop {
+    ddp__range_fn fn;
+    void         *user;
+} ddp__plain_loop;
+
+static void ddp__plain_range(void *user, void *room, long first, long last)
+{
+    const ddp__plain_loop *loop = (const ddp__plain_loop *)user;
+
+    (void)room;
+    loop->fn(loop->user, first, last);
+}
+
+void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void *user)
+{
+    ddp__plain_loop loop = {fn, user};
+
+    ddp__pool_run_rooms(p, items, grain, ddp__plain_range, &loop);
 }
 
 /* ==== base/text.c ==== [base] */
@@ -4749,11 +5064,11 @@ void ddp__text_addf(ddp__text *t, const char *fmt, ...)
     int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(NULL, 0, fmt, ap);
+    n = ddp__format_list(NULL, 0, fmt, ap);
     va_end(ap);
     if (n < 0 || !ddp__text_reserve(t, (size_t)n)) return;
     va_start(ap, fmt);
-    vsnprintf(t->data + t->size, (size_t)n + 1, fmt, ap);
+    ddp__format_list(t->data + t->size, (size_t)n + 1, fmt, ap);
     va_end(ap);
     t->size += (size_t)n;
 }
@@ -4803,7 +5118,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     int gz, bad, code = 0;
     pid_t child = -1;
     struct stat st;
-    char block[65536];
+    char block[8192];
     FILE *f;
 
     if (!path) return ddp__fail(err, DDP_ARG, "a file to read needs a name; NULL was given");
@@ -4923,8 +5238,8 @@ int ddp__parse_double(const char *s, double *out)
     double v;
 
     if (!s || !*s || isspace((unsigned char)*s)) return 0;
-    v = strtod(s, &end);
-    if (*end || !(v >= -DBL_MAX && v <= DBL_MAX)) return 0;
+    v = ddp__number(s, &end);
+    if (*end || !ddp__finite(v)) return 0;
     *out = v;
     return 1;
 }
@@ -4981,6 +5296,8 @@ typedef struct ddp__owned {
     void (*destroy)(struct ddp__owned *self);
     uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
     uint64_t  model;  /* hash of the operators: a checkpoint is of one model */
+    uint64_t  dropout; /* hash of places and probabilities: a checkpoint's may be others, the ranks' of a run are equal */
+    double    most_dropout; /* the largest probability; 0: none */
     double    bytes;  /* of this machine's memory: parameters, gradients, activations */
 } ddp__owned;
 
@@ -4996,7 +5313,19 @@ typedef struct ddp__host {
     void             *device;   /* its self */
     const unsigned char *paper; /* [paper_bytes] where nothing is read or written: the layers' memory in its first half, */
     size_t            paper_bytes; /* what is allocated beside it in the second. NULL = none (src/sim) */
+    pid_t             process; /* that opened the context, and has its threads; 0 = any may use it */
 } ddp__host;
+
+/* A forked child has the memory of a context and none of its threads: it may hold a lock for ever. h may be NULL. */
+static inline int ddp__host_forked(const ddp__host *h) { return h && h->process && h->process != getpid(); }
+
+/* DDP_USAGE in a forked child. */
+static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
+{
+    if (!ddp__host_forked(h)) return DDP_OK;
+    return ddp__fail(err, DDP_USAGE, "process %ld opened this context, and process %ld was forked from it: only ddp_close "
+                     "may be called here; open a new context in the child", (long)h->process, (long)getpid());
+}
 
 static inline int ddp__on_paper(const ddp__host *h, const void *at)
 {
@@ -5148,6 +5477,10 @@ static inline void ddp__late_compensate(float *late, const float *now, const flo
 /* Sum of x[i]^2 in double, always added in the same order: a layer's sum has the same bits on
  * every processor (the product of two floats is exact in double, fused or not). Pure. */
 DDP_LIB double ddp__sum_squares(const float *x, size_t n);
+
+/* The index of the first NaN or infinite value, n if there is none. It looks at bits: -ffast-math compiles other tests
+ * away. Pure. */
+DDP_LIB size_t ddp__first_not_finite(const float *x, size_t n);
 
 /* What to multiply the gradients with: max_norm / (norm + 1e-6), at most 1, with norm the root
  * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
@@ -5425,6 +5758,36 @@ double ddp__sum_squares(const float *x, size_t n)
     return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
+enum { DDP__FINITE_RUN = 1024 };
+
+size_t ddp__first_not_finite(const float *x, size_t n)
+{
+    typedef int32_t word __attribute__((vector_size(16)));
+    const int32_t ones = 0x7f800000; /* an exponent of ones: neither a number nor zero */
+    const word exponent = {ones, ones, ones, ones};
+
+    for (size_t from = 0; from < n; from += DDP__FINITE_RUN) {
+        const size_t run = n - from < DDP__FINITE_RUN ? n - from : (size_t)DDP__FINITE_RUN;
+        word a, b, c, d, bad = {0, 0, 0, 0};
+        int32_t one;
+        size_t i;
+        for (i = 0; i + 16 <= run; i += 16) {
+            memcpy(&a, x + from + i, sizeof a);
+            memcpy(&b, x + from + i + 4, sizeof b);
+            memcpy(&c, x + from + i + 8, sizeof c);
+            memcpy(&d, x + from + i + 12, sizeof d);
+            bad |= ((a & exponent) == exponent) | ((b & exponent) == exponent) | ((c & exponent) == exponent) |
+                   ((d & exponent) == exponent);
+        }
+        if (bad[0] | bad[1] | bad[2] | bad[3]) i = 0;
+        for (; i < run; i++) {
+            memcpy(&one, x + from + i, sizeof one);
+            if ((one & ones) == ones) return from + i;
+        }
+    }
+    return n;
+}
+
 float ddp__clip_factor(double sum_squares, double max_norm)
 {
     double factor = max_norm / (sqrt(sum_squares) + 1e-6);
@@ -5474,7 +5837,7 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
 /* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
 
 /* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the diagonal are made. */
-enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 256 };
+enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
 typedef struct ddp__panels {
     const float *a, *b;
@@ -5748,8 +6111,6 @@ DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__
 /* ==== io/json.c ==== [io] */
 /* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
 
-#include <locale.h>
-
 #define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
@@ -5882,13 +6243,12 @@ static int ddp__json_digits(ddp__json_reader *r)
     return r->at > start;
 }
 
-/* The grammar is checked here; strtod only converts. It expects the decimal point of the
- * program's locale, so that is what it gets. */
+/* The grammar is checked here; ddp__number only converts. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
     const char *start = r->at, *whole;
     size_t n;
-    char text[400], *point;
+    char text[400];
     int ok;
 
     if (*r->at == '-') r->at++;
@@ -5908,10 +6268,8 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
     if (n >= sizeof text) return ddp__json_bad(r, start, "a number of more than 399 characters");
     memcpy(text, start, n);
     text[n] = 0;
-    point = strchr(text, '.');
-    if (point) *point = *localeconv()->decimal_point;
-    *out = strtod(text, NULL);
-    if (!(*out >= -DBL_MAX && *out <= DBL_MAX)) return ddp__json_bad(r, start, "a number beyond the range of a double");
+    *out = ddp__number(text, NULL);
+    if (!ddp__finite(*out)) return ddp__json_bad(r, start, "a number beyond the range of a double");
     return DDP_OK;
 }
 
@@ -6132,17 +6490,15 @@ void ddp__json_string(ddp__text *t, const char *s)
 
 void ddp__json_number(ddp__text *t, double x)
 {
-    char text[40], *p;
+    char text[40];
     int digits = 15;
 
-    if (!(x >= -DBL_MAX && x <= DBL_MAX)) {
+    if (!ddp__finite(x)) {
         ddp__text_add(t, "null", 4);
         return;
     }
-    do snprintf(text, sizeof text, "%.*g", digits, x);
-    while (strtod(text, NULL) != x && digits++ < 17); /* both in the program's locale */
-    for (p = text; *p; p++)
-        if (!strchr("0123456789+-e", *p)) *p = '.';
+    do ddp__format(text, sizeof text, "%.*g", digits, x);
+    while (ddp__number(text, NULL) != x && digits++ < 17);
     ddp__text_add(t, text, strlen(text));
 }
 
@@ -6153,7 +6509,7 @@ void ddp__json_number(ddp__text *t, double x)
  * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
 #define DDP__ST_HEADER ((uint64_t)8 << 20) /* longest header that is read */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
-#define DDP__ST_CHUNK  4096                /* elements converted at a time */
+#define DDP__ST_CHUNK  8192                /* bytes read at a time */
 
 DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are assumed");
 
@@ -6222,7 +6578,7 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    ddp__format_list(what, sizeof what, fmt, ap);
     va_end(ap);
     return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" %s", s->name, t->name, what);
 }
@@ -6245,7 +6601,7 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
     for (const ddp__json *v = list->first; v; v = v->next) {
         if (!ddp__st_whole(v, &n))
             return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
-                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
+                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : ddp__unknown());
         t->dim[t->dims++] = (int64_t)n;
     }
     if (ddp__st_measure(t)) return DDP_OK;
@@ -6472,6 +6828,17 @@ static float ddp__st_from_half(uint16_t h)
     return out;
 }
 
+/* Beyond float's range the cast would be undefined; those numbers become infinite. */
+static float ddp__st_from_double(double wide)
+{
+    const uint32_t bits = (uint32_t)(wide < 0) << 31 | UINT32_C(0x7f800000);
+    float out;
+
+    if (fabs(wide) > (double)FLT_MAX) memcpy(&out, &bits, sizeof out);
+    else out = (float)wide;
+    return out;
+}
+
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
     double wide;
@@ -6484,8 +6851,7 @@ static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from
             memcpy(&out[i], &bits, sizeof bits);
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
-            /* beyond float's range the cast would be undefined */
-            out[i] = wide > (double)FLT_MAX ? INFINITY : wide < -(double)FLT_MAX ? -INFINITY : (float)wide;
+            out[i] = ddp__st_from_double(wide);
         }
     }
 }
@@ -6512,15 +6878,17 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
 ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                   size_t count, float *out, ddp_error *err)
 {
-    unsigned char chunk[8 * DDP__ST_CHUNK];
+    unsigned char chunk[DDP__ST_CHUNK];
+    size_t most; /* elements converted at a time */
 
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
                          "BF16)", s->name, t->name, ddp_safetensors_type_name(t->type));
     DDP__TRY(ddp__st_range(s, t, first, count, err));
+    most = sizeof chunk / ddp_safetensors_type_bytes(t->type);
     while (count) {
-        size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
+        const size_t n = count < most ? count : most;
         DDP__TRY(ddp_safetensors_bytes(s, t, first, n, chunk, err));
         ddp__st_convert(t->type, chunk, n, out);
         out += n;
@@ -6739,6 +7107,8 @@ struct ddp_graph {
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own, or a stage's */
     ddp_state         *state;      /* the built-in one */
     int                early;      /* node whose scalar the device copies in good time; -1: none */
+    ddp__pool         *pool;       /* of its operators, with rooms; NULL on a device */
+    ddp__pool         *own_pool;   /* the same where the context has none, else NULL */
     uint64_t           states_made;
     ddp_error          error;
 };
@@ -7205,7 +7575,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
 void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 {
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
-    if (n->graph != g || param < 0 || param >= n->spec.params || !(scale >= 0 && scale <= FLT_MAX)) {
+    if (n->graph != g || param < 0 || param >= n->spec.params || !ddp__within((double)scale, 0, FLT_MAX)) {
         ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g is not a finite "
                   "number >= 0", n->index, param, (double)scale);
         return;
@@ -7933,7 +8303,7 @@ float ddp_value(ddp_graph *g, const ddp_node *n)
         if (g->host->backend->early_value(g->host->device, out, &value)) return value;
     }
     out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
-    return out ? *out : NAN;
+    return out ? *out : (float)ddp__unknown();
 }
 
 /* ---- one operator ---- */
@@ -7958,7 +8328,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
     again = again && l->fate[n->index] == DDP__AGAIN;
     c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
-    c->pool = g->host ? g->host->pool : NULL;
+    c->pool = g->pool;
     if (g->host && g->host->backend) c->pool = g->host->backend->compute(g->host->device);
     c->training = training;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
@@ -8102,6 +8472,7 @@ static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer
 static ddp_status ddp__runnable(ddp_graph *g, const char *what)
 {
     if (!g) return DDP_MEMORY;
+    DDP__TRY(ddp__host_check(g->host, &g->error));
     if (g->error.code) return g->error.code;
     if (!g->built) return ddp__fail(&g->error, DDP_USAGE, "%s before ddp_graph_build", what);
     if (g->stages)
@@ -8411,8 +8782,8 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
 
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
-    if (b) snprintf(has, sizeof has, "; the device has %.0f free", total);
-    else if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
+    if (b) ddp__format(has, sizeof has, "; the device has %.0f free", total);
+    else if (total > 0) ddp__format(has, sizeof has, "; this machine has %.0f", total);
     return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);
@@ -8558,6 +8929,15 @@ static ddp_status ddp__build_values(ddp_graph *g)
     return s;
 }
 
+/* Operators of the CPU work in the rooms of a pool: the context's, or where it has one thread, one of the graph's own. */
+static ddp_status ddp__build_rooms(ddp_graph *g)
+{
+    if (ddp__graph_backend(g)) return DDP_OK;
+    g->pool = g->host ? g->host->pool : NULL;
+    if (!g->pool) g->pool = g->own_pool = ddp__pool_open(1);
+    return g->pool && ddp__pool_rooms(g->pool) ? DDP_OK : ddp__build_too_large(g);
+}
+
 /* Who computes each node, and what that needs besides the arrays of the plan. */
 static ddp_status ddp__build_operators(ddp_graph *g)
 {
@@ -8601,6 +8981,22 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
     return h;
 }
 
+/* What ddp__build_hash leaves out of dropout. */
+static void ddp__build_dropout(ddp_graph *g)
+{
+    uint64_t h = DDP__HASH_START;
+
+    g->owned.most_dropout = 0;
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (!n->op || strcmp(n->op->name, "dropout")) continue;
+        h = ddp__hash(h, &i, sizeof i);
+        h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
+        if (n->spec.arg[0] > g->owned.most_dropout) g->owned.most_dropout = n->spec.arg[0];
+    }
+    g->owned.dropout = h;
+}
+
 static ddp_status ddp__build_state(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -8617,6 +9013,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     }
     g->owned.passes = &g->state->pass;
     g->owned.model = ddp__build_hash(g);
+    ddp__build_dropout(g);
     g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes[DDP__ARENA_OWN];
     return DDP_OK;
 }
@@ -8668,6 +9065,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
 int ddp_graph_build(ddp_graph *g)
 {
     if (!g) return (int)DDP_MEMORY; /* ddp_graph_new had none */
+    DDP__DO(ddp__host_check(g->host, &g->error));
     if (g->error.code) return (int)g->error.code;
     if (g->built) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
     DDP__DO(ddp__build_check(g));
@@ -8675,6 +9073,7 @@ int ddp_graph_build(ddp_graph *g)
     DDP__DO(ddp__build_plan(g));
     DDP__DO(ddp__build_layers(g));
     ddp__build_pointers(g);
+    DDP__DO(ddp__build_rooms(g));
     DDP__DO(ddp__build_operators(g));
     DDP__DO(ddp__build_values(g));
     DDP__DO(ddp__build_state(g));
@@ -8718,6 +9117,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     DDP_FREE(g->segment);
     DDP_FREE(g->node);
     DDP_FREE((void *)g->ops);
+    ddp__pool_close(g->own_pool);
     DDP_FREE(g);
 }
 
@@ -8891,6 +9291,14 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 #define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
+/* The working memory of a block of a kernel, which would be too large for a stack. */
+#define DDP__ROOM_FITS(type) DDP_STATIC_ASSERT(sizeof(type) <= DDP__ROOM_BYTES, "raise DDP__ROOM_BYTES")
+/* As ddp_op_parallel; fn has its thread's room (ddp__pool_run_rooms). */
+static inline void ddp__op_rooms(const ddp_op_call *call, long items, long grain, ddp__room_fn fn, void *user)
+{
+    ddp__pool_run_rooms((ddp__pool *)call->pool, items, grain, fn, user);
+}
+
 /* Of an array that gemm reads as b: a vector across two cache lines takes twice as long. */
 #define DDP__ALIGNED __attribute__((aligned(64)))
 
@@ -8980,7 +9388,7 @@ typedef struct ddp__matmul {
 } ddp__matmul;
 
 /* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose own threads are
- * switched off, else to ddp__matmul_kernels, our own, which take about 430 KiB of stack. */
+ * switched off, else to ddp__matmul_kernels, our own, which need a pool with rooms. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB long ddp__matmul_depth(long k); /* sums over k are cut into parts of that many */
@@ -9022,7 +9430,7 @@ typedef struct ddp__conv_view {
  * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns are contiguous.
  * Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is
  * contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane. Every sum runs in one fixed order
- * whatever the blocks, so results depend on neither threads nor position. About 420 KiB of stack. */
+ * whatever the blocks, so results depend on neither threads nor position. The pool of a call needs rooms. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long           groups, m;
@@ -9033,7 +9441,7 @@ typedef struct ddp__conv_product {
     int            add; /* over images */
 } ddp__conv_product;
 
-/* Most taps of a side: then the part of an image behind any one position fits the stack. */
+/* Most taps of a side: then the part of an image behind any one position fits the slab. */
 enum { DDP__CONV_KERNEL = 64 };
 
 /* The product that forward is, without its arrays; and that of the gradient of x at rows r0, r0 + step, ... and columns
@@ -9638,6 +10046,14 @@ enum {
     DDP__CONV_RESULT = 262144 /* floats of the result in a block over images */
 };
 
+/* A thread's room. The last three arrays: over weights, the offsets in a slab. */
+typedef struct ddp__conv_room {
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    long  from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC];
+} ddp__conv_room;
+DDP__ROOM_FITS(ddp__conv_room);
+
 /* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
  * of several, or where these are long, one of parts pieces of a row. */
 typedef struct ddp__conv_plan {
@@ -9646,7 +10062,8 @@ typedef struct ddp__conv_plan {
     int  direct;           /* 1: every tap of every position lies in the image; no slab */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
-    void (*block)(const struct ddp__conv_plan *plan, long group, long i0, long i1, long first, long last);
+    void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long first,
+                  long last);
     long all;              /* chunks, or columns of W */
     long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
     long pitch, plane, slab; /* floats of a row, of a plane and of all of the slab */
@@ -9863,7 +10280,8 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
 }
 
 /* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
-static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0, long t1)
+static void ddp__conv_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long t0,
+                            long t1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -9872,9 +10290,8 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     const long each = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps * taps : (long)DDP__CONV_KC;
     const float *x = v->x + group * v->planes * v->h * v->w;
     float *y = g->y + group * g->m * g->y_plane;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    long from[DDP__CONV_KC], p, t, q, j, n, run, first, last;
+    float *a_pack = room->a_pack, *b_pack = room->b_pack, *slab = room->slab;
+    long *from = room->from, p, t, q, j, n, run, first, last;
 
     memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (p = 0; p < total; p += each) {
@@ -9888,7 +10305,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
             if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
             for (q = first; q < last; q += n) {
                 n = ddp__min_long(kn->nr, last - q);
-                if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+                if (n < kn->nr) memset(b_pack, 0, sizeof room->b_pack);
                 for (j = 0; j < n; j += run) {
                     const long at = ddp__conv_at(plan, first, q + j, &run);
                     run = ddp__min_long(run, n - j);
@@ -9900,14 +10317,14 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     }
 }
 
-static void ddp__conv_blocks(void *user, long first, long last)
+static void ddp__conv_blocks(void *user, void *room, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
 
     for (long t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows, c = t / plan->row_blocks % plan->spans * plan->span;
-        plan->block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
-                    ddp__min_long(c + plan->span, plan->all));
+        plan->block(plan, (ddp__conv_room *)room, t / plan->row_blocks / plan->spans, i,
+                    ddp__min_long(i + plan->rows, plan->g->m), c, ddp__min_long(c + plan->span, plan->all));
     }
 }
 
@@ -9931,7 +10348,7 @@ static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long sp
     while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all) plan->spans++;
     plan->span = ddp__parts(ddp__parts(all, plan->spans), least) * least;
     plan->spans = ddp__parts(all, plan->span);
-    ddp_op_parallel(call, g->groups * plan->row_blocks * plan->spans, 1, ddp__conv_blocks, plan);
+    ddp__op_rooms(call, g->groups * plan->row_blocks * plan->spans, 1, ddp__conv_blocks, plan);
 }
 
 void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
@@ -9970,7 +10387,8 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 of W. */
-static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0, long j1)
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long j0,
+                                 long j1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -9978,10 +10396,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     const long taps = v->kh * v->kw, p0 = j0 / taps;
     const float *x = v->x + group * v->planes * v->h * v->w, *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, k, e, f, n, first, last;
+    float *a_pack = room->a_pack, *b_pack = room->b_pack, *slab = room->slab, part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long *from = room->from, *at = room->at, *runs = room->runs, t, q, i, j, k, e, f, n, first, last;
 
     memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (j = j0; j < j1; j++) from[j - j0] = ddp__conv_tap(plan, j / taps - p0, j % taps / v->kw, j % v->kw);
@@ -9997,7 +10413,7 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
         }
         for (j = j0; j < j1; j += n) {
             n = ddp__min_long(kn->nr, j1 - j);
-            if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+            if (n < kn->nr) memset(b_pack, 0, sizeof room->b_pack);
             for (q = 0; q < k; q += runs[q])
                 kn->turn(b_pack + q * kn->nr, kn->nr, source + at[q], from + (j - j0), n, runs[q]);
             for (i = i0; i < i1; i += kn->mr) {
@@ -10190,8 +10606,8 @@ ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
 
 /* A panel of b is packed once into L2, as strips of nr columns that stay in L1 while
  * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
- * where its columns lie together, and where a last tile has fewer rows, they are copied. All is
- * on the stack: no allocation in a training step, no state shared between threads. */
+ * where its columns lie together, and where a last tile has fewer rows, they are copied. All is in
+ * the thread's room: no allocation in a training step, no state shared between threads. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
@@ -10200,6 +10616,12 @@ enum {
     DDP__MATMUL_PANELS = 4,
     DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
 };
+
+typedef struct ddp__matmul_room {
+    float b_pack[DDP__MATMUL_PACK] DDP__ALIGNED;
+    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
+} ddp__matmul_room;
+DDP__ROOM_FITS(ddp__matmul_room);
 
 typedef struct ddp__matmul_job {
     const ddp__matmul  *g;
@@ -10225,7 +10647,7 @@ long ddp__matmul_depth(long k)
 }
 
 /* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
- * but what lies on the stack may be subnormal, which is slow. */
+ * but what the room held before may be subnormal, which is slow. */
 static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0,
                              long k, long j0, long cols)
 {
@@ -10292,10 +10714,10 @@ static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, l
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
-static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1, long j0, long j1)
+static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp__matmul_room *room, long i0, long i1,
+                              long j0, long j1)
 {
-    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
-    float b_pack[DDP__MATMUL_PACK] DDP__ALIGNED;
+    float *a_pack = room->a_pack, *b_pack = room->b_pack;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
     const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
@@ -10322,14 +10744,14 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long
     }
 }
 
-static void ddp__matmul_blocks(void *user, long first, long last)
+static void ddp__matmul_blocks(void *user, void *room, long first, long last)
 {
     const ddp__matmul_job *job = (const ddp__matmul_job *)user;
     const ddp__matmul *g = job->g;
 
     for (long t = first; t < last; t++) {
         const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
-        ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
+        ddp__matmul_block(job->kernels, g, (ddp__matmul_room *)room, i, ddp__min_long(i + job->rows, g->m), j,
                           ddp__min_long(j + job->cols, g->n));
     }
 }
@@ -10359,7 +10781,7 @@ void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
     const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
                                           ddp__pool_threads((const ddp__pool *)call->pool));
 
-    ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
+    ddp__op_rooms(call, blocks, 1, ddp__matmul_blocks, &job);
 }
 
 #ifdef DDP_USE_CBLAS
@@ -10565,7 +10987,7 @@ static void ddp__embedding_rows(void *user, long first, long last)
     for (long i = first; i < last; i++)
         if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
-            for (long j = 0; j < c; j++) y[i * c + j] = NAN;
+            for (long j = 0; j < c; j++) y[i * c + j] = (float)ddp__unknown();
 }
 
 static void ddp__embedding_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__embedding_rows); }
@@ -11010,6 +11432,22 @@ typedef struct ddp__attention_tile {
     long                keys, queries; /* of a tile; what is packed of either fits its array */
 } ddp__attention_tile;
 
+/* A thread's room. Forward: the packed keys and values of a tile, and the arrays of its queries. */
+typedef struct ddp__attention_forward_room {
+    float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+} ddp__attention_forward_room;
+DDP__ROOM_FITS(ddp__attention_forward_room);
+
+/* Backward: a tile of keys, transposed and as rows, and the arrays of a tile of queries. */
+typedef struct ddp__attention_backward_room {
+    float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
+    float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE], pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+} ddp__attention_backward_room;
+DDP__ROOM_FITS(ddp__attention_backward_room);
+
 static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
 {
     const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
@@ -11100,18 +11538,18 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
 }
 
 /* One tile of queries of one head against n keys from s on. */
-static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head, long from,
-                                   long rows, long s, long n, const float *k_pack, const float *v_pack)
+static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t,
+                                   ddp__attention_forward_room *room, long head, long from, long rows, long s, long n)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
     const float *q = (const float *)call->in[0] + ddp__heads_q(&z, head) + from * z.row;
     float *out = (float *)call->out + ddp__heads_out(&z, head) + from * z.width;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float *score = room->score, *p_pack = room->p_pack;
 
-    ddp__attention_turn(kn, q_pack, kn->mr, q, z.row, rows, z.d);
-    ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
+    ddp__attention_turn(kn, room->q_pack, kn->mr, q, z.row, rows, z.d);
+    ddp__attention_scores(t, score, room->q_pack, room->k_pack, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += kn->mr) {
         const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
@@ -11121,25 +11559,24 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
             for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
+        ddp__attention_row(kn, keys, p_pack, room->v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
     }
 }
 
 /* Queries lo..hi-1 of the heads that share the keys of this one. */
-static void ddp__attention_part(const ddp_op_call *call, long head, long lo, long hi)
+static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head, long lo, long hi)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     const float *k = (const float *)call->in[0] + ddp__heads_k(&z, head / z.group);
-    float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
 
     for (long s = 0; s < hi; s += t.keys) {
         const long n = ddp__min_long(t.keys, hi - s);
-        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.row, z.row, n, z.d);
-        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.row, z.row, n, z.d);
+        ddp__attention_turn(t.kn, room->k_pack, t.kn->nr, k + s * z.row, z.row, n, z.d);
+        ddp__attention_pick(t.kn, room->v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.row, z.row, n, z.d);
         for (long h = head; h < head + z.group; h++)
             for (long from = lo > s ? lo : s; from < hi; from += t.queries)
-                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
+                ddp__attention_queries(call, &t, room, h, from, ddp__min_long(t.queries, hi - from), s, n);
     }
     for (long h = head; h < head + z.group; h++)
         for (long i = lo; i < hi; i++) {
@@ -11151,7 +11588,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
 }
 
 /* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
-static void ddp__attention_parts(void *user, long first, long last)
+static void ddp__attention_parts(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__heads z = ddp__heads_of(call->spec);
@@ -11159,7 +11596,8 @@ static void ddp__attention_parts(void *user, long first, long last)
 
     for (long i = first; i < last; i++) {
         const long lo = (ddp__parts(z.t, DDP__ATTENTION_PART) - 1 - i / heads) * DDP__ATTENTION_PART;
-        ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
+        ddp__attention_part(call, (ddp__attention_forward_room *)room, i % heads * z.group, lo,
+                            ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
 
@@ -11167,7 +11605,7 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
 
-    ddp_op_parallel(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
+    ddp__op_rooms(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -11175,35 +11613,26 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
     for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
 }
 
-/* A tile of keys as backward needs it: turned, and as rows. */
-typedef struct ddp__attention_keys {
-    long  s, n;
-    float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
-    float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
-} ddp__attention_keys;
-
-/* Gradients between one tile of queries of one head and one tile of keys, added: with p and
+/* Gradients between one tile of queries of one head and one tile of n keys from s on, added: with p and
  * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
-                                     const ddp__attention_keys *keys, long head, long from, long rows)
+                                     ddp__attention_backward_room *room, long s, long n, long head, long from, long rows)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
-    const long s = keys->s, n = keys->n, ld = z.row, mr = kn->mr, kv = z.kv_heads * z.d;
+    const long ld = z.row, mr = kn->mr, kv = z.kv_heads * z.d;
     const long q_at = ddp__heads_q(&z, head) + from * ld, k_at = ddp__heads_k(&z, head / z.group) + s * ld;
     const long out_at = ddp__heads_out(&z, head) + from * z.width;
     const float *q = (const float *)call->in[0] + q_at, *out = (const float *)call->out + out_at;
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
     float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
-    float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
-    float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
-    float pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float *p = room->p, *d = room->d, *q_pack = room->q_pack, *dout_pack = room->dout_pack, *pack = room->pack;
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
-    ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
+    ddp__attention_scores(t, p, q_pack, room->k, z.d, from, rows, s, n);
     ddp__attention_turn(kn, dout_pack, mr, dout, z.width, rows, z.d);
-    ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
+    ddp__attention_scores(t, d, dout_pack, room->v, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += mr) {
         const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
@@ -11214,7 +11643,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
             for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
-        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
+        ddp__attention_row(kn, wide, pack, room->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.width, rows, z.d);
@@ -11230,13 +11659,13 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
 
 /* Items are (batch, head of keys): the heads of queries that share it add to its gradients one
  * after the other, so no sum is split over threads. */
-static void ddp__attention_groups(void *user, long first, long last)
+static void ddp__attention_groups(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
-    ddp__attention_keys keys;
+    ddp__attention_backward_room *own = (ddp__attention_backward_room *)room;
 
     for (long i = first; i < last; i++) {
         const long head = i * z.group, k_at = ddp__heads_k(&z, i);
@@ -11246,14 +11675,14 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_clear(grad + k_at, z.t, z.row, z.d);
             ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.row, z.d);
         }
-        for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
-            keys.n = ddp__min_long(t.keys, z.t - keys.s);
-            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
-            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.row, z.row, keys.n, z.d);
-            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
+        for (long s = 0; s < z.t; s += t.keys) {
+            const long n = ddp__min_long(t.keys, z.t - s);
+            ddp__attention_turn(t.kn, own->k, t.kn->nr, k + s * z.row, z.row, n, z.d);
+            ddp__attention_turn(t.kn, own->v, t.kn->nr, v + s * z.row, z.row, n, z.d);
+            ddp__attention_pick(t.kn, own->k_rows, t.kn->nr, k + s * z.row, z.row, n, z.d);
             for (long h = head; h < head + z.group; h++)
-                for (long from = keys.s; from < z.t; from += t.queries)
-                    ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
+                for (long from = s; from < z.t; from += t.queries)
+                    ddp__attention_tile_grad(call, &t, own, s, n, h, from, ddp__min_long(t.queries, z.t - from));
         }
     }
 }
@@ -11262,7 +11691,7 @@ static void ddp__attention_backward(const ddp_op_call *call)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
 
-    if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
+    if (call->grad_in[0]) ddp__op_rooms(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
 DDP__OPS(ddp__attention_ops,
@@ -11551,7 +11980,7 @@ static double ddp__loss_sum(const ddp_op_call *call, double loss)
     ddp__op_rows(call, s, ddp__loss_rows);
     for (long i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
-        if (label[i] < 0 || label[i] >= n) loss = NAN;
+        if (label[i] < 0 || label[i] >= n) loss = ddp__unknown();
         else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
     return loss;
@@ -11586,7 +12015,7 @@ static void ddp__loss_grad_rows(void *user, long first, long last)
         if (label[i] == -1) {
             if (!call->add_in[0]) memset(dx, 0, (size_t)n * sizeof *dx);
         } else if (label[i] < 0 || label[i] >= n) {
-            for (long j = 0; j < n; j++) dx[j] = NAN;
+            for (long j = 0; j < n; j++) dx[j] = (float)ddp__unknown();
         } else {
             kn->softmax(dx, x, n, 1, stat[2 * i], g / stat[2 * i + 1], call->add_in[0]);
             dx[label[i]] -= g;
@@ -11732,9 +12161,14 @@ enum {
     DDP__DEPTHWISE_SLAB = 32768 /* floats */
 };
 
+typedef struct ddp__depthwise_room {
+    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+} ddp__depthwise_room;
+DDP__ROOM_FITS(ddp__depthwise_room);
+
 /* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their remainders by
  * the step into phases. An output row is as long as a row of a phase, so that all outputs of a block in one line meet a
- * tap in one line of the slab; what lies between the rows is thrown away. */
+ * tap in one line of the slab; the values between the rows are dropped. */
 typedef struct ddp__depthwise {
     const ddp__conv_product *g;
     const ddp__kernels      *kn;
@@ -11805,14 +12239,14 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
     }
 }
 
-/* y = or += the convolution. Items are (image, group). About 260 KiB of stack, as backward. */
-static void ddp__depthwise_planes(void *user, long first, long last)
+/* y = or += the convolution. Items are (image, group). */
+static void ddp__depthwise_planes(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
     const ddp__conv_product *g = d->g;
     const ddp__conv_view *v = &g->view;
     const long taps = v->kh * v->kw;
-    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+    float *slab = ((ddp__depthwise_room *)room)->slab, *flat = ((ddp__depthwise_room *)room)->flat;
     long item, r0, o, t, r;
 
     ddp__depthwise_clear(d, slab);
@@ -11837,13 +12271,13 @@ static void ddp__depthwise_planes(void *user, long first, long last)
 
 /* With y the gradient of the output: that of the weights is added to, and that of the input set or added to. Items are
  * groups: all images add to the gradient of a group's weights, in order. */
-static void ddp__depthwise_groups(void *user, long first, long last)
+static void ddp__depthwise_groups(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
     const ddp__conv_product *g = d->g;
     const ddp__conv_view *v = &g->view;
     const long taps = v->kh * v->kw;
-    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+    float *slab = ((ddp__depthwise_room *)room)->slab, *flat = ((ddp__depthwise_room *)room)->flat;
     long item, image, r0, o, t, r;
 
     ddp__depthwise_clear(d, slab);
@@ -11981,7 +12415,7 @@ static void ddp__conv_forward(const ddp_op_call *call)
         g.add = 1;
     }
     if (ddp__depthwise_plan(&d, &g))
-        ddp_op_parallel(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
+        ddp__op_rooms(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
     else ddp__conv_over_images(call, &g);
 }
 
@@ -12035,7 +12469,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
         d.dw = (float *)call->grad_param[0];
         d.dx = (float *)call->grad_in[0];
         d.add = call->add_in[0];
-        if (d.dw || d.dx) ddp_op_parallel(call, g.groups, 1, ddp__depthwise_groups, &d);
+        if (d.dw || d.dx) ddp__op_rooms(call, g.groups, 1, ddp__depthwise_groups, &d);
         return;
     }
     g.w = (float *)call->grad_param[0];
@@ -12129,7 +12563,7 @@ static void ddp__window_pool_planes(void *user, long first, long last)
                 }
                 for (r = r0; r < r1; r++)
                     for (c = c0; c < c1; c++)
-                        if (!(x[r * z.w + c] <= x[best]) && !isnan(x[best])) best = r * z.w + c;
+                        if (!(x[r * z.w + c] <= x[best]) && !ddp__is_nan((double)x[best])) best = r * z.w + c;
                 *y++ = x[best];
                 *at++ = (float)((best / z.w - i * z.stride + z.padding) * z.kernel +
                                 best % z.w - j * z.stride + z.padding);
@@ -13860,6 +14294,8 @@ typedef struct ddp__wire_table {
     void (*close)(ddp__wire *w);
     /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
     void (*cut)(ddp__wire *w, int peer);
+    /* This process was stopped for `seconds` until now, which do not count for any time limit. NULL: no time limits. */
+    void (*stopped)(ddp__wire *w, double seconds, double now);
 } ddp__wire_table;
 
 /* Moves whole messages itself, in a time of its own: its engine has no comm thread, and no frames (src/sim). All calls
@@ -13887,6 +14323,8 @@ struct ddp__wire {
     /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
+    /* In a forked child: closes the descriptors, and sends nothing on streams that are the parent's. NULL: it has none. */
+    void (*disown)(ddp__wire *w);
 };
 
 /* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
@@ -13910,10 +14348,10 @@ enum {
 
 typedef struct ddp__hub ddp__hub;
 
-/* ddp__hub_new - the meeting place of `world` ranks; NULL when memory is short. Each open wire holds a reference, so
+/* ddp__hub_new - the rendezvous place of `world` ranks; NULL when memory is short. Each open wire holds a reference, so
  * ddp__hub_free and the wires' close may come in any order, from any thread. Each ordered pair of ranks has a ring of
  * DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a rank can be taken once.
- * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory is short, or if it
+ * ddp__hub_second - another rendezvous place of the same ranks, freed with the first; NULL when memory is short, or if it
  * was never asked for before the ranks began (then make = 0). ddp__hub_leave - what closing the wire of that rank does,
  * for a rank that never got one: the others see it gone. Errors: DDP_ARG (rank outside or taken), DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
@@ -14211,7 +14649,8 @@ static void ddp__threads_close(ddp__wire *w)
 }
 
 static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,  ddp__threads_wait,
-                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut};
+                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut,
+                                                   NULL};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
 {
@@ -14283,10 +14722,13 @@ DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__ad
 /* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and possible.
  * Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
+DDP_LIB int        ddp__fd_limit(void); /* how many this process may have open */
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
 DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking, closed on exec, without delays; 0, or -1 and errno */
+/* Closes what *fd names, if anything, and makes it -1 first: a forked child would close whatever has that number by then. */
+DDP_LIB void ddp__fd_close(int *fd);
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
@@ -14340,6 +14782,7 @@ DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 #include <sys/resource.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+#define DDP__BACKLOG 4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -14475,6 +14918,13 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
                      (unsigned long)l.rlim_cur, (unsigned long)room);
 }
 
+int ddp__fd_limit(void)
+{
+    struct rlimit l;
+
+    return getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur > INT_MAX ? INT_MAX : (int)l.rlim_cur;
+}
+
 int ddp__fd_prepare(int fd)
 {
     int flags = fcntl(fd, F_GETFL), on = 1;
@@ -14512,7 +14962,7 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
 
     if (s >= 0 && ddp__fd_prepare(s) == 0) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, 128) == 0) {
+        if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, DDP__BACKLOG) == 0) {
             if (bound) (void)ddp__addr_own(s, bound);
             *fd = s;
             return DDP_OK;
@@ -14564,6 +15014,14 @@ int ddp__fd_wait(int fd, int events, double until)
     got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
     if (got > 0) return p.revents;
     return got < 0 && errno != EINTR ? POLLERR : 0;
+}
+
+void ddp__fd_close(int *fd)
+{
+    const int own = *fd;
+
+    *fd = -1;
+    if (own >= 0) close(own);
 }
 
 ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
@@ -14913,7 +15371,7 @@ DDP_LIB void ddp__tls_free(ddp__tls *t);
 /* ==== wire/hello.h ==== [wire] */
 /* The 64 bytes that two ranks exchange before anything else, and the quarrels about them. */
 
-#define DDP__PROTOCOL    2
+#define DDP__PROTOCOL    3
 #define DDP__HELLO_BYTES 64
 #define DDP__HELLO_RESUMES 0x80000000u /* of world */
 
@@ -15341,7 +15799,7 @@ void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 
     if (s->why[0]) return;
     va_start(args, fmt);
-    vsnprintf(s->why, sizeof s->why, fmt, args);
+    ddp__format_list(s->why, sizeof s->why, fmt, args);
     va_end(args);
 }
 
@@ -16034,6 +16492,7 @@ DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
 DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
 /* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
+DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; NULL is fine */
 
 /* Two ranks, of which one has asked rank 0 to be joined to the other. */
 typedef struct ddp__pair {
@@ -16095,8 +16554,11 @@ DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out
 
 typedef struct ddp__caller {
     int fd;                   /* -1: free */
-    double since;
+    double since, heard;      /* when it came, and when it was heard last */
+    int queue;                /* of the door's */
     int spoken;               /* its first byte has come */
+    int begun;                /* so has its session */
+    int ready;                /* it is to be heard */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
     ddp__addr from;
@@ -16106,28 +16568,54 @@ typedef struct ddp__caller {
  * told why unless MUTE. With REFUSE_NAME why[DDP__STREAM_TEXT] is the end of a sentence about the caller. */
 typedef ddp__refusal (*ddp__door_fn)(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 
+/* 1 if that is the address of a rank. */
+typedef int (*ddp__door_knows_fn)(void *user, const ddp__addr *from);
+
+enum {
+    DDP__CALLERS = 640, /* that no known address has, at a time */
+    DDP__PROVEN = 16    /* addresses that are known by a hello from there, the latest ones */
+};
+
+typedef struct ddp__door_queue { /* the callers of one machine */
+    unsigned char ip[16];
+    uint32_t family;
+    int known;                /* 1: when they came, a rank had that address, or a caller from there had been accepted */
+    int callers, ready;       /* 0 callers: free */
+} ddp__door_queue;
+
 typedef struct ddp__door {
     int listen_fd;            /* -1: nobody comes; may be set before or later, and is closed with the door */
     const ddp__tcp_config *c; /* of this rank; borrowed */
     ddp__door_fn decide;
-    void *user;               /* of decide */
+    ddp__door_knows_fn knows; /* NULL: no rank is known yet; may be set later */
+    void *user;               /* of both */
     int broken;               /* errno of an accept that failed because something was missing here, or 0 */
     char refused[200];        /* who was turned away last, and why */
-    int room, inside;         /* callers at a time, of them there now */
+    int room, common, inside; /* callers at a time, those of any address, those there now */
     ddp__caller *caller;      /* [room] */
-    int turned, lines;        /* callers turned away, and lines about them, from `counted` on */
+    struct pollfd *polls;     /* [room] */
+    ddp__door_queue *queue;   /* [room] */
+    int known, turn[2];       /* whether the last one heard had a known address, and the next queue of each kind */
+    ddp__addr proven[DDP__PROVEN]; /* from where a caller was accepted */
+    int oldest;               /* of them, which the next one replaces */
+    int lines;                /* about callers that were turned away, from `counted` on */
     double counted, shut;     /* it stays shut until then */
-    double pause;             /* for which it was shut last */
 } ddp__door;
 
 /* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
- * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
- * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
- * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
- * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. All else of d is zero.
- * 0 if memory is short. */
+ * handshake of TLS included; a caller whose first byte does not begin a hello is closed. DDP__CALLERS, or half as many
+ * as there may be open files, are undecided at a time, and 2 x world more from known addresses, which ranks have or from
+ * where a caller was accepted: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one address
+ * has more than half of the places, its callers make room at once. Known addresses and others are heard in turn, and of
+ * each kind one address after the other, so that an address with many callers delays its own. A flood takes at most a
+ * quarter of the time of the thread that serves the door, more only where other programs have the processor, and never
+ * more than 2 ms of processor time at a time. Those turned away are lines in the log, ten a second at most. All else of d
+ * is zero. 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user);
+/* 1 for addresses of one machine, or of one network of IPv6, of which one machine has any address. */
+DDP_LIB int  ddp__same_host(const ddp__addr *a, const ddp__addr *b);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
+DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the descriptors and says nothing */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
@@ -16137,26 +16625,43 @@ DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and
 
 static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last byte */
 static const double ddp__hello_grace = 1;  /* of them nobody else is preferred */
-static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
-enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
+static const double ddp__broken_pause = 0.8; /* seconds after an accept that failed */
+static const double ddp__serve_most = 2e-3;  /* seconds of processor time of a serve, then the engine has its turn */
+static const double ddp__accept_most = 1e-3; /* of them, until those inside are heard */
+static const double ddp__rest = 3;           /* serves that it then waits: a flood takes a quarter of the comm thread */
+static const double ddp__longest_rest = 0.02; /* seconds, where others had the processor during a serve */
+enum { DDP__LINES_MOST = 10 };
 
 int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
 {
-    d->room = 2 * c->world > DDP__CALLERS ? 2 * c->world : DDP__CALLERS;
+    d->common = ddp__fd_limit() / 2 < DDP__CALLERS ? ddp__fd_limit() / 2 : DDP__CALLERS;
+    d->room = d->common + 2 * c->world;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
-    if (!d->caller) return 0;
+    d->polls = (struct pollfd *)ddp__calloc((size_t)d->room, sizeof *d->polls);
+    d->queue = (ddp__door_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
+    if (d->caller) /* for ddp__door_close, also if others are missing */
+        for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
+    if (!d->caller || !d->polls || !d->queue) return 0;
     d->c = c;
     d->decide = decide;
     d->user = user;
-    for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
     return 1;
+}
+
+/* Its place is free; its socket is the caller's of this. */
+static void ddp__caller_out(ddp__door *d, ddp__caller *c)
+{
+    c->fd = -1;
+    d->queue[c->queue].callers--;
+    d->inside--;
 }
 
 static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
 {
-    ddp__stream_close(d->c->tls, c->fd);
-    c->fd = -1;
-    d->inside--;
+    const int fd = c->fd;
+
+    ddp__caller_out(d, c);
+    ddp__stream_close(d->c->tls, fd);
 }
 
 void ddp__door_close(ddp__door *d)
@@ -16165,8 +16670,40 @@ void ddp__door_close(ddp__door *d)
         if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
     if (d->listen_fd >= 0) close(d->listen_fd);
     DDP_FREE(d->caller);
+    DDP_FREE(d->polls);
+    DDP_FREE(d->queue);
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
+}
+
+void ddp__door_disown(ddp__door *d)
+{
+    for (int i = 0; d->caller && i < d->room; i++) ddp__fd_close(&d->caller[i].fd);
+    ddp__fd_close(&d->listen_fd);
+}
+
+/* ---- addresses ---- */
+
+/* Bytes of an address that tell machines apart: of a global address of IPv6 the bytes of its network. */
+static size_t ddp__host_bytes(uint32_t family, const unsigned char *ip)
+{
+    return family == 6 && (ip[0] & 0xe0) == 0x20 ? 8 : 16;
+}
+
+int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
+{
+    unsigned char ip[2][16];
+    uint32_t family = ddp__ip_pack(a, ip[0]);
+
+    return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], ddp__host_bytes(family, ip[0]));
+}
+
+/* 1 if a caller from that machine was let in. */
+static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
+{
+    for (int i = 0; i < DDP__PROVEN; i++)
+        if (ddp__same_host(&d->proven[i], from)) return 1;
+    return 0;
 }
 
 /* ---- the log ---- */
@@ -16177,9 +16714,8 @@ static void ddp__door_count(ddp__door *d, double now)
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
         ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
-    if (d->turned <= DDP__TURNED_MOST / 2) d->pause = 0;
     d->counted = now;
-    d->turned = d->lines = 0;
+    d->lines = 0;
 }
 
 static int ddp__door_may_log(ddp__door *d)
@@ -16206,6 +16742,10 @@ static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
     ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(&d->c->self, &h) : DDP__REFUSE_MUTE;
 
     if (!why) why = d->decide(d->user, c, &h, text);
+    if (why == DDP__WELCOME && !ddp__door_proven(d, &c->from)) {
+        d->proven[d->oldest] = c->from;
+        d->oldest = (d->oldest + 1) % DDP__PROVEN;
+    }
     if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
     if (why == DDP__REFUSE_NAME) {
         ddp__door_note(d, c, text);
@@ -16224,20 +16764,16 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     if (ddp__door_may_log(d))
         ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
-    d->turned++;
     ddp__caller_leave(d, c);
 }
 
 /* ---- who is inside ---- */
 
-/* Begins its session once it speaks: one that is silent costs no memory. 0 when there is none. */
+/* Begins its session when it has spoken: one that is silent costs no memory. */
 static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
 {
-    char first;
-
-    if (c->spoken) return 1;
-    if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    c->spoken = 1;
+    if (c->begun) return 1;
+    c->begun = 1;
     if (ddp__stream_begin(d->c->tls, c->fd, 1) == 0) return 1;
     ddp__caller_leave(d, c);
     return 0;
@@ -16258,8 +16794,7 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
         if (ddp__door_hello(d, c)) {
-            c->fd = -1;
-            d->inside--;
+            ddp__caller_out(d, c);
             return;
         }
     } else if (why) {
@@ -16272,7 +16807,6 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (ddp__door_may_log(d)) {
         ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
-    d->turned++;
     ddp__caller_leave(d, c);
 }
 
@@ -16283,16 +16817,6 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* ---- who comes ---- */
 
-/* The same machine, or the same network of IPv6, of which one machine has any address. */
-static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
-{
-    unsigned char ip[2][16];
-    uint32_t family = ddp__ip_pack(a, ip[0]);
-    size_t bytes = family == 6 && (ip[0][0] & 0xe0) == 0x20 ? 8 : 16;
-
-    return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
-}
-
 /* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
@@ -16300,21 +16824,23 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
     int i, count = 0;
 
     for (i = 0; i < d->room; i++) {
+        if (d->caller[i].fd < 0) continue;
         if (!count) left = &d->caller[i];
         count += ddp__same_host(&d->caller[i].from, &left->from) ? 1 : -1;
     }
-    for (count = i = 0; i < d->room; i++) count += ddp__same_host(&d->caller[i].from, &left->from);
-    return 2 * count > d->room ? left : NULL;
+    for (count = i = 0; left && i < d->room; i++)
+        count += d->caller[i].fd >= 0 && ddp__same_host(&d->caller[i].from, &left->from);
+    return left && 2 * count > d->inside ? left : NULL;
 }
 
-/* All places are taken: the caller that makes room for one from there, or NULL. */
-static ddp__caller *ddp__caller_yields(ddp__door *d, const ddp__addr *from, double now)
+/* All of the first places are taken: the caller that makes room for one from there, or NULL. */
+static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
 {
     const ddp__caller *greedy = ddp__door_greedy(d);
     ddp__caller *oldest[2] = {NULL, NULL}; /* silent; not silent */
 
     if (greedy && ddp__same_host(&greedy->from, from)) greedy = NULL;
-    for (int i = 0; i < d->room; i++) {
+    for (int i = 0; i < places; i++) {
         ddp__caller *c = &d->caller[i];
         if (greedy && !ddp__same_host(&c->from, &greedy->from)) continue;
         if (c->spoken && !greedy && now < c->since + ddp__hello_grace) continue;
@@ -16323,29 +16849,36 @@ static ddp__caller *ddp__caller_yields(ddp__door *d, const ddp__addr *from, doub
     return oldest[0] ? oldest[0] : oldest[1];
 }
 
-/* A free place, or one that is made free; NULL if there is none. */
-static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double now)
+/* A free place, or one that is made free; NULL if there is none. The last places are for known machines. */
+static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int known, double now)
 {
+    const int places = known ? d->room : d->common;
     ddp__caller *c;
 
-    for (int i = 0; i < d->room; i++)
+    for (int i = places - 1; i >= 0; i--)
         if (d->caller[i].fd < 0) return &d->caller[i];
-    c = ddp__caller_yields(d, from, now);
+    c = ddp__caller_yields(d, places, from, now);
     if (c) ddp__caller_drop(d, c, now);
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut, longer each time. */
-static int ddp__door_shut(ddp__door *d, double now)
+/* The queue of the callers from that machine who are inside, or a free one. */
+static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 {
-    ddp__door_count(d, now);
-    if (now < d->shut) return 1;
-    if (d->turned < DDP__TURNED_MOST) return 0;
-    d->pause = d->pause > 0 ? 2 * d->pause : ddp__shut_first;
-    if (d->pause > ddp__shut_most) d->pause = ddp__shut_most;
-    d->shut = d->counted = now + d->pause;
-    d->turned = 0;
-    return 1;
+    unsigned char ip[16];
+    const uint32_t family = ddp__ip_pack(from, ip);
+    int unused = 0;
+
+    for (int i = 0; i < d->room; i++) {
+        const ddp__door_queue *q = &d->queue[i];
+        if (!q->callers) unused = i;
+        else if (q->known == known && q->family == family && !memcmp(q->ip, ip, ddp__host_bytes(family, ip))) return i;
+    }
+    memset(&d->queue[unused], 0, sizeof d->queue[unused]);
+    memcpy(d->queue[unused].ip, ip, sizeof ip);
+    d->queue[unused].family = family;
+    d->queue[unused].known = known;
+    return unused;
 }
 
 /* One who waits outside; 0 when there is none, or none can be let in. */
@@ -16353,55 +16886,135 @@ static int ddp__door_accept(ddp__door *d, double now)
 {
     ddp__caller *c;
     ddp__addr from;
-    int fd = ddp__tcp_accept(d->listen_fd, &from);
+    int fd = ddp__tcp_accept(d->listen_fd, &from), known;
 
     if (fd < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED) return 0;
         d->broken = errno;
-        d->shut = now + ddp__shut_most; /* or poll would call again at once */
+        d->shut = now + ddp__broken_pause; /* or poll would call again at once */
         return 0;
     }
     d->broken = 0;
-    c = ddp__door_place(d, &from, now);
+    known = ddp__door_proven(d, &from) || (d->knows && d->knows(d->user, &from));
+    c = ddp__door_place(d, &from, known, now);
     if (!c) { /* it may come again */
         close(fd);
-        d->turned++;
         return 1;
     }
     memset(c, 0, sizeof *c);
     c->fd = fd;
     c->from = from;
-    c->since = now;
+    c->queue = ddp__door_queue_of(d, &from, known);
+    c->since = c->heard = now;
+    d->queue[c->queue].callers++;
     d->inside++;
-    ddp__caller_hear(d, c);
     return 1;
 }
 
-int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
+/* Fills polls with the callers, and returns how many. */
+static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
 {
     int count = 0;
 
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
-        if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
+        ddp__poll_set(&polls[count++], c->fd, c->begun ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
     }
-    ddp__poll_set(&polls[count], d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd, POLLIN);
-    if (d->listen_fd >= 0 && polls[count].fd < 0 && d->shut < *next) *next = d->shut;
+    return count;
+}
+
+int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
+{
+    int count;
+
+    if (d->shut > 0 && ddp_now() < d->shut) {
+        if (d->listen_fd >= 0 && d->shut < *next) *next = d->shut;
+        return 0;
+    }
+    for (int i = 0; i < d->room; i++)
+        if (d->caller[i].fd >= 0 && ddp__caller_until(&d->caller[i]) < *next) *next = ddp__caller_until(&d->caller[i]);
+    count = ddp__door_watch(d, polls);
+    ddp__poll_set(&polls[count], d->listen_fd, POLLIN);
     return count + 1;
+}
+
+/* ---- whose turn it is ---- */
+
+/* Finds out who is to be heard, and drops those whose time is over. */
+static void ddp__door_look(ddp__door *d, double now)
+{
+    const int count = ddp__door_watch(d, d->polls);
+    const struct pollfd *p = d->polls;
+
+    (void)ddp__poll_until(d->polls, count, now);
+    for (int i = 0; i < d->room; i++) d->queue[i].ready = 0;
+    for (int i = 0; i < d->room && p < d->polls + count; i++) {
+        ddp__caller *c = &d->caller[i];
+        if (c->fd < 0) continue;
+        c->ready = p++->revents != 0;
+        c->spoken |= c->ready;
+        /* one that is ready is heard first: its bytes may have waited while this process was stopped */
+        if (!c->ready && now >= ddp__caller_until(c)) ddp__caller_drop(d, c, now);
+        else d->queue[c->queue].ready += c->ready;
+    }
+}
+
+/* Of the callers of a queue that are ready, the one that was heard longest ago. */
+static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
+{
+    ddp__caller *first = NULL;
+
+    for (int i = 0; i < d->room; i++) {
+        ddp__caller *c = &d->caller[i];
+        if (c->fd >= 0 && c->ready && c->queue == queue && (!first || c->heard < first->heard)) first = c;
+    }
+    return first;
+}
+
+/* The next caller, or NULL: known addresses and others alternate, and of each kind the queues do. */
+static ddp__caller *ddp__door_next(ddp__door *d)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        int *turn = &d->turn[d->known = !d->known];
+        for (int i = 0; i < d->room; i++) {
+            const int queue = *turn;
+            *turn = (queue + 1) % d->room;
+            if (d->queue[queue].ready && d->queue[queue].known == d->known) return ddp__queue_first(d, queue);
+        }
+    }
+    return NULL;
+}
+
+/* Seconds of processor time of this thread: others that have the processor meanwhile do not shorten a serve. */
+static double ddp__thread_seconds(void)
+{
+#ifdef CLOCK_THREAD_CPUTIME_ID
+    struct timespec t;
+
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0) return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    return ddp_now();
 }
 
 void ddp__door_serve(ddp__door *d, double now)
 {
-    if (d->listen_fd < 0) return;
-    for (int i = 0; i < d->room && d->inside; i++) {
-        ddp__caller *c = &d->caller[i];
-        if (c->fd < 0) continue;
-        if (now >= ddp__caller_until(c)) ddp__caller_drop(d, c, now);
-        else ddp__caller_hear(d, c);
+    const double begin = ddp__thread_seconds();
+    ddp__caller *c;
+    double served;
+
+    if (d->listen_fd < 0 || now < d->shut) return;
+    ddp__door_count(d, now);
+    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__door_accept(d, now)) {}
+    if (d->inside) ddp__door_look(d, now);
+    while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most && (c = ddp__door_next(d)) != NULL) {
+        d->queue[c->queue].ready--;
+        c->ready = 0;
+        c->heard = ddp_now();
+        ddp__caller_hear(d, c);
     }
-    while (!ddp__door_shut(d, now) && ddp__door_accept(d, now)) {}
+    served = ddp_now();
+    d->shut = fmax(d->shut, served + fmin(ddp__rest * (served - now), ddp__longest_rest));
 }
 
 /* ==== wire/replay.h ==== [wire] */
@@ -16513,6 +17126,8 @@ DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the lin
 /* reconnect_link.c */
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+/* The ddp__door_knows_fn: that machine has a rank. */
+DDP_LIB int ddp__knows(void *user, const ddp__addr *from);
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
@@ -16563,8 +17178,7 @@ int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec
 void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
 {
     if (p->fd >= 0 && p->state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->fd);
-    if (p->fd >= 0) close(p->fd);
-    p->fd = -1;
+    ddp__fd_close(&p->fd);
 }
 
 void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
@@ -16741,15 +17355,16 @@ static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, c
 {
     ddp__way *p = &t->way[h->rank];
     char name[DDP__STREAM_NAME];
-    int id;
+    int id, before;
 
     if (!t->visit) return DDP__REFUSE_RANK;
     if (p->state != DDP__LINK_ENDED) return DDP__REFUSE_TWICE;
     if (!ddp__stream_may_be(t->cfg.tls, c->fd, (int)h->rank, why) &&
         !(ddp__stream_may_join(t->cfg.tls, c->fd, &id, name, why) && name[0]))
         return DDP__REFUSE_NAME;
-    ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+    before = p->newcomer_fd;
     p->newcomer_fd = c->fd;
+    ddp__stream_close(t->cfg.tls, before);
     if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = c->from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
     (void)ddp__hello_send(t->cfg.tls, c->fd, &t->cfg.self, DDP__JOIN_MESH, DDP__WELCOME, 0);
@@ -16787,6 +17402,15 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (ddp__pairs_take(&t->pairs, h, fd, &other, &err)) ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
     return DDP__WELCOME;
+}
+
+int ddp__knows(void *user, const ddp__addr *from)
+{
+    const ddp__resume_wire *t = (const ddp__resume_wire *)user;
+
+    for (int r = 0; r < t->base.world; r++)
+        if (t->way[r].where.size && ddp__same_host(&t->way[r].where, from)) return 1;
+    return 0;
 }
 
 ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why)
@@ -17276,8 +17900,34 @@ static void ddp__resume_cut(ddp__wire *w, int peer)
     if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
 }
 
-static const ddp__wire_table ddp__tcp_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
-                                                  ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
+static void ddp__resume_disown(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    for (int i = 0; i < w->world; i++) {
+        ddp__fd_close(&t->way[i].fd);
+        ddp__fd_close(&t->way[i].newcomer_fd);
+    }
+    ddp__door_disown(&t->door);
+    for (int i = 0; i < t->pairs.count; i++)
+        for (int k = 0; k < 2; k++) ddp__fd_close(&t->pairs.pair[i].fd[k]);
+    ddp__relay_disown(t->cfg.relay);
+    ddp__waker_close(&t->bell);
+}
+
+static void ddp__resume_stopped(ddp__wire *w, double seconds, double now)
+{
+    for (int i = 0; i < w->world; i++) {
+        ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[i];
+        ddp__extend(&p->down_at, seconds, now);
+        ddp__extend(&p->heard, seconds, now);
+        ddp__extend(&p->unheard_since, seconds, now);
+        ddp__extend(&p->refused_since, seconds, now);
+    }
+}
+
+static const ddp__wire_table ddp__tcp_table = {ddp__resume_send,  ddp__resume_recv, ddp__resume_wait,   ddp__resume_wake,
+                                               ddp__resume_close, ddp__resume_cut,  ddp__resume_stopped};
 
 /* A link to nobody, whose ring is empty. */
 static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
@@ -17359,6 +18009,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
         !ddp__door_open(&t->door, c, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    t->base.disown = ddp__resume_disown;
+    t->door.knows = ddp__knows;
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
     if (!t->way || !t->polls || !t->rings)
@@ -17541,6 +18193,15 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
+/* Where a relay's thread held the lock during the fork the list may be half written: its descriptors stay open. */
+void ddp__relay_disown(ddp__relay *r)
+{
+    if (!r || pthread_mutex_trylock(&r->lock)) return;
+    for (ddp__splice *s = r->first; s; s = s->next)
+        for (int k = 0; k < 2; k++) ddp__fd_close(&s->fd[k]);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* ---- who asks ---- */
 
 /* The entry of that pair, a new one if there is none; NULL when memory is short. */
@@ -17589,6 +18250,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     int me = (int)h->rank, other = (int)h->detail, high = me > other;
     ddp__pair *p = ddp__pairs_find(x, high ? other : me, high ? me : other);
     uint32_t name;
+    int before;
 
     *waits_for = 0;
     if (!p) {
@@ -17597,8 +18259,9 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
     if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
-    ddp__stream_close(x->c->tls, p->fd[high]);       /* an earlier attempt of the same rank */
+    before = p->fd[high];                            /* an earlier attempt of the same rank */
     p->fd[high] = fd;
+    ddp__stream_close(x->c->tls, before);
     if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);
     *waits_for = other;
     return DDP_OK;
@@ -17625,7 +18288,7 @@ void ddp__pairs_close(ddp__pairs *x)
 
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
-#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
+#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0; join_timeout_s if that is more */
 #define DDP__ADDRESSES    8
 #define DDP__MEETFILE_TEXT 128
 
@@ -17653,6 +18316,7 @@ typedef struct ddp__meeting {
     const ddp__rendezvous *r;
     ddp__tcp_config c;         /* of the wire; self is what this rank says of itself, its address included */
     double begin, until, next_note;
+    double seen;               /* last call of ddp__meeting_over */
     double join_s;             /* until all have to be there, from begin */
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
@@ -17683,6 +18347,9 @@ DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* meeting.c */
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
+/* Whether the time limit has passed. Waits last a second at most, so a longer interval since the last call shows that the
+ * process was stopped: all limits move by it. Call it before a limit is used. */
+DDP_LIB int ddp__meeting_over(ddp__meeting *m);
 /* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
 DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
@@ -17872,13 +18539,28 @@ ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 /* ==== wire/meeting.c ==== [wire] */
 /* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
 
-/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+/* Until when to wait at a time, so that a call to stop is heard, a line is written and a stop of this process noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {
-    double slice = ddp_now() + 0.2, next = m->next_note;
+    const double slice = ddp_now() + (m->r->cancel || m->path ? 0.2 : 1), next = fmin(slice, m->next_note);
 
-    if ((m->r->cancel || m->path) && slice < next) next = slice;
     return m->until < next ? m->until : next;
+}
+
+int ddp__meeting_over(ddp__meeting *m)
+{
+    const double now = ddp_now(), stopped = now - m->seen - 1;
+
+    m->seen = now;
+    if (stopped < 1) return now >= m->until;
+    m->begin += stopped;
+    m->until += stopped;
+    m->next_note += stopped;
+    for (int i = 0; i < m->r->world; i++) {
+        m->leg[i].until += stopped;
+        m->leg[i].limit += stopped;
+    }
+    return now >= m->until;
 }
 
 ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
@@ -17889,9 +18571,10 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
 
 void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
 {
-    double now = ddp_now();
+    const int over = ddp__meeting_over(m);
+    const double now = ddp_now();
 
-    if (now < m->next_note || now >= m->until) return;
+    if (now < m->next_note || over) return;
     ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->c.rank, now - m->begin, what, more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
@@ -17936,7 +18619,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
 
     if (peer) snprintf(name, sizeof name, "rank %d", peer);
     else memcpy(name, m->root, sizeof name);
-    while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
+    while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && !ddp__meeting_over(m))
         DDP__TRY(ddp__wait_word(m, kind, err));
     if (ddp__stream_recv_all(m->c.tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
@@ -18018,6 +18701,7 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
     }
     count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
     (void)ddp__poll_until(m->polls, count, next);
+    (void)ddp__meeting_over(m);
     now = ddp_now();
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
@@ -18077,7 +18761,7 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     int missing;
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        if (ddp_now() >= m->until)
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
                              "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
                              : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
@@ -18340,7 +19024,7 @@ static void ddp__mpi_close(ddp__wire *w)
 }
 
 static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send, ddp__mpi_recv,  ddp__mpi_wait,
-                                               ddp__mpi_wake, ddp__mpi_close, NULL};
+                                               ddp__mpi_wake, ddp__mpi_close, NULL, NULL};
 
 /* ---- MPI's own beginning and end ---- */
 
@@ -18623,7 +19307,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     if (ddp__stream_begin(tls, m->fd[0], 0) < 0)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
     while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
-        if (ddp_now() >= m->until)
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
         DDP__TRY(ddp__wait_word(m, DDP__HELLO, err));
@@ -18641,8 +19325,10 @@ static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
 
     m->fd[0] = ddp__tcp_dial_begin(to);
     if (m->fd[0] < 0) return -1;
-    for (; !ready && now < limit && !ddp__cancelled(m, NULL); now = ddp_now())
+    for (; !ready && now < limit && !ddp__cancelled(m, NULL); now = ddp_now()) {
         ready = ddp__fd_wait(m->fd[0], POLLOUT, now + 0.1 < limit ? now + 0.1 : limit);
+        (void)ddp__meeting_over(m);
+    }
     errno = ETIMEDOUT;
     return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
 }
@@ -18691,8 +19377,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     int i = 0;
 
     for (;;) {
-        double now = ddp_now();
-        if (now >= m->until)
+        double now;
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and %s? "
                              "(DREAMDDP_CONNECT_TIMEOUT waits longer)", m->root, m->until - m->begin, m->why,
                              m->path ? "does it write the same file" : "is the address right");
@@ -18707,10 +19393,16 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
         }
         i = count ? (i + 1) % count : 0;
         if (i) continue;
-        now = ddp_now() + pause;
-        ddp__sleep_until(now < m->until ? now : m->until);
+        now = ddp_now();
+        ddp__sleep_until(now + pause < m->until ? now + pause : m->until);
         if (pause < 0.3) pause *= 1.5;
     }
+}
+
+/* When the mesh has to be complete: far later than it takes, since all ranks of a busy machine start at once. */
+static double ddp__mesh_until(const ddp__meeting *m)
+{
+    return ddp_now() + (m->join_s > DDP__MESH_LIMIT ? m->join_s : DDP__MESH_LIMIT);
 }
 
 /* Dials all lower ranks, and returns when rank 0 has said go. */
@@ -18720,14 +19412,14 @@ static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     int missing;
 
     m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
+    m->until = ddp__mesh_until(m);
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         m->ready |= !missing;
-        if (ddp_now() >= m->until)
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
                              missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
@@ -18742,13 +19434,13 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     int p;
 
     m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
+    m->until = ddp__mesh_until(m);
     for (;;) {
         for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
         if (p == m->r->world && !m->pairs.count) break;
         if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
         else snprintf(name, sizeof name, "a relayed pair");
-        if (ddp_now() >= m->until) {
+        if (ddp__meeting_over(m)) {
             m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
                              m->until - m->begin, name);
@@ -18795,7 +19487,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
         ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
-                             ddp_now() + DDP__MESH_LIMIT);
+                             ddp__mesh_until(m));
     bad = ddp__mesh_root(m, err);
     if (bad) {
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
@@ -18872,6 +19564,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
+    m->seen = ddp_now(); /* looking up a name may have taken long, and is no stop */
     if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
@@ -18954,7 +19647,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.c.self.rank = (uint32_t)rank;
     m.c.self.world = ddp__hello_world(r->world, ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.pairs.c = &m.c;
-    m.begin = ddp_now();
+    m.begin = m.seen = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
     if (rank == 0) m.until = m.begin + m.join_s;
@@ -18962,7 +19655,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
         bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet", rank,
                         r->world);
-    else if (ids > 1) bad = ddp__fd_room(3 * ids + 80, ids + 16, err); /* with the door's callers */
+    else if (ids > 1) bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* with the door's callers */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);
@@ -19028,43 +19721,68 @@ DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
 /* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. Chained: the first call's h is 0. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
-DDP_LIB int      ddp__crc32c_is_fast(void); /* the processor has an instruction for it */
 
-/* ==== comm/frame.c ==== [comm] */
-/* Frames as bytes, and the checksum that guards them. */
+/* ==== comm/checksum.c ==== [comm] */
+/* CRC-32C: by an instruction of the processor if it has one, else by tables. The choice is made at run time. */
 
-#define DDP__FRAME_MAGIC   0xdd97u
-#define DDP__FRAME_VERSION 3u
+/* ---- by tables ---- */
 
-/* ---- CRC-32C ---- */
+/* 256 checksums: entry i is the sum (exclusive or) of the numbers whose bit is set in i, because a CRC is linear. */
+#define DDP__CRC_2(v, a) (v), (v) ^ (a)
+#define DDP__CRC_4(v, a, b) DDP__CRC_2(v, a), DDP__CRC_2((v) ^ (b), a)
+#define DDP__CRC_8(v, a, b, c) DDP__CRC_4(v, a, b), DDP__CRC_4((v) ^ (c), a, b)
+#define DDP__CRC_16(v, a, b, c, d) DDP__CRC_8(v, a, b, c), DDP__CRC_8((v) ^ (d), a, b, c)
+#define DDP__CRC_32(v, a, b, c, d, e) DDP__CRC_16(v, a, b, c, d), DDP__CRC_16((v) ^ (e), a, b, c, d)
+#define DDP__CRC_64(v, a, b, c, d, e, f) DDP__CRC_32(v, a, b, c, d, e), DDP__CRC_32((v) ^ (f), a, b, c, d, e)
+#define DDP__CRC_128(v, a, b, c, d, e, f, g) DDP__CRC_64(v, a, b, c, d, e, f), DDP__CRC_64((v) ^ (g), a, b, c, d, e, f)
+#define DDP__CRC_256(a, b, c, d, e, f, g, h) DDP__CRC_128(0u, a, b, c, d, e, f, g), DDP__CRC_128(h, a, b, c, d, e, f, g)
 
-/* Half a byte at a time: the reference, and what processors without an instruction use. */
-static uint32_t ddp__crc32c_plain(uint32_t c, const unsigned char *p, size_t n)
+/* Slicing by 8. by[k][b] is the checksum of byte b and k zero bytes after it.
+ * Source: Kounavis and Berry, "A systematic approach to building high performance software-based CRC generators", 2005. */
+static uint32_t ddp__crc32c_sliced(uint32_t c, const unsigned char *p, size_t n)
 {
-    static const uint32_t table[16] = {
-        0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
-        0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
-        0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
+    static const uint32_t by[8][256] = {
+        {DDP__CRC_256(0xf26b8303u, 0xe13b70f7u, 0xc79a971fu, 0x8ad958cfu, 0x105ec76fu, 0x20bd8edeu, 0x417b1dbcu, 0x82f63b78u)},
+        {DDP__CRC_256(0x13a29877u, 0x274530eeu, 0x4e8a61dcu, 0x9d14c3b8u, 0x3fc5f181u, 0x7f8be302u, 0xff17c604u, 0xfbc3faf9u)},
+        {DDP__CRC_256(0xa541927eu, 0x4f6f520du, 0x9edea41au, 0x38513ec5u, 0x70a27d8au, 0xe144fb14u, 0xc76580d9u, 0x8b277743u)},
+        {DDP__CRC_256(0xdd45aab8u, 0xbf672381u, 0x7b2231f3u, 0xf64463e6u, 0xe964b13du, 0xd725148bu, 0xaba65fe7u, 0x52a0c93fu)},
+        {DDP__CRC_256(0x38116facu, 0x7022df58u, 0xe045beb0u, 0xc5670b91u, 0x8f2261d3u, 0x1ba8b557u, 0x37516aaeu, 0x6ea2d55cu)},
+        {DDP__CRC_256(0xef306b19u, 0xdb8ca0c3u, 0xb2f53777u, 0x6006181fu, 0xc00c303eu, 0x85f4168du, 0x0e045bebu, 0x1c08b7d6u)},
+        {DDP__CRC_256(0x68032cc8u, 0xd0065990u, 0xa5e0c5d1u, 0x4e2dfd53u, 0x9c5bfaa6u, 0x3d5b83bdu, 0x7ab7077au, 0xf56e0ef4u)},
+        {DDP__CRC_256(0x493c7d27u, 0x9278fa4eu, 0x211d826du, 0x423b04dau, 0x847609b4u, 0x0d006599u, 0x1a00cb32u, 0x34019664u)}};
 
-    for (size_t i = 0; i < n; i++) {
-        c ^= p[i];
-        c = (c >> 4) ^ table[c & 15];
-        c = (c >> 4) ^ table[c & 15];
+    for (; n >= 8; n -= 8, p += 8) {
+        c ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+        c = by[7][c & 255] ^ by[6][c >> 8 & 255] ^ by[5][c >> 16 & 255] ^ by[4][c >> 24] ^ by[3][p[4]] ^ by[2][p[5]] ^
+            by[1][p[6]] ^ by[0][p[7]];
     }
+    for (; n > 0; n--, p++) c = c >> 8 ^ by[0][(c ^ *p) & 255];
     return c;
 }
+
+/* ---- by an instruction ---- */
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define DDP__CRC_HERE __builtin_cpu_supports("sse4.2")
 #define DDP__CRC_STEP(c, x) __asm__("crc32q %1, %0" : "+r"(c) : "rm"(x))
-#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
-#define DDP__CRC_HERE 1
+#define DDP__CRC_TARGET
+#elif defined(__AARCH64EL__) && (defined(__ARM_FEATURE_CRC32) || defined(__linux__))
 #define DDP__CRC_STEP(c, x) __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(x))
+/* The first processors of arm64 lack the instruction, so compilers accept it only in functions that say so. */
+#ifdef __clang__
+#define DDP__CRC_TARGET __attribute__((target("crc")))
 #else
-#define DDP__CRC_HERE 0
-#define DDP__CRC_STEP(c, x) ((c) ^= (x))
+#define DDP__CRC_TARGET __attribute__((target("+crc")))
+#endif
+#ifdef __ARM_FEATURE_CRC32
+#define DDP__CRC_HERE 1
+#else
+#include <sys/auxv.h>
+#define DDP__CRC_HERE (getauxval(AT_HWCAP) & HWCAP_CRC32)
+#endif
 #endif
 
+#ifdef DDP__CRC_HERE
 enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a processor takes at a time */
 
 static uint64_t ddp__crc32c_read(const unsigned char *p)
@@ -19089,7 +19807,7 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
     return out;
 }
 
-static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
+static DDP__CRC_TARGET uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
 {
     uint64_t c = h;
 
@@ -19108,8 +19826,9 @@ static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
         const uint64_t x = ddp__crc32c_read(p);
         DDP__CRC_STEP(c, x);
     }
-    return ddp__crc32c_plain((uint32_t)c, p, n);
+    return ddp__crc32c_sliced((uint32_t)c, p, n);
 }
+#endif
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
 #define DDP__CRC_WIDE (__builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
@@ -19124,8 +19843,8 @@ typedef uint64_t ddp__crc_mem __attribute__((vector_size(64), aligned(1), may_al
     __asm__("vpclmulqdq $17, %2, %1, %0" : "=x"(odd) : "x"(x), "x"(by));      \
     x = even ^ odd ^ (next);
 
-/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls nothing: whoever is called before
- * the wide registers are cleared is slower. */
+/* Turns n bytes, a multiple of 256, into 64 that have the same checksum, from 0. It calls no function: a function
+ * that runs before the wide registers are cleared is slower. */
 static __attribute__((target("avx512f"))) void ddp__crc32c_fold(uint32_t h, const unsigned char *p, size_t n,
                                                                 unsigned char *folded)
 {
@@ -19157,8 +19876,6 @@ static uint32_t ddp__crc32c_wide(uint32_t h, const unsigned char *p, size_t n)
 }
 #endif
 
-int ddp__crc32c_is_fast(void) { return DDP__CRC_HERE != 0; }
-
 uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
@@ -19166,10 +19883,17 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 #ifdef DDP__CRC_WIDE
     if (n >= 1024 && DDP__CRC_WIDE) return ~ddp__crc32c_wide(~h, p, n);
 #endif
-    return ~(DDP__CRC_HERE ? ddp__crc32c_fast(~h, p, n) : ddp__crc32c_plain(~h, p, n));
+#ifdef DDP__CRC_HERE
+    if (DDP__CRC_HERE) return ~ddp__crc32c_fast(~h, p, n);
+#endif
+    return ~ddp__crc32c_sliced(~h, p, n);
 }
 
-/* ---- frames ---- */
+/* ==== comm/frame.c ==== [comm] */
+/* Frames as bytes. */
+
+#define DDP__FRAME_MAGIC   0xdd97u
+#define DDP__FRAME_VERSION 3u
 
 int ddp__in_blocks(int coding) { return coding >= (int)DDP_AS_INT8 && coding <= (int)DDP_AS_E3M0; }
 
@@ -19431,6 +20155,8 @@ typedef struct ddp__engine_config {
 DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
 /* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
+/* In a forked child, which has no comm thread: closes the descriptors of the wire. NULL is fine. */
+DDP_LIB void ddp__engine_disown(const ddp__engine *e);
 
 /* Errors call a rank so from now on, beside its number: "stage 2 of pipeline 1". Copied, up to 47 characters. */
 DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
@@ -19481,6 +20207,9 @@ DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
  * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
  * all ranks, before any of them submits again. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
+/* Makes room for messages of up to this many pieces; as opened: 2048, or 512 of very many engines in a process. Nothing may
+ * be in flight (DDP_USAGE). */
+DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* How many collectives are in flight at a time: the oldest not yet complete. */
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
@@ -19684,6 +20413,8 @@ typedef struct ddp__owed { /* slots freed but not yet given back */
     int      p2p, count;
 } ddp__owed;
 
+/* The comm thread leaves the engine to callers until park_until, or until one that drives it signals. */
+typedef enum ddp__parking { DDP__NOT_PARKED, DDP__PARKED_FOR_A_MOMENT, DDP__PARKED_UNTIL_SIGNAL } ddp__parking;
 typedef enum ddp__out_state { DDP__OUT_IDLE, DDP__OUT_SERIALISING, DDP__OUT_WRITING } ddp__out_state;
 typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp__in_state;
 
@@ -19710,6 +20441,7 @@ typedef struct ddp__peer {
     ddp__frame     in;
     unsigned char  in_head[DDP__FRAME_BYTES];
     size_t         in_got;
+    uint32_t       in_sum;     /* CRC-32C of the payload's first in_got bytes, if in.check */
     int            in_slot;    /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     int            discard;    /* the frame that is being read counts for nothing */
@@ -19800,6 +20532,8 @@ typedef struct ddp__membership {
     /* Once a round; its time limits. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
+    /* This process was stopped for `seconds`, which do not count for any time limit. */
+    void (*stopped)(ddp__engine *e, double seconds, double now);
     /* Others may need a result of this one: it cannot close yet. */
     int  (*busy)(const ddp__engine *e);
 } ddp__membership;
@@ -19836,8 +20570,9 @@ struct ddp__engine {
     size_t             block_bytes;
 
     ddp__op           *ops;           /* ring of cfg.queue, by ticket */
-    ddp__strip        *strips;
+    ddp__strip        *strips;        /* [strip_room] of all queued messages: of the block, or grown */
     long               strip_room;
+    int                strips_grown;
     ddp__peer         *peers;
     ddp__exchange     *rows;          /* DDP__ROWS x world */
     ddp__slot         *slot;          /* world x slots */
@@ -19874,6 +20609,7 @@ struct ddp__engine {
     double             last_move;
     int                closing, stopping; /* goodbye was queued; close was called */
     double             next_check;    /* when liveness is to be looked at again */
+    double             ran_at;        /* start of the last round: a longer gap than usual is a stop of this process */
 
     /* shared, under lock */
     pthread_mutex_t    lock;
@@ -19887,8 +20623,9 @@ struct ddp__engine {
     int                retires;       /* ddp__engine_retire waits */
     int                tight;         /* a message waits for room in the queue */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
-    double             park_until;    /* as long as that */
+    ddp__parking       parked;        /* the comm thread leaves the engine to a caller */
+    int                driven;        /* a caller moves the bytes */
+    double             park_until;    /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
@@ -19970,6 +20707,7 @@ DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
+DDP_LIB void ddp__strips_close(ddp__engine *e); /* where ddp__engine_pieces made room */
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
 /* 0 after a failure: the program has freed what an operation under way uses there. Asked again after each wait. */
@@ -20040,6 +20778,7 @@ DDP_LIB int  ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ra
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
+DDP_LIB void   ddp__ring_reset(ddp__engine *e); /* as opened: ddp__engine_ring is undone. Under the lock */
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
 DDP_LIB int    ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
@@ -20050,6 +20789,12 @@ DDP_LIB int    ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
 /* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
 DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
+/* 1 if all ranks are threads of this process: a silent one is starved, since one that ended has closed its streams. 0 where
+ * links are emulated, which may stall. */
+DDP_LIB int    ddp__one_process(const ddp__engine *e);
+/* 1 if this process did not run since the last round for longer than a heartbeat may take (SIGSTOP, a suspended machine,
+ * starvation): all time limits are extended by that gap, since the peers may have been stopped with it. */
+DDP_LIB int    ddp__was_stopped(ddp__engine *e, double now);
 /* Heartbeats, silent peers, old operations; sets when to look again. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
@@ -20095,6 +20840,7 @@ DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: a copy of the 
 DDP_LIB int  ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
 #define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
+#define DDP__DRIVE_S 0.1 /* a longer call returns the engine to the comm thread, whose heartbeats no caller delays */
 /* Under the lock: what the comm thread must not sleep over. */
 DDP_LIB int  ddp__needed(const ddp__engine *e);
 DDP_LIB void *ddp__engine_main(void *engine);
@@ -20152,7 +20898,7 @@ int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 
     if (e->fault.code != DDP_OK) return 0;
     va_start(args, fmt);
-    vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
+    ddp__format_list(e->fault.msg, sizeof e->fault.msg, fmt, args);
     va_end(args);
     e->fault.code = code;
     e->fault_origin = e->rank;
@@ -20564,6 +21310,44 @@ void ddp__bfloat_round(float *x, size_t n)
 
 /* ---- pieces ---- */
 
+ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err)
+{
+    const size_t room = 2 * pieces, bytes = room * sizeof(ddp__strip);
+    ddp_status status = DDP_OK;
+    ddp__strip *strips;
+
+    if (room <= (size_t)e->strip_room) return DDP_OK;
+    strips = (ddp__strip *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!strips)
+        return ddp__fail(err, DDP_MEMORY, "out of memory: messages of %lu arrays need %lu bytes", (unsigned long)pieces,
+                         (unsigned long)bytes);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted) {
+        status = ddp__fail(err, DDP_USAGE, "room for messages of %lu arrays cannot be made while %ld are in flight",
+                           (unsigned long)pieces, e->submitted - e->first);
+        ddp__release(&e->cfg.allocator, strips, bytes);
+    } else {
+        ddp__strips_close(e);
+        e->strips = strips;
+        e->strip_room = (long)room;
+        e->strips_grown = 1;
+        e->strips_head = e->strips_tail = 0;
+        e->stats.staging_bytes += bytes;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+void ddp__strips_close(ddp__engine *e)
+{
+    const size_t bytes = (size_t)e->strip_room * sizeof *e->strips;
+
+    if (!e->strips_grown) return;
+    ddp__release(&e->cfg.allocator, e->strips, bytes);
+    e->stats.staging_bytes -= bytes;
+    e->strips_grown = 0;
+}
+
 void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here)
 {
     int low = 0, high = in->count - 1;
@@ -20717,32 +21501,48 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     return 1;
 }
 
+/* As INT8 -0.0 travels as it is, because all ranks may have skipped the layer: its residual waits. 0 for other values. */
+static int ddp__is_none(const ddp__op *op, float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return op->m.coding == DDP_AS_INT8 && bits == 0x80000000u;
+}
+
 void ddp__residual_add(const ddp__op *op, size_t at, size_t count)
 {
     size_t here;
 
     for (; count > 0; at += here, count -= here) {
         float *x = (float *)ddp__memory_at(op, &op->from, at, count, &here), *rest = op->m.residual + at;
-        for (size_t i = 0; i < here; i++)
+        for (size_t i = 0; i < here; i++) {
+            if (ddp__is_none(op, x[i])) continue;
             if (rest[i] != 0) x[i] += rest[i]; /* -0 stays what it is */
-        memset(rest, 0, here * sizeof *rest);
+            rest[i] = 0;
+        }
     }
 }
 
 /* What is summed becomes what the others will read. Chunks are whole blocks. */
 int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
 {
-    const size_t end = at + n;
+    enum { SOME = 64 * DDP__CODING_BLOCK };
+    const size_t end = at + n, most = e->chunk < SOME ? e->chunk : (size_t)SOME;
+    unsigned char none[SOME];
     size_t count;
 
     for (; at < end; at += count) {
         float *x = e->rounded, *rest = op->m.residual + at;
-        count = end - at < e->chunk ? end - at : e->chunk;
+        count = end - at < most ? end - at : most;
         ddp__memory_copy(op, &op->from, at, count, x, 0);
-        ddp__floats_add(x, rest, count);
-        memcpy(rest, x, count * sizeof *rest);
+        for (size_t i = 0; i < count; i++) {
+            none[i] = (unsigned char)ddp__is_none(op, x[i]);
+            if (!none[i]) rest[i] = x[i] += rest[i];
+        }
         if (!ddp__code_round(e, op, x, count)) return 0;
-        for (size_t i = 0; i < count; i++) rest[i] -= x[i];
+        for (size_t i = 0; i < count; i++)
+            if (!none[i]) rest[i] -= x[i];
         ddp__memory_copy(op, &op->from, at, count, x, 1);
     }
     return 1;
@@ -21570,6 +22370,12 @@ size_t ddp__ring_bytes(const ddp__engine *e)
     return (size_t)(50 * world * (world - 2) / (world - 1) * (e->links.farthest * e->links.slowest + chunk));
 }
 
+void ddp__ring_reset(ddp__engine *e)
+{
+    for (int i = 0; i < e->world; i++) e->order[i] = i;
+    e->ring_bytes = ddp__ring_bytes(e);
+}
+
 ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err)
 {
     ddp_status status = DDP_OK;
@@ -22104,7 +22910,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
         const ddp__peer *p = &e->peers[r];
         if (!ddp__takes_part(e, op, r) || now - p->last_got <= longest) continue;
         longest = now - p->last_got;
-        snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
+        ddp__format(buf, room, "; rank %d has been silent for %.1f s", r, longest);
     }
     return buf;
 }
@@ -22198,14 +23004,54 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
+/* ---- stops of this process ---- */
+
+static void ddp__op_stopped(ddp__op *op, double seconds, double now)
+{
+    if (!op) return;
+    ddp__extend(&op->clock, seconds, now);
+    ddp__extend(&op->last_move, seconds, now);
+}
+
+int ddp__was_stopped(ddp__engine *e, double now)
+{
+    const double beat = ddp__beat(e), gap = now - e->ran_at;
+
+    e->ran_at = now;
+    if (gap <= 2 * beat) return 0; /* an idle engine runs a round per beat */
+    if (gap > beat + 1)
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s; time-outs are extended by that",
+                 e->rank, gap);
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        ddp__extend(&p->last_got, gap, now);
+        for (int i = 0; i < DDP__PAIRED; i++) ddp__op_stopped(p->paired[i], gap, now);
+        for (int s = p->pending.first; s >= 0; s = e->slot[s].next) ddp__extend(&e->slot[s].arrived, gap, now);
+    }
+    for (int i = 0; i < DDP__WINDOW; i++) ddp__op_stopped(e->window[i], gap, now);
+    ddp__extend(&e->last_move, gap, now);
+    if (e->membership) e->membership->stopped(e, gap, now);
+    if (e->wire->table->stopped) e->wire->table->stopped(e->wire, gap, now);
+    return 1;
+}
+
+/* ---- all limits ---- */
+
+int ddp__one_process(const ddp__engine *e) { return e->wire->offers && !e->links.path; }
+
+/* Whether the silence of a peer is a failure. */
+static int ddp__may_be_lost(const ddp__engine *e, const ddp__peer *p)
+{
+    return e->cfg.peer_timeout_s > 0 && !ddp__one_process(e) && !e->newcomer &&
+           (p->in_state != DDP__IN_PAUSED || e->stalled);
+}
+
 void ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat = ddp__beat(e), again = now + beat, late = now - e->next_check;
+    double beat = ddp__beat(e), again = now + beat;
 
-    if (late > beat + 1) {
-        /* This process was stopped or starved: what came meanwhile is to be read before anybody is judged. */
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
-        e->next_check = now + beat / 5;
+    if (ddp__was_stopped(e, now)) { /* what came meanwhile is read before a peer is declared lost */
+        e->next_check = now;
         return;
     }
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
@@ -22216,10 +23062,9 @@ void ddp__check_liveness(ddp__engine *e, double now)
                 p->want_heartbeat = 1;
                 p->last_beat = now;
             }
-            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled) &&
-                ddp__passed(p->last_got + e->cfg.peer_timeout_s, now, &again)) {
+            if (ddp__may_be_lost(e, p) && ddp__passed(p->last_got + e->cfg.peer_timeout_s, now, &again)) {
                 char why[64];
-                snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
+                ddp__format(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
                 ddp__peer_lost(e, peer, why);
             }
         }
@@ -22411,16 +23256,19 @@ static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_C
 /* Whether a chunk has a shape that some operation of this engine could have. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
-    const size_t most = e->chunk * sizeof(float), values = ddp__frame_values(f);
+    const size_t most = e->chunk * sizeof(float);
+    size_t values;
 
+    if (f->length > most) return 0; /* before anything is computed of it */
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
     if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding) return 0;
-    return f->length > 0 && f->length <= most && values <= most && f->offset <= f->count &&
-           (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
+    if (f->length == 0 || f->offset > f->count) return 0;
+    values = ddp__frame_values(f);
+    return values <= most && (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
            !(f->p2p && f->type != DDP__FRAME_DATA) && (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
 }
 
@@ -22430,6 +23278,12 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
     if (f->type == DDP__FRAME_ABORT) return f->length < DDP_ERROR_TEXT;
     if (f->type < DDP__FRAME_STATE) return f->length == 0 && f->layer >= 0 && f->layer < DDP__SLOTS_MAX;
     return e->membership && (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
+}
+
+/* A frame that is dropped: its payload is still read. */
+static int ddp__length_possible(const ddp__engine *e, int peer, const ddp__frame *f)
+{
+    return ddp__is_control(f) ? ddp__control_possible(e, peer, f) : f->length <= e->chunk * sizeof(float);
 }
 
 static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
@@ -22598,19 +23452,12 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
     return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
-/* 1 if the payload is what was sent, as far as its sender said. */
+/* 1 if the payload is what its sender sent, or the sender gave no checksum. */
 static int ddp__payload_intact(ddp__engine *e, int peer)
 {
     const ddp__frame *f = &e->peers[peer].in;
-    size_t got = 0, here;
-    uint32_t h = 0;
 
-    if (!f->check || !f->length || !ddp__crc32c_is_fast()) return 1;
-    for (; got < f->length; got += here) {
-        const unsigned char *data = ddp__payload_at(e, peer, got, &here);
-        h = ddp__crc32c(h, data, here);
-    }
-    if (h == f->check) return 1;
+    if (!f->check || e->peers[peer].in_sum == f->check) return 1;
     return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
                       "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
                       "layer); restart the job from its last checkpoint", (unsigned long)f->length,
@@ -22681,6 +23528,7 @@ static int ddp__head_read(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     p->in_got = 0;
+    p->in_sum = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
         else
@@ -22689,6 +23537,14 @@ static int ddp__head_read(ddp__engine *e, int peer)
         return 0;
     }
     if (e->membership && e->membership->drops(e, peer, &p->in)) {
+        if (!ddp__length_possible(e, peer, &p->in)) {
+            if (p->out_of_world) p->closed = 1;
+            else
+                ddp__fault(e, DDP_NET, "rank %d (%s) sent a frame of type %d and %lu bytes, more than it may have: its stream "
+                           "is damaged or it runs another version of this library", peer, e->wire->names[peer],
+                           (int)p->in.type, (unsigned long)p->in.length);
+            return 0;
+        }
         p->discard = 1;
         p->in_state = DDP__IN_PAYLOAD;
         return 1;
@@ -22727,6 +23583,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         if (got == 0) break;
         moved = 1;
+        /* now, not from memory at the end: pieces of a message may overlap */
+        if (p->in_state == DDP__IN_PAYLOAD && p->in.check) p->in_sum = ddp__crc32c(p->in_sum, to, (size_t)got);
         p->in_got += (size_t)got;
         p->last_got = ddp_now();
         ddp__atomic_add(&e->bytes_received, (int64_t)got);
@@ -23662,7 +24520,9 @@ int ddp__round(ddp__engine *e, double *until)
 
     e->looked_at[0] = e->looked_at[1] = 0;
     ddp__look(e);
-    script = ddp__emulate_script(e, ddp_now());
+    now = ddp_now();
+    (void)ddp__was_stopped(e, now); /* before the wire looks at its time limits */
+    script = ddp__emulate_script(e, now);
     moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
     now = ddp_now();
     if (e->membership && e->fault.code == DDP_OK) e->membership->run(e, now);
@@ -23696,10 +24556,12 @@ static int ddp__park(ddp__engine *e)
 
     pthread_mutex_lock(&e->lock);
     while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
-        parked = e->parked = 1;
-        (void)ddp__cond_wait_until(&e->park, &e->lock, e->driven ? -1 : e->park_until);
+        const double until = e->driven ? -1 : e->park_until;
+        parked = 1;
+        e->parked = e->driven ? DDP__PARKED_UNTIL_SIGNAL : DDP__PARKED_FOR_A_MOMENT;
+        (void)ddp__cond_wait_until(&e->park, &e->lock, until);
     }
-    e->parked = 0;
+    e->parked = DDP__NOT_PARKED;
     pthread_mutex_unlock(&e->lock);
     return parked;
 }
@@ -23710,7 +24572,7 @@ void *ddp__engine_main(void *engine)
     double now, until;
 
     if (!ddp__wire_begin(e)) return NULL;
-    now = e->next_check = ddp_now();
+    now = e->next_check = e->ran_at = ddp_now();
     if (e->paced)
         ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;
@@ -23903,6 +24765,7 @@ static void ddp__engine_free(ddp__engine *e)
 
     ddp__guard_close(e);
     if (e->membership) e->membership->close(e);
+    ddp__strips_close(e);
     pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
@@ -23928,7 +24791,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.shaped = plan.paced || plan.links.farthest > 0;
     if (plan.cfg.queue < 1 || (cfg->wire->carrier && cfg->world > DDP__LARGE_WORLD)) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
-    plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
+    plan.checks = !cfg->no_checksum && !cfg->wire->intact;
     ddp__ways_fill(plan.ways);
     plan.due.first = plan.due.last = -1;
     ddp__dimension(&plan);
@@ -23966,6 +24829,11 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
+
+void ddp__engine_disown(const ddp__engine *e)
+{
+    if (e && e->wire->disown) e->wire->disown(e->wire);
+}
 
 void ddp__engine_close(ddp__engine *e)
 {
@@ -24093,8 +24961,12 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
                          verb);
-    if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence || e->membership))
-        return ddp__fail(err, DDP_ARG, "only a plain all-reduce in a world that cannot lose a rank has an owner's rule");
+    if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence))
+        return ddp__fail(err, DDP_ARG, "an all-reduce that adds or measures its divergence has an owner's rule: leave out one "
+                         "of the two");
+    if (m->verb == DDP_ALL_REDUCE && m->owner && e->membership && !m->owner->again)
+        return ddp__fail(err, DDP_ARG, "an all-reduce in an elastic world (min_world) has an owner's rule that cannot start "
+                         "over: set ddp_owner.again");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
                          m->to ? " with a `to` of its own" : "");
@@ -24364,7 +25236,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     int parks = !e->shaped && !e->membership && !e->wire->begin && !e->wire->carrier, driven = 0;
     ddp_status status;
-    double until;
+    double until, drive_until;
     long ticket;
 
     if (parks) {
@@ -24376,15 +25248,16 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     }
     status = ddp__engine_submit(e, m, &ticket, err);
     if (driven) {
-        while (status == DDP_OK) { /* until the message is done, or the comm thread has to go on */
+        drive_until = ddp_now() + DDP__DRIVE_S;
+        while (status == DDP_OK) { /* until the message is done, or the comm thread has to continue */
             const int moved = ddp__round(e, &until);
-            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) break;
-            if (!moved) ddp__sleep(e, until);
+            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket) || ddp_now() >= drive_until) break;
+            if (!moved) ddp__sleep(e, fmin(until, drive_until));
         }
         pthread_mutex_lock(&e->lock);
         e->driven = 0;
         e->park_until = ddp_now() + DDP__PARK_S;
-        if (ddp__needed(e)) pthread_cond_signal(&e->park);
+        if (ddp__needed(e) || e->parked == DDP__PARKED_UNTIL_SIGNAL) pthread_cond_signal(&e->park);
         if (status != DDP_OK) ddp__settle(e);
         pthread_mutex_unlock(&e->lock);
     }
@@ -24543,7 +25416,8 @@ DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 DDP_LIB int  ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
 /* An operation begins: its input is kept, or it goes the way of one that another worker has completed. Again: in a new
- * epoch, with the residual as it was, unless it is complete elsewhere: then what it cut off is part of the result. */
+ * epoch, with the residual and the owner's state as they were, unless it is complete elsewhere: then its residual is
+ * part of the result. */
 DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
 DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
 DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
@@ -24570,6 +25444,7 @@ DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view,
 /* Once a round of the comm thread: newcomers, and votes where something changed; and time limits. */
 DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
+DDP_LIB void ddp__epoch_stopped(ddp__engine *e, double seconds, double now);
 
 /* ==== member/shadow.c ==== [member] */
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came of it, until all
@@ -24808,8 +25683,10 @@ void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again)
         op->way = ddp__handed_way();
         op->u.handed.donor = donor;
         op->u.handed.asked = 0;
-    } else if (again && op->m.residual && op->n) {
-        memcpy(op->m.residual, ddp__shadow_residual(e->member_data, op), op->n * sizeof(float));
+    } else if (again) {
+        if (op->m.residual && op->n)
+            memcpy(op->m.residual, ddp__shadow_residual(e->member_data, op), op->n * sizeof(float));
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) op->m.owner->again(op->m.owner->user);
     }
 }
 
@@ -25083,6 +25960,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
     pthread_mutex_lock(&e->lock);
+    if (view->live & ~before) ddp__ring_reset(e); /* a joining worker does not know the order that was measured */
     ddp__members_set(e, view->live);
     for (long t = e->first; t < e->submitted; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
@@ -25571,10 +26449,20 @@ static double ddp__grace(const ddp__engine *e, double limit)
     return limit < 0.3 ? limit : 0.3;
 }
 
+void ddp__epoch_stopped(ddp__engine *e, double seconds, double now)
+{
+    ddp__elastic *el = e->member_data;
+
+    ddp__extend(&el->lost_at, seconds, now);
+    ddp__extend(&el->round_at, seconds, now);
+    ddp__extend(&el->admit_at, seconds, now);
+    ddp__extend(&el->hopeless_at, seconds, now);
+}
+
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
     ddp__elastic *el = e->member_data;
-    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due = *again;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;
@@ -25585,7 +26473,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
     if (el->hopeless_at >= 0) {
         due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
-    } else {
+    } else if (!ddp__one_process(e)) {
         /* the one who decides looks first at who is late */
         uint64_t old = el->set & el->own.base.live;
         due = el->round_at + limit + (ddp__lowest(old) == e->rank ? 0 : limit / 2);
@@ -25759,7 +26647,8 @@ const ddp__membership *ddp__elastic_membership(void)
     static const ddp__membership table = {
         ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__shadow_may,    ddp__shadow_began,
         ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left, ddp__elastic_frame, ddp__elastic_payload,
-        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__shadow_busy};
+        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__epoch_stopped,
+        ddp__shadow_busy};
 
     return &table;
 }
@@ -25820,7 +26709,8 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 
 enum {
     DDP__WORKER_OWN = 1,   /* each has its own, in a synchronised checkpoint too */
-    DDP__WORKER_TOLD = 2,  /* all hold the same: a newcomer is told it when it enters */
+    DDP__WORKER_TOLD = 2,  /* a joining worker receives a member's when it enters; all hold the same, or those of
+                              DDP__WORKER_OWN nearly so */
     DDP__WORKER_THERE = 4, /* memory of the device */
     DDP__WORKER_BLOB = 8   /* another worker may have more or fewer of them */
 };
@@ -25868,7 +26758,9 @@ typedef struct ddp__worker {
     uint64_t         cut;    /* hash of its shares */
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
-    /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
+    int              takes_plan; /* the plan among the small values is to be followed, so it has to fit */
+    void            *owner;  /* for check */
+    /* Verifies the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
 
@@ -25882,24 +26774,39 @@ DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safet
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* What a rank says of its file. */
+/* The identity of a rank's file, in words, since the ranks gather it. */
 typedef struct ddp__said {
-    uint64_t hash, common; /* of its state; 0: the rank was lost; of what is the same on all if they are synchronised */
-    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
+    uint64_t    there;        /* 0: the rank was lost, and has no file */
+    ddp__digest hash, common; /* of all arrays; of those that are equal on all ranks of a synchronised checkpoint */
+    uint64_t    cut, copy;    /* hash of its shares; copy of the model, from 0 */
 } ddp__said;
 
-/* As a safetensors file. */
+/* As a safetensors file, whose __metadata__ states run, step, rank, copy and cut. */
 DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err);
 /* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list; whether it has the hash that the manifest says. Then: its values, into
- * the list's memory, of which no large one changes before all that can be wrong was found. step as for check, path for
+/* What a manifest lists of a rank's file. */
+typedef struct ddp__listed {
+    uint64_t    run;
+    long        step;
+    int         rank;
+    int         older; /* a checkpoint of format 4: the hash has 64 bits, and the file does not state its identity */
+    ddp__digest hash;
+    uint64_t    cut, copy;
+} ddp__listed;
+
+/* Adds the remedy to the error of a damaged file of a checkpoint (s is DDP_FORMAT), and returns s. */
+DDP_LIB ddp_status ddp__damaged(ddp_status s, ddp_error *err);
+/* Verifies that a file has the arrays of this list; that it is the one that the manifest lists, unchanged. path: for
  * errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err);
+/* After ddp__worker_fits. read: the small values, and s->check of them, with its step. load: the large ones, into memory
+ * that the run uses: only what the disk does can fail then. */
+DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
 
@@ -25932,13 +26839,15 @@ DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp_
 
 typedef struct ddp__shards ddp__shards;
 
-/* Adds at most `most` files, each with its hash, and finds each layer's values in them (cover); a file may be missing
- * where this worker needs nothing of it. *out is to be closed also after an error.
- * load: into s. own: what a strategy keeps of each worker's own follows too. */
+/* Adds at most `most` files, as the manifest lists them, and finds each layer's values in them (cover); a file may be
+ * missing where this worker needs nothing of it. *out is to be closed also after an error.
+ * read: the small values, into s, and a check of all that can be wrong. load: the large ones. own: the strategy's state
+ * of each worker follows too. */
 DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err);
-DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, const ddp__listed *listed, ddp_error *err);
 DDP_LIB ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err);
-DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_read(ddp__shards *x, long step, int own, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err);
 DDP_LIB void       ddp__shards_close(ddp__shards *x);
 
 /* ==== member/state.c ==== [member] */
@@ -26016,7 +26925,9 @@ static size_t ddp__tensor_bytes(const ddp__tensor *t) { return t->count * ddp_sa
 
 /* ---- to a file, and to memory ---- */
 
-static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head, ddp_error *err)
+/* notes: as of ddp__safetensors_head. */
+static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const char *const *notes, ddp__text *head,
+                                   ddp_error *err)
 {
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
     ddp_status code;
@@ -26028,21 +26939,56 @@ static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__
         list[i].dims = 1;
         list[i].dim[0] = (int64_t)s->tensor[i].count;
     }
-    code = ddp__safetensors_head(path, s->tensors, list, NULL, head, err);
+    code = ddp__safetensors_head(path, s->tensors, list, notes, head, err);
     DDP_FREE(list);
     return code;
 }
 
-static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
+/* ---- the identity of a file ---- */
+
+/* What the file states of itself, and pointers to it. */
+enum { DDP__STATED = 5 };
+
+typedef struct ddp__stated {
+    char        text[DDP__STATED][24];
+    const char *pair[2 * DDP__STATED + 1]; /* key, text; NULL after the last */
+} ddp__stated;
+
+static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, uint64_t copy, uint64_t cut)
 {
-    if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
-    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
+    static const char *const key[DDP__STATED] = {"run", "step", "rank", "copy", "cut"};
+
+    snprintf(n->text[0], sizeof n->text[0], "%016" PRIx64, run);
+    snprintf(n->text[1], sizeof n->text[1], "%ld", step);
+    snprintf(n->text[2], sizeof n->text[2], "%d", rank);
+    snprintf(n->text[3], sizeof n->text[3], "%" PRIu64, copy);
+    snprintf(n->text[4], sizeof n->text[4], "%016" PRIx64, cut);
+    for (int i = 0; i < DDP__STATED; i++) {
+        n->pair[2 * i] = key[i];
+        n->pair[2 * i + 1] = n->text[i];
+    }
+    n->pair[2 * DDP__STATED] = NULL;
 }
 
+/* The hash of a file: of each array its name, type, length and digest of values, in the order of the file. So one pass
+ * over the values serves two hashes. */
+static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors_type type, uint64_t count,
+                            ddp__digest values)
+{
+    const char *kind = ddp_safetensors_type_name(type);
+
+    ddp__digest_add(of, name, strlen(name) + 1);
+    ddp__digest_add(of, kind, strlen(kind) + 1);
+    ddp__digest_add(of, &count, sizeof count);
+    ddp__digest_add(of, &values, sizeof values);
+}
+
+/* ---- writing ---- */
+
 /* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of part,
- * [DDP__WORKER_PART] of the widest type; said may be NULL. */
+ * [DDP__WORKER_PART] of the widest type; values may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text, double *part,
-                                  ddp__said *said, ddp_error *err)
+                                  ddp__digester *values, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
     size_t at, n;
@@ -26054,22 +27000,34 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        if (said) said->hash = ddp__part_hash(said->hash, t->type, data, n);
-        if (said && !(t->flags & DDP__WORKER_OWN)) said->common = ddp__part_hash(said->common, t->type, data, n);
+        if (values) ddp__digest_add(values, data, n * width);
         if (f) ddp__file_put(f, data, n * width);
         else ddp__text_add(text, (const char *)data, n * width);
     }
     return DDP_OK;
 }
 
+/* said: receives the two hashes, or is NULL. */
 static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text *text, ddp__said *said,
                                   ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
+    ddp__digester all = DDP__ZEROS, common = DDP__ZEROS;
 
-    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-        code = ddp__tensor_put(s, &s->tensor[i], f, text, part, said, err);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++) {
+        const ddp__tensor *t = &s->tensor[i];
+        ddp__digester values = DDP__ZEROS;
+        code = ddp__tensor_put(s, t, f, text, part, said ? &values : NULL, err);
+        if (!said) continue;
+        ddp__array_hash(&all, t->name, t->type, t->count, ddp__digest_end(&values));
+        if (!(t->flags & DDP__WORKER_OWN))
+            ddp__array_hash(&common, t->name, t->type, t->count, ddp__digest_end(&values));
+    }
+    if (said) {
+        said->hash = ddp__digest_end(&all);
+        said->common = ddp__digest_end(&common);
+    }
     if (part) DDP_FREE(part);
     return code;
 }
@@ -26077,12 +27035,14 @@ static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
     ddp__text head = DDP__ZEROS;
+    ddp__stated notes;
     ddp__file f;
     ddp_status code;
 
-    said->hash = said->common = 0;
+    said->there = 1;
     said->cut = s->cut, said->copy = (uint64_t)s->copy;
-    code = ddp__worker_head(s, path, &head, err);
+    ddp__stated_fill(&notes, s->run, s->step, s->rank, said->copy, said->cut);
+    code = ddp__worker_head(s, path, notes.pair, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
         ddp__file_put(&f, head.data, head.size);
@@ -26097,7 +27057,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
-    ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
+    ddp_status code = ddp__worker_head(s, "a copy for a joining worker", NULL, &t, err);
     char *grown = NULL;
 
     *bytes = t.size;
@@ -26115,7 +27075,7 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
     ddp__text head = DDP__ZEROS;
 
-    DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
+    DDP__TRY(ddp__worker_head(s, "a copy for a joining worker", NULL, &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
     for (int i = 0; i < s->tensors; i++) {
@@ -26146,27 +27106,81 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
                      "%d", path, ddp_safetensors_count(f), s->tensors);
 }
 
-ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err)
+/* The 64-bit hash of checkpoints of format 4, over the values alone. */
+static uint64_t ddp__older_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
 {
-    double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    uint64_t h = 0, n, at;
-    ddp_status s = DDP_OK;
-
-    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    for (int i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
-        const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__WORKER_PART) {
-            const size_t now = n - at < DDP__WORKER_PART ? (size_t)(n - at) : (size_t)DDP__WORKER_PART;
-            s = ddp_safetensors_bytes(f, t, at, now, part, err);
-            if (s == DDP_OK) h = ddp__part_hash(h, t->type, part, now);
-        }
-    }
-    DDP_FREE(part);
-    if (s != DDP_OK || h == hash) return s;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64
-                     ": it was changed, or is of another checkpoint", path, h, hash);
+    if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
+    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
+static ddp_status ddp__file_hash(ddp_safetensors *f, int older, ddp__digest *out, ddp_error *err)
+{
+    double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    ddp__digester all = DDP__ZEROS;
+    uint64_t h = 0;
+
+    for (int i = 0; code == DDP_OK && i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        const size_t width = ddp_safetensors_type_bytes(t->type);
+        const uint64_t count = ddp_safetensors_elements(t);
+        ddp__digester values = DDP__ZEROS;
+        for (uint64_t at = 0; code == DDP_OK && at < count; at += DDP__WORKER_PART) {
+            const size_t n = count - at < (size_t)DDP__WORKER_PART ? (size_t)(count - at) : (size_t)DDP__WORKER_PART;
+            code = ddp_safetensors_bytes(f, t, at, n, part, err);
+            if (code == DDP_OK && older) h = ddp__older_hash(h, t->type, part, n);
+            else if (code == DDP_OK) ddp__digest_add(&values, part, n * width);
+        }
+        ddp__array_hash(&all, t->name, t->type, count, ddp__digest_end(&values));
+    }
+    if (part) DDP_FREE(part);
+    *out = ddp__digest_end(&all);
+    if (!older) return code;
+    out->word[0] = 0;
+    out->word[1] = h;
+    return code;
+}
+
+static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
+{
+    ddp__stated n;
+
+    ddp__stated_fill(&n, x->run, x->step, x->rank, x->copy, x->cut);
+    for (int i = 0; i < DDP__STATED; i++) {
+        const char *note = ddp_safetensors_note(f, n.pair[2 * i]);
+        if (note && !strcmp(note, n.text[i])) continue;
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its %s is %.40s, but the manifest lists %s: it is another file, or one "
+                         "of the two was changed", path, n.pair[2 * i], note ? note : "missing", n.text[i]);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__damaged(ddp_status s, ddp_error *err)
+{
+    static const char remedy[] = ": copy the file again, or remove its folder to resume from the checkpoint before";
+    const size_t n = err ? strlen(err->msg) : 0;
+
+    if (s == DDP_FORMAT && err && n + sizeof remedy <= sizeof err->msg) memcpy(err->msg + n, remedy, sizeof remedy);
+    return s;
+}
+
+ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
+{
+    char found[DDP__DIGEST_TEXT], listed[DDP__DIGEST_TEXT];
+    const int skip = x->older ? 16 : 0; /* digits that an older hash does not have */
+    ddp__digest hash;
+
+    if (!x->older) DDP__TRY(ddp__damaged(ddp__file_states(f, x, path, err), err));
+    DDP__TRY(ddp__damaged(ddp__file_hash(f, x->older, &hash, err), err));
+    if (ddp__digest_equal(hash, x->hash)) return DDP_OK;
+    ddp__digest_text(hash, found);
+    ddp__digest_text(x->hash, listed);
+    ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest lists %s: it was changed, or is of another "
+              "checkpoint", path, found + skip, listed + skip);
+    return ddp__damaged(DDP_FORMAT, err);
+}
+
+/* part: [DDP__WORKER_PART], for memory of the device; small values need none. */
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
                                    ddp_error *err)
 {
@@ -26190,16 +27204,20 @@ static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_saf
     return DDP_OK;
 }
 
-ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
+ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
+{
+    for (int i = 0; i < s->tensors; i++)
+        if (!s->tensor[i].layer) DDP__TRY(ddp__tensor_load(s, &s->tensor[i], f, NULL, err));
+    return s->check(s, step, path, err);
+}
+
+ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
     float *part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
 
-    for (int large = 0; large < 2; large++) {
-        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-            if (large == (s->tensor[i].layer != NULL)) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
-        if (code == DDP_OK && !large) code = s->check(s, step, path, err);
-    }
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        if (s->tensor[i].layer) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
     if (part) DDP_FREE(part);
     return code;
 }
@@ -26347,7 +27365,7 @@ enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
 typedef struct ddp__shard {
     char            *path;
-    uint64_t         hash; /* that it has to have */
+    ddp__listed      listed;
     ddp_safetensors *f;    /* NULL: it is not there */
     ddp__share      *share; /* [shares] */
     int              shares, layers;
@@ -26441,7 +27459,7 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
             in->used = 1;
         }
     for (int i = 0; i < x->files; i++)
-        if (x->shard[i].used) DDP__TRY(ddp__worker_unchanged(x->shard[i].f, x->shard[i].hash, x->shard[i].path, err));
+        if (x->shard[i].used) DDP__TRY(ddp__worker_listed(x->shard[i].f, &x->shard[i].listed, x->shard[i].path, err));
     return DDP_OK;
 }
 
@@ -26459,16 +27477,16 @@ ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_err
     return DDP_OK;
 }
 
-ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err)
+ddp_status ddp__shards_add(ddp__shards *x, const char *path, const ddp__listed *listed, ddp_error *err)
 {
     ddp__shard *f = &x->shard[x->files++];
 
     f->path = ddp__strdup(path);
-    f->hash = hash;
+    f->listed = *listed;
     if (!f->path) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     if (access(path, F_OK) && errno == ENOENT) return DDP_OK;
     f->f = ddp_safetensors_open(path, err);
-    return f->f ? ddp__shard_read(f, x->s, err) : err->code;
+    return f->f ? ddp__shard_read(f, x->s, err) : ddp__damaged(err->code, err);
 }
 
 void ddp__shards_close(ddp__shards *x)
@@ -26691,55 +27709,104 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err)
+ddp_status ddp__shards_read(ddp__shards *x, long step, int own, ddp_error *err)
 {
     for (int i = 0; i < x->files; i++) DDP__TRY(ddp__shard_known(x, &x->shard[i], err));
     DDP__TRY(ddp__shards_tensors(x, own, 1, err));
     DDP__TRY(ddp__shards_numbers(x, err));
-    DDP__TRY(x->s->check(x->s, step, x->shard[0].path, err));
-    return ddp__shards_tensors(x, own, 0, err);
+    return x->s->check(x->s, step, x->shard[0].path, err);
 }
 
-/* ==== member/checkpoint.c ==== [member] */
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk: there
- * is none of half a checkpoint. */
+ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err) { return ddp__shards_tensors(x, own, 0, err); }
 
-#include <dirent.h>
+/* ==== member/manifest.h ==== [member] */
+/* The manifest of a checkpoint: which files there are, and of what. */
 
-/* ---- the manifest, as JSON: what all ranks' files are of ---- */
-
-#define DDP__MANIFEST "dreamddp checkpoint 4"
-
-enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
+#define DDP__MANIFEST       "dreamddp checkpoint 5"
+#define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* hashes of 64 bits, and no checksum */
 
 typedef struct ddp__manifest {
     ddp__json  *root;
     long        step;
     int         world, copies, period, synchronised, generation;
+    int         older; /* of a checkpoint 4 */
     uint64_t    run, model;
     const char *strategy, *optimizer; /* borrowed of root */
     ddp__said  *said; /* [world] but common */
 } ddp__manifest;
 
+/* said: [s->world]; generation: which of their two names the files have. */
+DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said, int generation,
+                                       ddp_error *err);
+/* Verifies the checksum before anything else. m is to be freed also after an error. */
+DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
+DDP_LIB void       ddp__manifest_free(ddp__manifest *m);
+/* Is it of this model, and may this run resume from it? *kin: the same number of copies, strategy and period, so that each
+ * copy resumes its own state. */
+DDP_LIB ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
+                                      ddp_error *err);
+DDP_LIB ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank);
+
+/* ==== member/manifest.c ==== [member] */
+/* The manifest of a checkpoint, as JSON: what all ranks' files are of, which of them there are, and a checksum. */
+
+/* The end of a manifest. The 32 digits between the two are the hash of all that is before the first. */
+#define DDP__MANIFEST_SEAL ",\n \"checksum\": \""
+#define DDP__MANIFEST_END  "\"}\n"
+
 /* 1: ranks with the same part of the model hold the same values. */
 static int ddp__said_equal(const ddp__said *said, int world)
 {
     for (int i = 0; i < world; i++)
-        for (int k = 0; said[i].hash && k < i; k++)
-            if (said[k].hash && said[k].cut == said[i].cut && said[k].common != said[i].common) return 0;
+        for (int k = 0; said[i].there && k < i; k++)
+            if (said[k].there && said[k].cut == said[i].cut && !ddp__digest_equal(said[k].common, said[i].common))
+                return 0;
     return 1;
 }
 
 static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said *said, int world, int cut)
 {
+    char hash[DDP__DIGEST_TEXT];
+
     ddp__text_addf(t, ",\n \"%s\": [", name);
-    for (int i = 0; i < world; i++)
-        if (!said[i].hash) ddp__text_addf(t, "%snull", i ? ", " : "");
-        else ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", cut ? said[i].cut : said[i].hash);
+    for (int i = 0; i < world; i++) {
+        ddp__digest_text(said[i].hash, hash);
+        if (!said[i].there) ddp__text_addf(t, "%snull", i ? ", " : "");
+        else if (cut) ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", said[i].cut);
+        else ddp__text_addf(t, "%s\"%s\"", i ? ", " : "", hash);
+    }
     ddp__text_addf(t, "]");
 }
 
-static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
+/* Behind all but the end of a manifest. */
+static void ddp__manifest_seal(ddp__text *t)
+{
+    char sum[DDP__DIGEST_TEXT];
+
+    if (t->failed) return;
+    ddp__digest_text(ddp__digest_of(t->data, t->size), sum);
+    ddp__text_addf(t, DDP__MANIFEST_SEAL "%s" DDP__MANIFEST_END, sum);
+}
+
+/* 1 if a manifest has a checksum, which is verified then; 0: none is there. */
+static ddp_status ddp__manifest_sealed(const char *path, const ddp__text *t, int *sealed, ddp_error *err)
+{
+    const size_t end = sizeof DDP__MANIFEST_SEAL - 1 + (DDP__DIGEST_TEXT - 1) + sizeof DDP__MANIFEST_END - 1;
+    const char *at = t->size >= end ? t->data + t->size - end : NULL;
+    char sum[DDP__DIGEST_TEXT];
+
+    *sealed = at && !memcmp(at, DDP__MANIFEST_SEAL, sizeof DDP__MANIFEST_SEAL - 1);
+    if (!*sealed) return DDP_OK;
+    at += sizeof DDP__MANIFEST_SEAL - 1;
+    ddp__digest_text(ddp__digest_of(t->data, t->size - end), sum);
+    if (!memcmp(at, sum, DDP__DIGEST_TEXT - 1) &&
+        !memcmp(at + DDP__DIGEST_TEXT - 1, DDP__MANIFEST_END, sizeof DDP__MANIFEST_END - 1))
+        return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its checksum is %s, but it states %.32s: it was changed; copy the file again, "
+                     "or remove its folder to resume from the checkpoint before", path, sum, at);
+}
+
+ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
                                       int generation, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
@@ -26759,16 +27826,42 @@ static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, co
         ddp__text_addf(&t, "%s", i ? ", " : "");
         ddp__json_string(&t, s->whole[i]);
     }
-    ddp__text_addf(&t, "]}\n");
+    ddp__text_addf(&t, "]");
+    ddp__manifest_seal(&t);
     code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
                     : ddp__file_write(path, t.data, t.size, err);
     ddp__text_free(&t);
     return code;
 }
 
-static uint64_t ddp__manifest_number(const ddp__json *v)
+/* The first n digits of a text, n at most 16. */
+static uint64_t ddp__manifest_digits(const char *text, int n)
 {
-    return v && v->kind == DDP__JSON_STRING ? (uint64_t)strtoull(v->string, NULL, 16) : 0;
+    char part[17];
+
+    snprintf(part, sizeof part, "%.*s", n, text);
+    return (uint64_t)strtoull(part, NULL, 16);
+}
+
+static const char *ddp__string_or_none(const ddp__json *v) { return v->kind == DDP__JSON_STRING ? v->string : ""; }
+
+/* What hash and cut say of a rank; both are null where it was lost. */
+static ddp_status ddp__manifest_rank(const char *path, int rank, const ddp__manifest *m, const ddp__json *hash,
+                                     const ddp__json *cut, ddp__said *out, ddp_error *err)
+{
+    const size_t digits = m->older ? 16 : DDP__DIGEST_TEXT - 1;
+
+    if (hash->kind == DDP__JSON_NULL && cut->kind == DDP__JSON_NULL) return DDP_OK;
+    if (hash->kind != DDP__JSON_STRING || cut->kind != DDP__JSON_STRING || strlen(hash->string) != digits ||
+        strlen(cut->string) != 16)
+        return ddp__fail(err, DDP_FORMAT, "%.200s: rank %d has hash '%.40s' and cut '%.40s', not %zu and 16 digits: remove its "
+                         "folder to resume from the checkpoint before", path, rank, ddp__string_or_none(hash), ddp__string_or_none(cut),
+                         digits);
+    out->there = 1;
+    if (!m->older) out->hash.word[0] = ddp__manifest_digits(hash->string, 16);
+    out->hash.word[1] = ddp__manifest_digits(hash->string + digits - 16, 16);
+    out->cut = ddp__manifest_digits(cut->string, 16);
+    return DDP_OK;
 }
 
 /* What each rank said. */
@@ -26788,8 +27881,7 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     if (!m->said) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
     for (int i = 0; i < m->world; i++) {
         const double copy = v[2]->kind == DDP__JSON_NUMBER ? v[2]->number : -1;
-        m->said[i].hash = ddp__manifest_number(v[0]);
-        m->said[i].cut = ddp__manifest_number(v[1]);
+        DDP__TRY(ddp__manifest_rank(path, i, m, v[0], v[1], &m->said[i], err));
         if (!(copy >= 0 && copy < m->copies) || copy != floor(copy))
             return ddp__fail(err, DDP_FORMAT, "%.200s: the copy of rank %d is not one of %d", path, i, m->copies);
         m->said[i].copy = (uint64_t)copy;
@@ -26798,25 +27890,41 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     return DDP_OK;
 }
 
-/* m is to be freed also after an error. */
-static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+/* The JSON of a manifest whose checksum is right; *sealed 0: it has none. */
+static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
+{
+    ddp__text t = DDP__ZEROS;
+    ddp_status code = ddp__file_read(path, &t, err);
+
+    if (code == DDP_OK) code = ddp__manifest_sealed(path, &t, sealed, err);
+    if (code == DDP_OK) *root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
+    if (code == DDP_OK && !*root) code = err->code;
+    ddp__text_free(&t);
+    return code;
+}
+
+ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
 {
     static const char *const number[4] = {"step", "world", "period", "copies"};
     static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
     const char *value[5];
     const ddp__json *v;
     long whole[4];
+    int sealed;
 
     memset(m, 0, sizeof *m);
-    m->root = ddp__json_read(path, err);
-    if (!m->root) return err->code;
+    DDP__TRY(ddp__manifest_open(path, &m->root, &sealed, err));
     for (int k = 0; k < 5; k++) {
         DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
         value[k] = v->string;
-        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
-                             path, v->string);
     }
+    m->older = !strcmp(value[0], DDP__MANIFEST_OLDER);
+    if (!m->older && strcmp(value[0], DDP__MANIFEST))
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" and \""
+                         DDP__MANIFEST_OLDER "\" are understood", path, value[0]);
+    if (m->older == sealed)
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\", but it has %s checksum at its end: it was "
+                         "changed; remove its folder to resume from the checkpoint before", path, value[0], sealed ? "a" : "no");
     for (int k = 0; k < 4; k++) {
         DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
         if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
@@ -26834,15 +27942,13 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     return ddp__manifest_said(path, m, err);
 }
 
-static void ddp__manifest_free(ddp__manifest *m)
+void ddp__manifest_free(ddp__manifest *m)
 {
     ddp__json_free(m->root);
     if (m->said) DDP_FREE(m->said);
 }
 
-/* Is it of this model, and may this run take it? *kin: of as many copies, this strategy and period, so that each copy
- * goes on as it was. */
-static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
+ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
                                      ddp_error *err)
 {
     const ddp__json *layers, *v;
@@ -26862,9 +27968,25 @@ static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, con
     *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
     if (*kin || m->synchronised) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
+                     "ranks hold different values): resume it with the same, not with %d workers under %s with "
                      "period %d", path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
 }
+
+ddp__listed ddp__manifest_listed(const ddp__manifest *m, int rank)
+{
+    const ddp__said *x = &m->said[rank];
+    const ddp__listed out = {m->run, m->step, rank, m->older, x->hash, x->cut, x->copy};
+
+    return out;
+}
+
+/* ==== member/checkpoint.c ==== [member] */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk: there
+ * is none of half a checkpoint. */
+
+#include <dirent.h>
+
+enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
 
 /* ---- names ---- */
 
@@ -27047,7 +28169,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
     uint64_t *said = v->said;
     int r, others, written = 0, sealed = 0;
 
-    for (r = 0; r < s->world; r++) said[r] = v->file[r].hash; /* of those who are lost 0 */
+    for (r = 0; r < s->world; r++) said[r] = v->file[r].there; /* of those who are lost 0 */
     while (!sealed) {
         for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
             if (!said[r]) continue;
@@ -27089,7 +28211,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     ddp__shard_path(v->path, v->folder, s->step, s->rank, v->generation);
     DDP__TRY(ddp__worker_write(s, v->path, &v->file[s->rank], err));
     DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
-    while (!v->file[r].hash) r++;
+    while (!v->file[r].there) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
         ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
@@ -27102,6 +28224,10 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, ""};
     ddp_status code = ddp__save_all(&v, err);
 
+    if (code != DDP_OK) { /* the step's folder, if it is empty */
+        ddp__checkpoint_path(v.path, folder, s->step, "");
+        (void)rmdir(v.path);
+    }
     if (v.file) DDP_FREE(v.file);
     if (v.said) DDP_FREE(v.said);
     return code;
@@ -27117,18 +28243,21 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
                      path);
 }
 
-/* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path,
+/* All ranks have verified their files before one of them changes its first array. */
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int rank, const char *path, uint64_t *words,
                                  ddp_error *err)
 {
+    const ddp__listed listed = ddp__manifest_listed(m, rank);
     ddp_safetensors *f = ddp_safetensors_open(path, err);
     ddp_status code;
 
-    if (!f) return err->code;
+    if (!f) return ddp__damaged(err->code, err);
     code = ddp__worker_fits(s, f, path, err);
     if (code == DDP_OK) code = ddp__model_fits(s, m, path, err);
-    if (code == DDP_OK) code = ddp__worker_unchanged(f, hash, path, err);
-    if (code == DDP_OK) code = ddp__worker_load(s, f, m->step, path, err);
+    if (code == DDP_OK) code = ddp__worker_listed(f, &listed, path, err);
+    if (code == DDP_OK) code = ddp__worker_read(s, f, m->step, path, err);
+    if (code == DDP_OK) code = ddp__worker_gather(s, words, 1, err);
+    if (code == DDP_OK) code = ddp__worker_load(s, f, path, err);
     ddp_safetensors_close(f);
     return code;
 }
@@ -27187,7 +28316,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
     *rank = -1;
     for (int c = 0; c < m->copies; c++) {
         for (int r = 0; r < m->world; r++) {
-            if (!m->said[r].hash || m->said[r].cut != s->cut) continue;
+            if (!m->said[r].there || m->said[r].cut != s->cut) continue;
             if ((int)m->said[r].copy != (s->copy + c) % m->copies) continue;
             if (first < 0) first = r;
             ddp__shard_path(path, folder, m->step, r, m->generation);
@@ -27204,20 +28333,24 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
 
 /* The files of all ranks of the copy that this worker goes on with. */
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
-                                 char *room, ddp_error *err)
+                                 char *room, uint64_t *words, ddp_error *err)
 {
     ddp__shards *x = NULL;
+    ddp__listed listed;
     ddp_status code = ddp__shards_open(&x, s, m->world, err);
 
     for (int r = 0; code == DDP_OK && r < m->world; r++) {
-        if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
+        if (!m->said[r].there || (int)m->said[r].copy != s->copy % m->copies) continue;
         ddp__shard_path(room, folder, m->step, r, m->generation);
-        code = ddp__shards_add(x, room, m->said[r].hash, err);
+        listed = ddp__manifest_listed(m, r);
+        code = ddp__shards_add(x, room, &listed, err);
     }
     if (code == DDP_OK) code = ddp__shards_cover(x, err);
     ddp__checkpoint_path(room, folder, m->step, "/manifest.json");
     if (code == DDP_OK) code = ddp__model_fits(s, m, room, err);
-    if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
+    if (code == DDP_OK) code = ddp__shards_read(x, m->step, kin, err);
+    if (code == DDP_OK) code = ddp__worker_gather(s, words, 1, err);
+    if (code == DDP_OK) code = ddp__shards_load(x, kin, err);
     ddp__shards_close(x);
     return code;
 }
@@ -27233,6 +28366,9 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     ddp__checkpoint_path(path, folder, step, "/manifest.json");
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
+    if (m->older && s->rank == 0)
+        ddp__log(&s->host->log, DDP_LOG_WARN, "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
+                 "manifest is not detected; the next save writes \"" DDP__MANIFEST "\"", path);
     of->world = m->world;
     DDP__TRY(ddp__manifest_fits(s, path, m, &of->kin, err));
     DDP__TRY(ddp__checkpoint_agree(s, m, path, words, err));
@@ -27241,8 +28377,9 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
     for (int r = 0; r < s->world; r++) uncut &= words[r] != 2; /* every rank finds the part of the model that it has */
     of->same = of->kin && uncut && m->world == s->world;
-    DDP__TRY(uncut ? ddp__file_load(s, m, m->said[rank].hash, path, err)
-                   : ddp__copy_load(s, m, of->kin, folder, path, err));
+    s->takes_plan = of->same;
+    DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)
+                   : ddp__copy_load(s, m, of->kin, folder, path, words, err));
     s->run = m->run;
     return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
 }
@@ -27279,7 +28416,9 @@ enum {
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 24
+    DDP__JOIN_SETTINGS = 32,
+    DDP__JOIN_SAMES = 32,
+    DDP__JOIN_VISITORS = 8   /* connections that are served at a time */
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -27296,7 +28435,13 @@ typedef enum ddp__join_answer_code {
 typedef struct ddp__setting {
     const char *name;
     double      value;
+    const char *const *names; /* of a choice, by value; NULL: a number */
 } ddp__setting;
+
+typedef struct ddp__same { /* ddp_same; no name: none */
+    char    name[32];
+    int64_t value;
+} ddp__same;
 
 /* What must be the same for all workers: a newcomer sends it as it lies in memory. */
 typedef struct ddp__join_says {
@@ -27304,6 +28449,7 @@ typedef struct ddp__join_says {
     int32_t  layers, settings;           /* 0 layers: training has not begun */
     double   value[DDP__JOIN_SETTINGS];
     char     how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
+    ddp__same same[DDP__JOIN_SAMES];     /* of the program */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
@@ -27331,6 +28477,7 @@ typedef struct ddp__join {
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     int         stop, visitors; /* stop is atomic */
+    int         fd[DDP__JOIN_VISITORS]; /* of those who are served, or -1 */
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];
@@ -27349,6 +28496,7 @@ DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
+DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the descriptors */
 DDP_LIB int  ddp__join_wants(ddp__join *j); /* somebody waits for a clone */
 /* s is what a newcomer gets. Short of memory there is a line and no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
@@ -27388,16 +28536,15 @@ DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *l
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void       ddp__joiner_again(ddp__joiner *j);
 DDP_LIB void       ddp__joiner_close(ddp__joiner *j); /* NULL is fine */
+DDP_LIB void       ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; NULL is fine */
 
 /* ==== member/join.c ==== [member] */
 /* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
  * None of them touches the training; they leave wishes for its thread and wait. */
 
-enum { DDP__JOIN_VISITORS = 8 };
-
 typedef struct ddp__visit {
     ddp__join *j;
-    int fd;
+    int fd, place; /* and where it is in join.fd */
     int only;      /* the id that its certificate names; -1: any will do */
     int id;        /* that it was given, or -1, */
     long turn;     /* of join.turn, with it */
@@ -27464,25 +28611,38 @@ static int ddp__place_answer(ddp__visit *v)
     return code;
 }
 
+/* The numbers of the program, in the order in which it registered them. */
+static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, char *why)
+{
+    for (int i = 0; i < DDP__JOIN_SAMES && !why[0]; i++) {
+        const ddp__same *here = &own->same[i];
+        ddp__same *there = &in->same[i];
+        there->name[sizeof there->name - 1] = 0;
+        if (!strcmp(here->name, there->name) && here->value == there->value) continue;
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker has %.31s %" PRId64 ", this run %.31s %" PRId64 ": start it with "
+                 "the same", there->name[0] ? there->name : "nothing", there->value, here->name[0] ? here->name : "nothing",
+                 here->value);
+    }
+}
+
 /* Compares what the newcomer says with this run's: OK, or NEVER and why. */
 static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, char *why)
 {
     const ddp__join_says *own = &l->says;
 
     in->how[sizeof in->how - 1] = 0;
-    for (char *c = in->how; *c; c++)
-        if (*c < ' ' || *c > '~') *c = '?';
     if (in->layers != own->layers || in->hash != own->hash)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
                  own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", in->how,
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
                  own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
-            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value", l->name[i],
                      in->value[i], own->value[i]);
+    ddp__sames_compare(own, in, why);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
@@ -27594,6 +28754,9 @@ static void *ddp__visit_main(void *arg)
         if (ddp__hello_get(v->request, 4) == DDP__JOIN_ENTER) ddp__serve_enter(v);
         else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE) ddp__serve_clone(v);
     }
+    pthread_mutex_lock(&j->lock);
+    j->fd[v->place] = -1;
+    pthread_mutex_unlock(&j->lock);
     ddp__stream_close(v->tls, v->fd);
     ddp__tls_free(v->tls);
     DDP_FREE(v);
@@ -27619,9 +28782,15 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
     v->id = -1;
     pthread_mutex_lock(&j->lock);
     if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
+        while (j->fd[v->place] >= 0) v->place++;
+        j->fd[v->place] = fd;
         begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
-        if (begun) pthread_detach(thread);
-        else ddp__tls_free(v->tls);
+        if (begun) {
+            pthread_detach(thread);
+        } else {
+            j->fd[v->place] = -1;
+            ddp__tls_free(v->tls);
+        }
         j->visitors += begun;
     }
     pthread_mutex_unlock(&j->lock);
@@ -27645,6 +28814,7 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     }
     j->c = *c;
     j->id = -1;
+    for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
     *out = j; /* also where it cannot serve: words and entries concern all */
@@ -27682,6 +28852,11 @@ void ddp__join_close(ddp__join *j)
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);
     DDP_FREE(j);
+}
+
+void ddp__join_disown(ddp__join *j)
+{
+    for (int i = 0; j && i < DDP__JOIN_VISITORS; i++) ddp__fd_close(&j->fd[i]);
 }
 
 /* ---- at a period's end ---- */
@@ -27979,6 +29154,11 @@ void ddp__joiner_close(ddp__joiner *j)
     DDP_FREE(j);
 }
 
+void ddp__joiner_disown(ddp__joiner *j)
+{
+    if (j) ddp__fd_close(&j->fd);
+}
+
 /* ---- the clone ---- */
 
 /* Sends the layout, gets a donor and who lives. */
@@ -28084,7 +29264,8 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
     code = ddp__worker_fits(s, f, "the clone", err);
-    if (code == DDP_OK) code = ddp__worker_load(s, f, -1, "the clone", err);
+    if (code == DDP_OK) code = ddp__worker_read(s, f, -1, "the clone", err);
+    if (code == DDP_OK) code = ddp__worker_load(s, f, "the clone", err);
     ddp_safetensors_close(f);
     return code;
 }
@@ -28291,7 +29472,7 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     memcpy(word, text, n);
     word[n] = 0;
     digits = strspn(word, "0123456789.");
-    *out = strtod(word, &unit);
+    *out = ddp__number(word, &unit);
     while (units->name && strcmp(units->name, unit)) units++;
     *out *= units->value;
     return digits > 0 && unit == word + digits && units->name;
@@ -28620,7 +29801,7 @@ static ddp_status ddp__split_check(const ddp_profile *p, double most, double alp
 {
     DDP__TRY(ddp_profile_check(p, err));
     if (!p->params) return ddp__fail(err, DDP_ARG, "the profile has no params, so its layers cannot be split");
-    if (!(most >= 1 && most <= DBL_MAX))
+    if (!ddp__within(most, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "a part of %g parameters is impossible; it needs at least 1", most);
     *rows = 0;
     for (int l = 0; l < p->layers; l++) {
@@ -28924,7 +30105,7 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     double w;
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
-        if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
+        if (!ddp__within(bytes[i], 0, DBL_MAX) || !ddp__within(seconds[i], 0, DBL_MAX))
             return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
                              bytes[i], seconds[i]);
     s = (ddp__link_sample *)ddp__calloc((size_t)n, sizeof *s);
@@ -28953,14 +30134,14 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
     for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
         double w = f->half_life / 3 / (seconds * seconds);
-        if (seconds > 0 && seconds <= DBL_MAX) ddp__linkfit_weigh(f, bytes, seconds, w);
+        if (ddp__finite(seconds) && seconds > 0) ddp__linkfit_weigh(f, bytes, seconds, w);
     }
 }
 
 void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
 {
     double fade = pow(0.5, 1 / f->half_life);
-    if (!(bytes > 0 && bytes <= DBL_MAX && seconds > 0 && seconds <= DBL_MAX)) return;
+    if (!ddp__finite(bytes) || !ddp__finite(seconds) || bytes <= 0 || seconds <= 0) return;
     f->n *= fade;
     f->x *= fade;
     f->y *= fade;
@@ -29104,7 +30285,7 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
     if (n->jitter_s)
         DDP__TRY(ddp__check_finite(n->jitter_s[at], 0, err, "the jitter from device %d to device %d is %g s", i, j,
                                    n->jitter_s[at]));
-    if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
+    if (!(ddp__finite(n->rate[at]) && n->rate[at] > 0))
         return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
                          "connected by a finite rate above 0", i, j, n->rate[at]);
     return DDP_OK;
@@ -29701,12 +30882,12 @@ typedef struct ddp__place {
     double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
     const ddp_place_options *o;
     ddp_rng rng;
-    double  start, limit_s; /* limit_s INFINITY = none */
+    double  start, limit_s; /* limit_s DBL_MAX: none */
     long    limit;          /* candidates; LONG_MAX = none */
     long    candidates;
     double  told;           /* when progress was last called */
     int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
-    int    *best;           /* [N] arrangement; cost INFINITY = none yet */
+    int    *best;           /* [N] arrangement; cost DBL_MAX: none yet */
     double  cost;
     int     proven, points, most_points;
     double *curve;
@@ -29731,7 +30912,7 @@ DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 /* The value of a hop; mate NULL: a bound from below. */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. INFINITY where a bound
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. DBL_MAX where a bound
  * shows that it is not below `enough`, or where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */
@@ -29907,7 +31088,7 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
 
 ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 {
-    return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+    return ddp__finite(sum) && sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
                                             "holds; times are in seconds");
 }
 
@@ -30041,7 +31222,7 @@ double ddp__link_take(double *free_at, double ready, double takes)
 
 int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha)
 {
-    double arrives, first = INFINITY;
+    double arrives, first = DBL_MAX;
     int best = 0;
     for (int k = 0; k < links; k++) {
         arrives = free_at[k];
@@ -30096,7 +31277,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     for (i = c->layers - 1; i >= 0; i--) {
         l = c->layers - 1 - i;
         c->w[i] = c->P[i + 1] - before;
-        c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
+        c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -DBL_MAX;
         if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
     }
     status = ddp__check_sum(c->T + c->C[c->layers] + before + c->alpha, DBL_MAX, err);
@@ -30116,7 +31297,7 @@ static double ddp__excess_interval(const ddp__costs *c, int a, int b, double kma
 
 double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more)
 {
-    double late = -INFINITY, sum = 0;
+    double late = -DBL_MAX, sum = 0;
     int i = n - 1, x, first = -1;
     while (i >= 0 || more >= 0) {
         if (i < 0 || (more >= 0 && more > list[i])) {
@@ -30144,7 +31325,7 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
  * its own comm. */
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
-    double best = 0, early = INFINITY, v, slack, rest, one;
+    double best = 0, early = DBL_MAX, v, slack, rest, one;
     for (int s = 0; s < c->layers; s++) {
         v = c->w[s];
         if (c->cost == DDP_COST_SUM) {
@@ -30182,7 +31363,7 @@ typedef struct ddp__windows {
 static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
-    double top = -INFINITY, kmax, late;
+    double top = -DBL_MAX, kmax, late;
     for (l = L - 1; l >= 0; l--) {
         if (c->k[l] > top) top = c->k[l];
         x->last[l] = ddp__excess_interval(c, l, L, top);
@@ -30229,7 +31410,7 @@ static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, c
 static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now, int *pick)
 {
     for (int L = c->layers, l = L - 1; l >= 0; l--) {
-        double kmax = -INFINITY, least = INFINITY, excess;
+        double kmax = -DBL_MAX, least = DBL_MAX, excess;
         for (int b = l + 1; b <= L; b++) {
             if (c->k[b - 1] > kmax) kmax = c->k[b - 1];
             excess = ddp__excess_interval(c, l, b, kmax);
@@ -30303,7 +31484,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 {
     const ddp__costs *c = s->c;
     int L = c->layers, b = l;
-    double kmax = -INFINITY, own = 0, more;
+    double kmax = -DBL_MAX, own = 0, more;
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
     if (l == L) { /* line 9: nothing left */
@@ -30338,7 +31519,7 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     s.c = c;
     s.period = period;
     s.best_cut = cut;
-    s.best = INFINITY;
+    s.best = DBL_MAX;
     s.cut = (int *)ddp__calloc((size_t)period + 1, sizeof(int));
     if (!s.cut) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d steps", period);
     ddp__dfs_set(&s, 0, 0, 0);
@@ -30546,7 +31727,7 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
     double now = 0, room, end, forward = 0;
     int l, k, depth = 0;
     for (l = p->layers; l >= 0; l--) {
-        room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
+        room = l > 0 ? p->backward_s[l - 1] : DBL_MAX; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {
             left[l] = p->comm_s[l] + p->gap_s;
             stack[depth++] = l;
@@ -30641,7 +31822,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
         s.period = sets;
         s.best_cut = cut;
         s.cost = table;
-        s.best = INFINITY;
+        s.best = DBL_MAX;
         s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
         ddp__brute_sets(&s, 0, 0, 0);
         for (i = sets + 1; i <= period; i++) cut[i] = p->layers;
@@ -30795,7 +31976,7 @@ static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use a DDP_SOLVER_ constant", (int)o->solver);
     if ((int)o->fill < 0 || o->fill > DDP_FILL_EQ12)
         return ddp__fail(err, DDP_ARG, "filling %d is unknown; use a DDP_FILL_ constant", (int)o->fill);
-    if (!(o->time_limit_s >= 0 && o->time_limit_s <= DBL_MAX))
+    if (!ddp__within(o->time_limit_s, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "time limit %g s is impossible; 0 means 60 s", o->time_limit_s);
     return DDP_OK;
 }
@@ -31135,7 +32316,7 @@ static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
     if (s->late && s->rule != DDP_SERVING_TOGETHER)
         return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
     for (int k = 0; k < s->servers; k++)
-        if (!(s->bytes[k] >= 0 && s->bytes[k] <= DBL_MAX) || (s->late && !(s->late[k] >= 0 && s->late[k] <= s->bytes[k])))
+        if (!ddp__within(s->bytes[k], 0, DBL_MAX) || (s->late && !ddp__within(s->late[k], 0, s->bytes[k])))
             return ddp__fail(err, DDP_ARG, "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
                              s->bytes[k], s->late ? s->late[k] : 0.0);
     return DDP_OK;
@@ -31535,7 +32716,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
         const int code = ddp__quantised_level(0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
         const size_t b = at / DDP_QUANTISE_BLOCK;
         if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
+        if (!ddp__zero_or_within((double)scale, (double)DDP__E3M0_LEAST, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
                              (double)scale, (double)DDP__E3M0_LEAST);
         if (code == DDP__E3M0_SIGN || (code && scale == 0))
@@ -31567,7 +32748,7 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     }
     for (b = 0; b < blocks; b++) {
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        if (!(scale >= 0) || !(scale * levels <= FLT_MAX))
+        if (!ddp__within((double)(scale * levels), 0, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
                              ">= 0", b, (double)scale);
         if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
@@ -31786,7 +32967,8 @@ typedef struct ddp__unit {
                                             flight; NULL without */
     int         changing;       /* delta is in flight, or was */
     int         passes;         /* backward_end calls in this step */
-    int         skipped;        /* it has no gradient in this step */
+    int         skipped;        /* micro-batches of this step without a gradient (ddp_skip) */
+    int         left_out;       /* the last update was: no rank had a gradient */
     long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
     double      divergence;     /* of the last averaging; written by the comm thread while in flight */
@@ -31814,12 +32996,14 @@ typedef struct ddp__own_state {
     size_t count;
 } ddp__own_state;
 
-typedef struct ddp__same { /* ddp_same */
-    char    name[32];
-    int64_t value;
-} ddp__same;
-
 enum { DDP__NOTES = 64 };
+
+/* What a rank tells the others every few periods. */
+typedef struct ddp__pace_word {
+    double compute_s; /* mean of its steps since the last one, without waits */
+    double lr;        /* of this step */
+    double present;   /* 1; 0: it is lost */
+} ddp__pace_word;
 
 /* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
  * of all. */
@@ -31836,14 +33020,24 @@ typedef struct ddp__cut_span {
 
 typedef struct ddp__cut {
     int            copies, copy;
+    int            stages, stage; /* that one copy is cut into; this rank's */
+    int            group;         /* of the ranks of its copy; 0 where stages is 1 */
     const char   **name;  /* [layers] of the model */
     int            layers;
-    int           *whole; /* [units] the number of each in the model */
+    int           *whole; /* [units] the number of each in the model, rising */
+    int            units; /* layers of the model that are here */
     ddp__cut_span *span;  /* [spans] */
     int            spans;
     float         *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this machine's memory */
     size_t         residuals;
 } ddp__cut;
+
+/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
+typedef struct ddp__layer_cost {
+    double flops;
+    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer state included */
+    double holders;                /* stages that have some of the trained */
+} ddp__layer_cost;
 
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
@@ -31863,6 +33057,7 @@ struct ddp_ctx {
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
+    ddp__layer_cost *model;      /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own layers */
     int          edge_messages;  /* of a pipeline, which may be under way at a time, and their bytes */
     size_t       edge_bytes;
     struct ddp__keeper *keeper;  /* of a pipeline that others go on without; NULL */
@@ -31871,6 +33066,8 @@ struct ddp_ctx {
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
     int32_t      join_word;     /* id to admit, or -1 */
     struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
+    int          admission_due;  /* a period is over: the next hook of a layer lets joining workers in */
+    int          entered;        /* this worker has joined and not called a hook of a layer yet */
     uint64_t     saves_as;      /* run identity in its checkpoints; 0: none yet */
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
@@ -31890,6 +33087,7 @@ struct ddp_ctx {
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
+    int          engine_held;    /* atomic: a thread uses `engine`, which must not close meanwhile */
     int          dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
 
     long         step;
@@ -31915,7 +33113,8 @@ struct ddp_ctx {
     } drift_word;
     double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
     long         compute_steps;
-    double      *pace;           /* [2 x world] mean of each rank's step; room to sort it */
+    ddp__pace_word *pace;        /* [world] */
+    double      *pace_sorted;    /* [world] room for their times */
     long         pace_ticket;    /* the exchange of these, or -1 */
     double       pace_told;      /* the ratio that was logged last; 0 = nobody is slow */
     int          pace_place;     /* in the team, of whom that was */
@@ -31935,19 +33134,22 @@ struct ddp_ctx {
     int          loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
     struct ddp__nccl *nccl;      /* what is sent over that */
 
-    ddp__same    same[DDP_SAME];
-    int          sames;
+    ddp__same    same[DDP_SAME]; /* ddp_same */
+    ddp__same    usual[DDP_SAME]; /* ddp_usually_same */
+    int          sames, usuals;
+    char         unlike[400];    /* ddp_unlike */
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
     ddp__scratch lists;          /* all of fixed length */
 };
 
-/* First line of every hook: the sticky error; events of strategies do not call hooks. */
-#define DDP__ENTER(d)                                               \
-    do {                                                            \
-        if (!(d)) return DDP_ARG;                                   \
-        if ((d)->host.error.code) return (int)(d)->host.error.code; \
-        if ((d)->event) return ddp__hook_in_event(d);               \
+/* First line of every hook: a forked child's error, the sticky error; events of strategies do not call hooks. */
+#define DDP__ENTER(d)                                                                               \
+    do {                                                                                            \
+        if (!(d)) return DDP_ARG;                                                                   \
+        if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code;        \
+        if ((d)->host.error.code) return (int)(d)->host.error.code;                                 \
+        if ((d)->event) return ddp__hook_in_event(d);                                               \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 
@@ -31963,21 +33165,38 @@ DDP_LIB int          ddp__is_first(const ddp_ctx *d);
 DDP_LIB int          ddp__leads(const ddp_ctx *d);
 DDP_LIB int          ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the members
+ * expect none. Only this worker ends. */
+DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
+/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between hold and release
+ * `engine` does not change; set waits for the release. */
+DDP_LIB void         ddp__engine_hold(ddp_ctx *d);
+DDP_LIB void         ddp__engine_release(ddp_ctx *d);
+DDP_LIB void         ddp__engine_set(ddp_ctx *d, ddp__engine *e);
+DDP_LIB int          ddp__has_engine(const ddp_ctx *d); /* 0: one worker, or a forked child, where nothing may lock it */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 /* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
+DDP_LIB int          ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats that have gradients */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
+/* Bytes of a layer's average over a group: floats with gradients, and others. */
+DDP_LIB size_t       ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
+DDP_LIB size_t       ddp__layer_others(const ddp_ctx *d, int layer);
 /* Fingerprints of layers and optimizer, and of the operators. */
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
+DDP_LIB double      ddp__dropout(const ddp_ctx *d);      /* its largest probability in the graphs; 0: there is none */
 /* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
  * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
-enum { DDP__SETTINGS = 40 };
+enum { DDP__SETTINGS = 96 };
 DDP_LIB int         ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
+/* One value of a setting for a message: the name of a choice, or up to `digits` digits. */
+DDP_LIB void        ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room);
 
 /* ---- links.c, connect.c: the others ---- */
 
@@ -31995,8 +33214,14 @@ DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__lin
  * wait for none of the first (DeFT, section 3). They meet where the first link says. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
+/* compare.c: DDP_MISMATCH names the first difference between the ranks. Collective. */
+DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
+DDP_LIB size_t     ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
+/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in flight. */
+DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -32010,7 +33235,7 @@ DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_erro
 /* Members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
 DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
-/* At the end of a step: at a period's end clones, words, entries. Collective. */
+/* Before the first step of a period: clones, words, entries. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
 
 /* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
@@ -32112,6 +33337,9 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
                                       ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+/* The pieces that this period's average of a layer takes of a whole list of *count, which becomes their number: the arrays
+ * of optimizer state that state_period leaves out are not among them. Valid until the next call for that layer. */
+DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 /* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
@@ -32130,6 +33358,10 @@ DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const
 DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
 DDP_LIB void       ddp__coded_fold(ddp_ctx *d);
 
+/* replicas.c: every array that is not the same on all ranks of its layer becomes their mean. Collective; nothing is in
+ * flight. */
+DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
+
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
 typedef struct ddp__walk {
@@ -32144,10 +33376,17 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+/* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a layer, and
+ * gradients_some changes its computed gradient if it could be taken for one. */
+DDP_LIB void ddp__floats_none(float *x, size_t n);
+DDP_LIB void ddp__gradients_none(ddp_ctx *d, ddp__unit *u);
+DDP_LIB void ddp__gradients_some(ddp_ctx *d, ddp__unit *u);
 /* ddp_update_apart, or there: ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                                 float rate, int there);
 DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
+/* Before a layer's gradient reaches other ranks. Not on a device, whose gradients cannot be read without waiting. */
+DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
 
 /* ---- profile -> plan ---- */
 
@@ -32158,6 +33397,24 @@ DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
+DDP_LIB double     ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0: unknown */
+/* A profile of all layers of a model that is cut into stages, without clocks. */
+DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+
+/* stages.c: one plan for a model that is cut into stages.
+ *   open   at the start of the session: gathers what the plan needs of all layers, where the strategy can plan for the
+ *          whole model and the plan comes from a file or without clocks. Collective; a no-op elsewhere
+ *   rows   rows of the plan that this rank reads or makes: of the whole model, or of its own layers
+ *   name   of a row, for messages
+ *   take   this stage's rows of a plan of the whole model. *own is freed by the caller
+ *   make   the strategy's plan of the whole model. *out is freed by the caller
+ *   profile  this stage's rows of a profile of the whole model. *own is freed by the caller */
+DDP_LIB ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB int        ddp__stages_rows(const ddp_ctx *d);
+DDP_LIB void       ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room);
+DDP_LIB ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *own, ddp_error *err);
+DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err);
+DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err);
 
 /* the link as configured; transfers of one size after the other, each repeated until it is settled */
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
@@ -32171,6 +33428,11 @@ DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, d
 /* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
+
+/* plan_file.c: ddp_config.plan_path, for ddp__stages_rows rows and the period of this run; freed by the caller. */
+DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err);
+/* With one plan for all stages: a file that does not fit ends all stages before the first step. */
+DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 
 /* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
  * layers over another link */
@@ -32204,6 +33466,23 @@ DDP_LIB int  ddp__note_members(ddp_ctx *d);
 DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
 
+/* ==== run/engine_slot.c ==== [run] */
+/* The engine of a context. Other threads read it while a joining worker replaces it. */
+
+void ddp__engine_hold(ddp_ctx *d)
+{
+    while (ddp__atomic_swap(&d->engine_held, 1)) ddp__sleep_until(ddp_now() + 0.001);
+}
+
+void ddp__engine_release(ddp_ctx *d) { ddp__atomic_store(&d->engine_held, 0); }
+
+void ddp__engine_set(ddp_ctx *d, ddp__engine *e)
+{
+    ddp__engine_hold(d);
+    d->engine = e;
+    ddp__engine_release(d);
+}
+
 /* ==== run/dump.c ==== [run] */
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
 
@@ -32226,7 +33505,7 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; r < d->world; r++) {
+    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an engine */
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -32305,13 +33584,17 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     ddp__oplog log = DDP__ZEROS;
     ddp__text t = DDP__ZEROS;
     ddp_status s = DDP_OK;
+    ddp__engine *engine;
 
     /* two threads of one process would write the same temporary file */
     while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
-    if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);
+    ddp__engine_hold(d);
+    engine = d->engine;
+    if (engine) s = ddp__engine_oplog(engine, &log, err);
     else log.now = ddp_now();
+    ddp__engine_release(d);
     if (s == DDP_OK) {
-        ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
+        ddp__dump_head(&t, d, &log, engine ? &log.error : &d->host.error, epoch);
         for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
         s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
                      : ddp__file_write(path, t.data, t.size, err);
@@ -32328,6 +33611,7 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
     ddp_status s;
 
     if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    DDP__TRY(ddp__host_check(&d->host, err));
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
     s = ddp__dump_to(d, own, err);
@@ -32362,7 +33646,7 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 
     err.code = code;
     va_start(ap, fmt);
-    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
+    ddp__format_list(err.msg, sizeof err.msg, fmt, ap);
     va_end(ap);
     return ddp__ctx_fail(d, &err);
 }
@@ -32401,7 +33685,8 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
-    if (d->event) return DDP_OK;
+    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
+    DDP__TRY(ddp__host_check(&d->host, &d->host.error));
     return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
@@ -32420,7 +33705,7 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     if (!d) return (int)DDP_ARG;
     if (d->host.error.code) return (int)d->host.error.code;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
@@ -32432,7 +33717,7 @@ void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
 
     if (!d) return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
 }
@@ -32450,11 +33735,13 @@ void ddp_explain(ddp_ctx *d, const char *text)
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 
+int ddp__has_engine(const ddp_ctx *d) { return d->engine && !ddp__host_forked(&d->host); }
+
 uint64_t ddp__live(const ddp_ctx *d)
 {
     ddp__epoch_info info;
 
-    if (!d->engine) return 1;
+    if (!ddp__has_engine(d)) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.live;
 }
@@ -32470,7 +33757,7 @@ int ddp_workers(const ddp_ctx *d)
 {
     ddp__epoch_info info;
 
-    if (!d || !d->engine) return 1;
+    if (!d || !ddp__has_engine(d)) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.workers - ddp_servers(d);
 }
@@ -32490,7 +33777,7 @@ unsigned ddp_epoch(const ddp_ctx *d)
 {
     ddp__epoch_info info;
 
-    if (!d || !d->engine) return 0;
+    if (!d || !ddp__has_engine(d)) return 0;
     ddp__engine_epoch(d->engine, &info);
     return (unsigned)info.ballot;
 }
@@ -32512,15 +33799,30 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 
 void ddp_abort(ddp_ctx *d, const char *why)
 {
+    if (!d || ddp__host_forked(&d->host)) return;
     if (!why) why = "aborted by request";
     /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
-    if (d && d->engine) {
+    if (d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    ddp__engine_hold(d);
+    if (d->engine) {
         ddp__engine_abort(d->engine, DDP_ABORTED, why);
-    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
+    } else if (ddp__atomic_add(&d->aborts, 1) == 0) {
         snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
         ddp__atomic_store(&d->aborted, 1);
     }
+    ddp__engine_release(d);
+}
+
+ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
+{
+    if (d->joiner)
+        return ddp__fail(&d->host.error, DDP_USAGE, "%s before ddp_set_optimizer: this worker joins a run whose members are "
+                         "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0", call);
+    if (!d->entered) return DDP_OK;
+    ddp__engine_hush(d->engine);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s: this worker joined before step %ld, and the members call %s without it "
+                     "until that step ends: where a program calls it before its first step, only if ddp_step is 0", call,
+                     d->step, call);
 }
 
 /* ---- links, groups and sizes ---- */
@@ -32528,6 +33830,22 @@ void ddp_abort(ddp_ctx *d, const char *why)
 int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
+
+size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
+{
+    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0, parts = ddp_parts_of(d, (int)(u - d->unit));
+
+    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+}
+
+ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
+{
+    size_t pieces = 1;
+
+    for (int l = 0; l < d->layers; l++) pieces += ddp__unit_pieces(d, &d->unit[l]);
+    if (d->second) DDP__TRY(ddp__engine_pieces(d->second, pieces, err));
+    return d->engine ? ddp__engine_pieces(d->engine, pieces, err) : DDP_OK;
+}
 
 int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
@@ -32569,33 +33887,47 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 
 /* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1 others, where
  * of B bytes that are reduced it sends 2 (W - 1) / W. */
-static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
+static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, group) / 2;
 #else
-    (void)d, (void)u;
+    (void)d, (void)group;
     return n * sizeof(float);
 #endif
 }
 
-size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-    const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
-    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, u, trained) + others * sizeof(float);
+    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, group, trained) + others * sizeof(float);
     if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
-int ddp_parts_of(const ddp_ctx *d, int layer)
+size_t ddp__layer_others(const ddp_ctx *d, int layer)
 {
-    const size_t n = d->unit[layer].trained, most = (size_t)d->cfg.split_params;
+    const ddp__unit *u = &d->unit[layer];
 
-    return most && n > most ? (int)((n + most - 1) / most) : 1;
+    return u->count - u->trained + ddp__state_moved(d, u);
 }
+
+size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    return ddp__average_bytes(d, u->group, u->trained, ddp__layer_others(d, layer));
+}
+
+int ddp__parts_for(const ddp_ctx *d, size_t trained)
+{
+    const size_t most = (size_t)d->cfg.split_params;
+
+    return most && trained > most ? (int)((trained + most - 1) / most) : 1;
+}
+
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
 
 int ddp__plan_rows(const ddp_ctx *d)
 {
@@ -32643,6 +33975,24 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
         }
     }
     return h;
+}
+
+uint64_t ddp__dropout_hash(const ddp_ctx *d)
+{
+    uint64_t h = DDP__HASH_START;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->dropout, sizeof o->dropout);
+    return h;
+}
+
+double ddp__dropout(const ddp_ctx *d)
+{
+    double most = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes && o->most_dropout > most) most = o->most_dropout;
+    return most;
 }
 
 uint64_t ddp__model_hash(const ddp_ctx *d)
@@ -32982,7 +34332,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     memset(out, 0, sizeof *out);
     if (!d) return;
-    if (d->clock) ddp__clock_collect(d);
+    if (d->clock && !ddp__host_forked(&d->host)) ddp__clock_collect(d);
     *out = d->stats;
     out->strategy = d->ops.name;
     out->steps = d->step;
@@ -32994,7 +34344,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     for (int link = 0; link < 2; link++) {
         ddp__engine *e = link ? d->second : d->engine;
         ddp__net_stats net;
-        if (!e) continue;
+        if (!e || !ddp__has_engine(d)) continue;
         ddp__engine_stats(e, &net);
         out->bytes_sent += net.bytes_sent;
         for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
@@ -33018,7 +34368,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
 
-    if (!d || !d->engine) return "none";
+    if (!d || !ddp__has_engine(d)) return "none";
     ddp__engine_stats(d->engine, &net);
     return ddp__algorithm_name(net.algorithm);
 }
@@ -33028,6 +34378,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     long oldest;
     int n = 0, ops = 0;
 
+    if (ddp__host_forked(&d->host)) return 0;
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
@@ -33686,12 +35037,66 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     return DDP_OK;
 }
 
+/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
+
+static const uint32_t ddp__no_gradient_bits = 0x80000000u;
+
+int ddp_no_gradient(const float *x, size_t n)
+{
+    uint32_t bits = ddp__no_gradient_bits;
+    size_t i;
+
+    for (i = 0; i < n && bits == ddp__no_gradient_bits; i++) memcpy(&bits, x + i, sizeof bits);
+    return n > 0 && bits == ddp__no_gradient_bits;
+}
+
+void ddp__floats_none(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
+}
+
+void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
+{
+    float none;
+
+    ddp__floats_none(&none, 1);
+    for (int k = 0; k < u->gradients; k++) {
+        float *x = u->gradient[k].data;
+        if (ddp__on_paper(&d->host, x)) continue;
+        if (d->host.backend) d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        else ddp__floats_none(x, u->gradient[k].count);
+    }
+}
+
+/* On a device kernels begin with 0, which no sum makes -0.0. */
+void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
+{
+    float *first = u->gradients ? u->gradient[0].data : NULL;
+
+    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
+}
+
+/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device the update
+ * kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
+{
+    if (d->host.backend)
+        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
+               !(d->ops.traits & DDP_NEEDS_SERVERS);
+    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
+    if (from) return ddp_no_gradient(from, u->trained);
+    for (int i = 0; i < u->gradients; i++)
+        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
+    return 1;
+}
+
 void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
                         int there)
 {
     const ddp__unit *u = &d->unit[layer];
 
     if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
+    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
@@ -33713,13 +35118,18 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
 
+    u->left_out = ddp__nothing_to_update(d, u, from);
+    if (u->left_out) {
+        for (int i = 0; i < u->gradients; i++)
+            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
+        return;
+    }
     if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
             ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
         u->updates++;
         return;
     }
-    if (u->skipped && d->ops.averages != DDP_AVERAGES_GRADIENTS) return; /* no gradient, nobody's */
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
@@ -33737,6 +35147,51 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     }
     u->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+/* ---- values that are not finite ---- */
+
+typedef struct ddp__finite_scan {
+    const float *x;
+    size_t       n;
+    int          found; /* atomic */
+} ddp__finite_scan;
+
+enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
+
+static void ddp__finite_some(void *user, long first, long last)
+{
+    ddp__finite_scan *s = (ddp__finite_scan *)user;
+    const size_t from = (size_t)first * DDP__FINITE_BLOCK, to = (size_t)last * DDP__FINITE_BLOCK;
+    const size_t n = (to < s->n ? to : s->n) - from;
+
+    if (ddp__first_not_finite(s->x + from, n) < n) ddp__atomic_store(&s->found, 1);
+}
+
+ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
+{
+    const ddp__unit *u = &d->unit[layer];
+    char what[200];
+
+    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
+    for (int i = 0; i < u->gradients; i++) {
+        ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
+        size_t at;
+        if (ddp__on_paper(&d->host, s.x)) continue;
+        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1, ddp__finite_some, &s);
+        if (!s.found) continue;
+        at = ddp__first_not_finite(s.x, s.n);
+        ddp__format(what, sizeof what, "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
+                 DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+        if (d->optimizer.update)
+            return ddp__fail(err, DDP_NUMERIC, "%s: lower the learning rate, warm it up or clip gradients; "
+                             "no_finite_check = 1 switches this check off", what);
+        if (d->stats.not_finite++ == 0)
+            ddp__log(&d->host.log, DDP_LOG_WARN, "%s; your own update decides about the step, and ddp_stats.not_finite counts",
+                     what);
+        return DDP_OK;
+    }
+    return DDP_OK;
 }
 
 /* A norm that nobody else waits for stays on the device. */
@@ -33969,6 +35424,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
                               m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
+    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
     if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
         return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step", name);
@@ -33982,7 +35438,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__exchange_of(d, "ddp_exchange", m);
 }
 
-/* n floats for each of the world's blocks; scale NAN: the mean. */
+/* n floats for each of the world's blocks, a sum times the scale. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
     const int blocks = d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
@@ -33993,8 +35449,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->computing;
-    m.mean = isnan(scale);
-    m.scale = m.mean ? 0 : scale;
+    m.scale = scale;
     m.peer = peer;
     return ddp__exchange_of(d, name, &m);
 }
@@ -34006,7 +35461,15 @@ int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
 
 int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_mean", DDP_ALL_REDUCE, x, n, NAN, 0);
+    const ddp_piece p = {{x}, n};
+    ddp_message m;
+
+    DDP__ENTER(d);
+    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+    m.group = d->computing;
+    m.mean = 1;
+    m.scale = 0;
+    return ddp__exchange_of(d, "ddp_all_mean", &m);
 }
 
 int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
@@ -34559,7 +36022,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(net_script, "NET_SCRIPT", 0, "none", "file of stalls, drops, kills and rates (docs/links.md)"),
     DDP__OF_T(net2, "NET2", 0, "none", "as net, of a second link between the same workers"),
     DDP__OF_T(addr2, "ADDR2", DDP__ALL, "a free port of addr", "HOST:PORT of rank 0 on the second link"),
-    DDP__KNOB(wire, "WIRE", WIRE, DDP__ALL, 0, 0, "", NULL, ddp__wires,
+    DDP__KNOB(wire, "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
               "how averages travel (docs/links.md, docs/outer.md)"),
     DDP__OF_R(topk_fraction, "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
               "topk: the share of values that travels"),
@@ -34577,12 +36040,12 @@ static const ddp__knob ddp__knobs[] = {
               "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
     DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters", "whole layers",
               "dreamddp, enp: larger layers are averaged in equal parts"),
-    DDP__OF_C(algorithm, "ALGORITHM", DDP__ALL, ddp__algorithms, "of all-reduces; auto is by size and link"),
+    DDP__OF_C(algorithm, "ALGORITHM", DDP__JOINED, ddp__algorithms, "of all-reduces; auto is by size and link"),
     DDP__OF_B(deterministic, "DETERMINISTIC", DDP__JOINED, "equal bits on every transport, a plan without clocks"),
     DDP__OF_B(paper, "PAPER", DDP__JOINED, "the paper's own rule: contiguous sets, all complete at step end"),
-    DDP__OF_C(solver, "SOLVER", DDP__ALL, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
-    DDP__OF_C(cost, "COST", DDP__ALL, ddp__costs_set, "of the partial plan; timeline without forward hooks"),
-    DDP__OF_C(fill, "FILL", DDP__ALL, ddp__fills_set, "of the partial plan's bubbles"),
+    DDP__OF_C(solver, "SOLVER", DDP__MATCH, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
+    DDP__OF_C(cost, "COST", DDP__MATCH, ddp__costs_set, "of the partial plan; timeline without forward hooks"),
+    DDP__OF_C(fill, "FILL", DDP__MATCH, ddp__fills_set, "of the partial plan's bubbles"),
     DDP__OF_N(profile_steps, "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0, "steps", "6",
               "measured before the plan is made; 0 plans at once"),
     DDP__OF_T(profile_path, "PROFILE", DDP__ALL, "none", "CSV that replaces measuring"),
@@ -34628,7 +36091,7 @@ static const ddp__knob ddp__knobs[] = {
               "for rank 0 to answer"),
     DDP__OF_R(join_timeout_s, "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "connect_timeout_s",
               "for all ranks to come"),
-    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "10",
+    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "30; min_world: 10",
               "of silence after which a peer is lost"),
     DDP__OF_R(op_timeout_s, "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
               "after the first rank began it an operation fails"),
@@ -34636,7 +36099,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_B(overwrite, "OVERWRITE", 0, "checkpoints replace what another run has saved in their folder"),
     DDP__OF_N(min_world, "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
               "training goes on while so many workers are left (docs/elastic.md)"),
-    DDP__OF_N(max_world, "MAX_WORLD", DDP__ALL, 0, 64, "", "world", "min_world: ids that the run has room for"),
+    DDP__OF_N(max_world, "MAX_WORLD", DDP__MATCH, 0, 64, "", "world", "min_world: ids that the run has room for"),
     DDP__OF_B(join, "JOIN", 0, "come into a run that is going on, whose workers addr names"),
     DDP__OF_N(elastic_bytes, "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
               "min_world: for inputs and results in flight"),
@@ -34645,7 +36108,8 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(tls_ca, "TLS_CA", DDP__KEYS, "none", "or certificates (PEM files): of who signed them all"),
     DDP__OF_T(tls_cert, "TLS_CERT", DDP__KEYS, "none", "this worker's certificate, with the name rank-R"),
     DDP__OF_T(tls_key, "TLS_KEY", DDP__KEYS, "none", "the private key of tls_cert"),
-    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__ALL, "bytes on tcp without TLS travel without a CRC-32C"),
+    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__MATCH, "bytes on tcp without TLS travel without a CRC-32C"),
+    DDP__OF_B(no_finite_check, "NO_FINITE_CHECK", 0, "gradients that are NaN or infinite are not reported"),
     DDP__OF_B(check_writes, "CHECK_WRITES", 0, "report writes to a layer in flight; on under DREAMDDP_DEBUG"),
     DDP__OF_N(trace_spans, "TRACE_SPANS", 0, 0, 0, "", "what statistics need", "kept for ddp_trace_copy"),
     DDP__OF_N(nccl, "NCCL", DDP__MATCH, 0, 2, "", "0",
@@ -34798,8 +36262,8 @@ static void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, cons
     else if (r->kind == DDP__K_PAIR) snprintf(out, room, "%d,%d", n[0], n[1]);
     else if (r->kind == DDP__K_SERVERS && x < 0) snprintf(out, room, "colocated");
     else if (r->flags & DDP__ZERO && x < 0) snprintf(out, room, "0");
-    else if (r->kind < DDP__K_REAL) snprintf(out, room, "%.0f", x);
-    else snprintf(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
+    else if (r->kind < DDP__K_REAL) ddp__format(out, room, "%.0f", x);
+    else ddp__format(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
 }
 
 static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
@@ -34883,7 +36347,7 @@ ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
         const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value */
         if (x == 0 || r->kind == DDP__K_FLAG || r->kind == DDP__K_STRATEGY || (x == -1 && below) ||
             (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x))) continue;
-        snprintf(text, sizeof text, "%.15g", x);
+        ddp__format(text, sizeof text, "%.15g", x);
         return ddp__knob_refuse(list, r, r->field, ' ', text, err);
     }
     return DDP_OK;
@@ -34917,22 +36381,61 @@ void ddp__settings_disown(ddp_config *c)
     }
 }
 
+/* A choice's default and its name are one value. */
+static double ddp__knob_compared(const ddp__knob *r, const ddp_config *c)
+{
+    const double x = ddp__knob_number(r, c);
+    int named = 0;
+
+    return x == 0 && r->names && ddp__chosen(r->names, r->names[0], &named) ? (double)named : x;
+}
+
+/* 0 without a path; of a file a number of its bytes; 1 if it cannot be read, which is an error where it is used. */
+static double ddp__path_number(const char *path)
+{
+    ddp__text t = DDP__ZEROS;
+    double number = 1;
+
+    if (!path) return 0;
+    if (ddp__file_read(path, &t, NULL) == DDP_OK) number = 2 + (double)(uint32_t)ddp__hash(DDP__HASH_START, t.data, t.size);
+    ddp__text_free(&t);
+    return number;
+}
+
+#define DDP__MORE_SETTINGS 9
+DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS <= (int)DDP__SETTINGS, "the ranks compare every setting");
+
 int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
 {
     const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
-    const ddp__setting more[] = {
-        {"net (bytes/s of the slowest link)", d->links[0].slowest}, {"learning rate", (double)d->optimizer.lr},
-        {"first state_period", (double)d->cfg.state_period[0]}, {"second state_period", (double)d->cfg.state_period[1]},
-        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0)}};
+    /* The first two are files of this machine: each rank has its own path. The plan of a run reaches a joining worker. They
+     * come first because they change the values of others. */
+    const ddp__setting more[DDP__MORE_SETTINGS] = {
+        {"profile_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.profile_path), NULL},
+        {"plan_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.plan_path), NULL},
+        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL}, {"learning rate", (double)d->optimizer.lr, NULL},
+        {"first state_period", (double)d->cfg.state_period[0], NULL},
+        {"second state_period", (double)d->cfg.state_period[1], NULL},
+        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0), NULL},
+        {"seed, of which the last 32 bits are", (double)(d->cfg.seed & 0xffffffffu), NULL}, /* a double has 53 of 64 */
+        {"dropout", ddp__dropout(d), NULL}};
     int n = 0;
 
+    for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
     DDP__EACH_KNOB(r)
         if ((r->flags & which) == which) {
             out[n].name = r->field;
-            out[n++].value = ddp__knob_number(r, &d->cfg);
+            out[n].names = r->names;
+            out[n++].value = ddp__knob_compared(r, &d->cfg);
         }
-    memcpy(out + n, more, sizeof more);
-    return n + (int)(sizeof more / sizeof *more);
+    for (int i = 2; i < DDP__MORE_SETTINGS; i++) out[n++] = more[i];
+    return n;
+}
+
+void ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room)
+{
+    if (s->names) snprintf(out, room, "%s", ddp__name_of(s->names, ddp__within(value, 0, INT_MAX) ? (int)value : -1));
+    else ddp__format(out, room, "%.*g", digits, value);
 }
 
 /* ---- by name ---- */
@@ -35297,6 +36800,8 @@ static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
     if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
     if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
+    /* where a lost worker ends the run, a starved one is given more time */
+    if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = c->min_world > 0 || c->join ? 10 : 30;
     /* a plan that does not come from clocks needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
@@ -36243,8 +37748,7 @@ static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t c
     }
 }
 
-static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
-                                     ddp_error *err)
+static ddp_status ddp__blocks_fill(ddp_coding coding, unsigned char *out, const float *x, size_t count, ddp_error *err)
 {
     const size_t at = ddp__first_from(x, count, DDP__INFINITE);
 
@@ -36254,9 +37758,47 @@ static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, cons
     return DDP_OK;
 }
 
+/* ---- what travels: in INT8, the one wire of blocks that gradients take, -0.0 (ddp_no_gradient) has the level that no
+ * number has ---- */
+
+enum { DDP__LEVEL_NONE = 0x80 };
+
+static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
+                                     ddp_error *err)
+{
+    unsigned char *level = out + 4 * (count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0));
+
+    DDP__TRY(ddp__blocks_fill(coding, out, x, count, err));
+    for (size_t i = 0; coding == DDP_AS_INT8 && i < count; i++)
+        if (ddp_no_gradient(x + i, 1)) level[i] = DDP__LEVEL_NONE;
+    return DDP_OK;
+}
+
+/* Of INT8, block by block. */
+static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload, const unsigned char *level, size_t count,
+                                        ddp_error *err)
+{
+    unsigned char block[4 + DDP_QUANTISE_BLOCK];
+
+    for (size_t at = 0, n; at < count; at += n, payload += 4) {
+        n = count - at < DDP_QUANTISE_BLOCK ? count - at : (size_t)DDP_QUANTISE_BLOCK;
+        memcpy(block, payload, 4);
+        for (size_t i = 0; i < n; i++) block[4 + i] = level[at + i] == DDP__LEVEL_NONE ? 0 : level[at + i];
+        DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, block, DDP__UNPACK_STORE, NULL, n, err));
+        ddp__quantised_apply(DDP_PACK_INT8, block, DDP__UNPACK_STORE, out + at, n);
+        for (size_t i = 0; i < n; i++)
+            if (level[at + i] == DDP__LEVEL_NONE) ddp__floats_none(out + at + i, 1);
+    }
+    return DDP_OK;
+}
+
 static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
                                      ddp_error *err)
 {
+    const unsigned char *level = payload + 4 * (count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0));
+
+    if (coding == DDP_AS_INT8 && memchr(level, DDP__LEVEL_NONE, count))
+        return ddp__blocks_with_none(out, payload, level, count, err);
     DDP__TRY(ddp__quantised_check(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, NULL, count, err));
     ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out, count);
     return DDP_OK;
@@ -36280,7 +37822,7 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
             memcpy(out + at, x + at, n * sizeof *out);
             ddp__bfloat_round(out + at, n);
         } else {
-            DDP__TRY(ddp__blocks_encode(coding, payload, x + at, n, err));
+            DDP__TRY(ddp__blocks_fill(coding, payload, x + at, n, err));
             ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out + at, n);
         }
         for (size_t i = at; i < at + n; i++) x[i] -= out[i];
@@ -36300,6 +37842,14 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      ddp__coding_name((int)m->coding), why->msg);
 }
 
+/* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was, while the other
+ * layers are rounded. back: and then both as they were. */
+static void ddp__coded_set_aside(const ddp_piece *p, float *residual, int back)
+{
+    memcpy(back ? residual : p->data, back ? p->data : residual, p->count * sizeof *residual);
+    ddp__floats_none(back ? p->data : residual, p->count);
+}
+
 ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     float part[DDP__CODED_PART], *residual = m->residual;
@@ -36309,8 +37859,10 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
     ddp_error why;
 
     for (int p = 0; s == DDP_OK && p < m->from_count; p++) {
-        s = ddp_feedback_add(residual + total, m->from[p].data, m->from[p].count, &why);
-        total += m->from[p].count;
+        const ddp_piece *x = &m->from[p];
+        if (ddp_no_gradient(x->data, x->count)) ddp__coded_set_aside(x, residual + total, 0);
+        else s = ddp_feedback_add(residual + total, x->data, x->count, &why);
+        total += x->count;
     }
     for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
@@ -36318,8 +37870,14 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
         for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
             while (used == to->count) to++, used = 0;
             run = to->count - used < n - i ? to->count - used : n - i;
-            memcpy(to->data + used, part + i, run * sizeof *part);
+            if (!ddp_no_gradient(residual + (at + i - used), to->count))
+                memcpy(to->data + used, part + i, run * sizeof *part);
         }
+    }
+    for (int p = m->from_count - 1; p >= 0; p--) {
+        total -= s == DDP_OK ? m->from[p].count : 0;
+        if (s == DDP_OK && ddp_no_gradient(residual + total, m->from[p].count))
+            ddp__coded_set_aside(&m->from[p], residual + total, 1);
     }
     return s == DDP_OK ? s : ddp__coded_fail(d, m, &why, err);
 }
@@ -36398,17 +37956,14 @@ static int ddp__state_due(const ddp_ctx *d, int k)
     return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
 }
 
-/* The pieces that this period's average of a layer takes of a whole list. */
-static void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
 {
     const ddp__unit *u = &d->unit[layer];
     float *state = u->state;
     int n = 0;
 
-    m->from = list;
-    m->from_count = count;
-    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return;
-    for (int i = 0; i < count; i++)
+    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return list;
+    for (int i = 0; i < *count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
@@ -36416,8 +37971,8 @@ static void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int
             u->moved[n].data = state;
             u->moved[n++].count = u->gradient[i].count;
         }
-    m->from = u->moved;
-    m->from_count = n;
+    *count = n;
+    return u->moved;
 }
 
 /* Values from..to-1 of those with gradients, and their state where it is due. */
@@ -36545,7 +38100,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     ddp__unit *u = &d->unit[layer];
     const ddp_piece delta = {{u->delta}, u->trained};
 
-    ddp__average_takes(d, layer, u->other, u->others, m);
+    m->from_count = u->others;
+    m->from = ddp__average_takes(d, layer, u->other, &m->from_count);
     if (m->from_count) {
         m->coding = DDP_AS_FLOAT;
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
@@ -36598,7 +38154,7 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
     if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
     if (u->moving < parts) ddp__average_cut(d, layer, takes, &m);
-    else if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
+    else if (!all) m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }
@@ -36673,7 +38229,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
-    d->posted_room = 4 * d->layers + 64;
+    d->posted_room = 5 * d->layers + 64;
     d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
     return d->posted ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of strategy "
                                           "%s", d->posted_room, d->ops.name);
@@ -36884,7 +38440,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
-    const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
+    const ddp__posted *p = d && !ddp__host_forked(&d->host) ? ddp__posted_find(d, ticket) : NULL;
 
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
@@ -37047,7 +38603,7 @@ ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 {
     *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
-    return *count ? d->unit[layer].other : NULL;
+    return *count ? ddp__average_takes(d, layer, d->unit[layer].other, count) : NULL;
 }
 
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
@@ -37196,22 +38752,36 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+/* What is sent: x where it is in this machine's memory. */
+typedef struct ddp__probe_list {
+    float     x[DDP__PROBE_FLOATS];
+    ddp_piece piece[DDP__PROBE_MOST];
+} ddp__probe_list;
+
+static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, ddp_link *out, ddp_error *err)
 {
-    float x[DDP__PROBE_FLOATS];
-    ddp_piece list[DDP__PROBE_MOST];
     ddp__meter meter = DDP__ZEROS;
     int pieces = 0;
 
-    memset(x, 0, sizeof x);
-    for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
-        list[i].count = DDP__PROBE_FLOATS;
-    }
     DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
     if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+{
+    ddp__probe_list *list = (ddp__probe_list *)ddp__calloc(1, sizeof *list);
+    ddp_status s;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
+    for (int i = 0; i < DDP__PROBE_MOST; i++) {
+        list->piece[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : list->x;
+        list->piece[i].count = DDP__PROBE_FLOATS;
+    }
+    s = ddp__probe_fit(d, link, list->piece, out, err);
+    DDP_FREE(list);
+    return s;
 }
 
 /* The first `messages` of the list at once, each an average of its own, waited for. */
@@ -37303,7 +38873,9 @@ ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 
 /* ---- layers ---- */
 
-static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
+double ddp__nominal_flops(double flops, double count) { return flops > 0 ? flops : 2.0 * (count + 1); }
+
+static double ddp__unit_flops(const ddp__unit *u) { return ddp__nominal_flops(u->flops, (double)u->count); }
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -37319,17 +38891,26 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
+/* How long the average of a layer of `bytes` bytes occupies the link. */
+static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    const double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    const double seconds = d->link[0].beta_s * bytes;
 
+    return bytes > 0 && seconds < least ? least : seconds;
+}
+
+static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
+{
     p->gap_s = d->gap_s[0];
     p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes both */
-    for (int l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link[0].beta_s * bytes;
-        p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
-    }
+}
+
+void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
+{
+    ddp__profile_startup(d, p);
+    for (int l = 0; l < d->layers; l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
@@ -37341,15 +38922,33 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
     return 3e-10 * flops;
 }
 
+static void ddp__nominal_times(ddp_profile *p, int l, double flops)
+{
+    p->forward_s[l] = 1e-10 * flops;
+    p->backward_s[l] = 2 * p->forward_s[l];
+}
+
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    for (int l = 0; l < d->layers; l++) {
-        p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
-        p->backward_s[l] = 2 * p->forward_s[l];
-    }
+    for (int l = 0; l < d->layers; l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
     ddp__profile_link(d, p);
+}
+
+ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_new(d->cut->layers, p, err));
+    d->link[0] = ddp__link_nominal(d, 0);
+    d->gap_s[0] = d->gap_s[1] = 0;
+    ddp__profile_startup(d, p);
+    for (int l = 0; l < p->layers; l++) {
+        const ddp__layer_cost *c = &d->model[l];
+        ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
+        p->params[l] = c->count;
+        p->comm_s[l] = ddp__occupancy(d, (double)ddp__average_bytes(d, d->team, (size_t)c->trained, (size_t)c->others));
+    }
+    return DDP_OK;
 }
 
 /* Scales x so that it sums to total, where both are known. */
@@ -37454,17 +39053,158 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-/* ==== run/planning.c ==== [run] */
-/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
- * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+/* ==== run/stages.c ==== [run] */
+/* One plan for a model that is cut into stages, of which each stage takes the rows of its own layers. All replicas then
+ * average each layer in the step in which unpipelined workers average it.
+ *
+ * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own backward
+ * pass, over its own link, and a plan for one worker's backward would give all its layers to few steps. */
 
-enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
-enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
-static const double ddp__drift_limit = 0.2;
+/* ---- what is known of the layers of other stages ---- */
 
-/* ---- plans from files: the JSON object that `plan partial` prints ---- */
+/* Each stage's part of each layer into own [layers]. */
+static void ddp__stages_fill(const ddp_ctx *d, ddp__layer_cost *own)
+{
+    for (int l = 0; l < d->layers; l++) {
+        const ddp__unit *u = &d->unit[l];
+        ddp__layer_cost *c = &own[d->cut->whole[l]];
+        c->flops = u->flops;
+        c->count = (double)u->count;
+        c->trained = (double)u->trained;
+        c->others = (double)ddp__layer_others(d, l);
+        c->holders = u->trained > 0;
+    }
+}
 
-/* Marks the layers of one list; want_step also assigns them. */
+/* A stage averages the parts of the values that it has, which are not the parts of the whole layer. */
+static ddp_status ddp__stages_parts(const ddp_ctx *d, ddp_error *err)
+{
+    for (int k = 0; k < d->cut->layers; k++) {
+        const ddp__layer_cost *c = &d->model[k];
+        if (c->holders > 1 && ddp__parts_for(d, (size_t)c->trained) > 1)
+            return ddp__fail(err, DDP_UNSUPPORTED, "%s%s is on %.0f stages, and split_params %d makes %d parts of it: cut the "
+                             "model between layers, or leave split_params 0", DDP__LAYER(d->cut->name[k]), c->holders,
+                             d->cfg.split_params, ddp__parts_for(d, (size_t)c->trained));
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err)
+{
+    const ddp__cut *const cut = d->cut;
+    const size_t L = cut ? (size_t)cut->layers : 0, row = L * sizeof(ddp__layer_cost);
+    const int *ranks;
+    ddp__layer_cost *all;
+    ddp_status s;
+    int place = 0;
+
+    if (!cut || !cut->group || !d->plan_final || !d->ops.plan_whole || !d->ops.plan_adopt) return DDP_OK;
+    if (d->layers != cut->units)
+        return ddp__fail(err, DDP_USAGE, "%d layers on stage %d, %d of them of its graph: strategy %s plans for the graph's "
+                         "layers: add no others with ddp_add_layer", d->layers, cut->stage, cut->units, d->ops.name);
+    d->model = (ddp__layer_cost *)ddp__scratch_take(&d->lists, L, sizeof *d->model);
+    all = (ddp__layer_cost *)ddp__calloc((size_t)cut->stages, row);
+    if (!d->model || !all) {
+        if (all) DDP_FREE(all);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the plan of %d layers", cut->layers);
+    }
+    ranks = ddp__engine_group_ranks(d->engine, cut->group);
+    while (ranks[place] != d->rank) place++;
+    ddp__stages_fill(d, all + (size_t)place * L);
+    s = ddp__gather_words(d, cut->group, all, row, err);
+    for (size_t i = 0; s == DDP_OK && i < (size_t)cut->stages * L; i++) {
+        ddp__layer_cost *c = &d->model[i % L];
+        c->flops += all[i].flops;
+        c->count += all[i].count;
+        c->trained += all[i].trained;
+        c->others += all[i].others;
+        c->holders += all[i].holders;
+    }
+    DDP_FREE(all);
+    return s == DDP_OK ? ddp__stages_parts(d, err) : s;
+}
+
+/* ---- rows of the whole model's plan ---- */
+
+int ddp__stages_rows(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    if (!d->model) return ddp__plan_rows(d);
+    for (int k = 0; k < d->cut->layers; k++) rows += ddp__parts_for(d, (size_t)d->model[k].trained);
+    return rows;
+}
+
+void ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room)
+{
+    int k = 0, parts;
+
+    for (;; k++, row -= parts) {
+        parts = d->model ? ddp__parts_for(d, (size_t)d->model[k].trained) : ddp_parts_of(d, k);
+        if (row < parts) break;
+    }
+    snprintf(out, room, "%.120s", d->model ? d->cut->name[k] : d->unit[k].name);
+    if (parts > 1) ddp__format(out + strlen(out), room - strlen(out), " [%d/%d]", row + 1, parts);
+}
+
+ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *own, ddp_error *err)
+{
+    int row = 0, l = 0, parts;
+
+    DDP__TRY(ddp_plan_new(ddp__plan_rows(d), whole->period, own, err));
+    own->solver = whole->solver;
+    own->cost = whole->cost;
+    for (int k = 0, from = 0; k < d->cut->layers; k++, from += parts) {
+        parts = ddp__parts_for(d, (size_t)d->model[k].trained);
+        if (l == d->layers || d->cut->whole[l] != k) continue; /* another stage's */
+        /* the last part has the buffers too: of a stage that has nothing else it is the only one */
+        for (int i = parts - ddp_parts_of(d, l); i < parts; i++, row++) {
+            own->step_of[row] = whole->step_of[from + i];
+            for (int h = 0; whole->fill && h < whole->period; h++)
+                own->fill[(size_t)h * (size_t)own->layers + (size_t)row] =
+                    whole->fill[(size_t)h * (size_t)whole->layers + (size_t)(from + i)];
+        }
+        l++;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err)
+{
+    ddp_profile p = *model;
+    ddp_status s;
+
+    p.params = (double *)ddp__calloc((size_t)p.layers, sizeof *p.params);
+    if (!p.params) return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", p.layers);
+    for (int k = 0; k < p.layers; k++) p.params[k] = d->model[k].trained;
+    s = DDP__EVENT(d, plan_whole, (d, d->self, &p, out));
+    DDP_FREE(p.params);
+    return s;
+}
+
+ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_new(d->layers, own, err));
+    own->alpha_s = model->alpha_s;
+    own->gap_s = model->gap_s;
+    for (int l = 0; l < d->layers; l++) {
+        const int k = d->cut->whole[l];
+        own->params[l] = model->params ? model->params[k] : (double)d->unit[l].count;
+        own->forward_s[l] = model->forward_s ? model->forward_s[k] : 0;
+        own->backward_s[l] = model->backward_s[k];
+        own->comm_s[l] = model->comm_s[k];
+        own->name[l] = ddp__strdup(model->name && model->name[k] ? model->name[k] : d->unit[l].name);
+        if (own->name[l]) continue;
+        ddp_profile_free(own);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
+    }
+    return DDP_OK;
+}
+
+/* ==== run/plan_file.c ==== [run] */
+/* Plans from files: the JSON object that `plan partial` prints. */
+
+/* Marks the layers of one list; assign: as averaged in the step, else as filling it. */
 static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
                                  int assign, ddp_plan *plan, ddp_error *err)
 {
@@ -37510,14 +39250,32 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
     return DDP_OK;
 }
 
+/* The number of layers of a plan: its member `layers`, else the highest number in its sets and 1; 0: neither. */
+static double ddp__plan_count(const ddp__json *root)
+{
+    const ddp__json *layers = ddp__json_get(root, "layers"), *sets = ddp__json_get(root, "sets"), *set, *v;
+    double most = -1;
+
+    if (layers && layers->kind == DDP__JSON_NUMBER) return layers->number;
+    for (set = sets && sets->kind == DDP__JSON_ARRAY ? sets->first : NULL; set; set = set->next)
+        for (v = set->first; v; v = v->next)
+            if (v->kind == DDP__JSON_NUMBER && v->number > most) most = v->number;
+    return most + 1;
+}
+
 ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
 {
     ddp__json *root = ddp__json_read(path, err);
     ddp_plan plan = DDP__ZEROS;
-    ddp_status s;
+    double count;
+    ddp_status s = DDP_OK;
 
     if (!root) return err ? err->code : DDP_FORMAT;
-    s = ddp__plan_parse(path, root, layers, &plan, err);
+    count = ddp__plan_count(root);
+    if (count > 0 && count != (double)layers)
+        s = ddp__fail(err, DDP_MISMATCH, "%s is a plan for %.10g layers, the model has %d: plan with a profile of this model",
+                      path, count, layers);
+    if (s == DDP_OK) s = ddp__plan_parse(path, root, layers, &plan, err);
     ddp__json_free(root);
     if (s != DDP_OK) {
         ddp_plan_free(&plan);
@@ -37526,6 +39284,82 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
     *out = plan;
     return DDP_OK;
 }
+
+/* ---- the plan of a run ---- */
+
+/* A plan for another number of rows: of another model, or of one stage alone. */
+static ddp_status ddp__plan_counts(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
+{
+    const int rows = ddp__stages_rows(d), layers = d->model ? d->cut->layers : d->layers;
+    const double count = ddp__plan_count(root);
+    char parts[80] = "";
+
+    if (!(count > 0) || count == (double)rows) return DDP_OK;
+    if (rows != layers)
+        snprintf(parts, sizeof parts, " in %d parts of at most %d parameters", rows, d->cfg.split_params);
+    if (!d->model)
+        return ddp__fail(err, DDP_MISMATCH, "%.200s is a plan for %.10g layers, the model has %d%s: plan with a profile of "
+                         "this model", d->cfg.plan_path, count, layers, parts);
+    return ddp__fail(err, DDP_MISMATCH, "%.160s is a plan for %.10g layers, the model has %d%s, of which stage %d has %d: "
+                     "with stages the plan is for the whole model: plan with a profile of all its layers",
+                     d->cfg.plan_path, count, layers, parts, d->cut->stage, d->layers);
+}
+
+/* Its names, where it has any, are the model's. */
+static ddp_status ddp__plan_names(const ddp_ctx *d, const ddp__json *root, ddp_error *err)
+{
+    const ddp__json *names = ddp__json_get(root, "names"), *v;
+    const int rows = ddp__stages_rows(d);
+    char name[160];
+    int row = 0;
+
+    if (!names || names->kind != DDP__JSON_ARRAY) return DDP_OK;
+    for (v = names->first; v && row < rows; v = v->next, row++) {
+        if (v->kind != DDP__JSON_STRING || !*v->string) continue;
+        ddp__stages_name(d, row, name, sizeof name);
+        if (*name && strcmp(name, v->string))
+            return ddp__fail(err, DDP_MISMATCH, "%.160s, line %d: layer %d of the plan is \"%.80s\", of the model \"%.80s\": "
+                             "plan with a profile of this model", d->cfg.plan_path, v->line, row, v->string, name);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(d->cfg.plan_path, err);
+    ddp_plan plan = DDP__ZEROS;
+    ddp_status s;
+
+    if (!root) return err->code;
+    s = ddp__plan_counts(d, root, err);
+    if (s == DDP_OK) s = ddp__plan_names(d, root, err);
+    if (s == DDP_OK) s = ddp__plan_parse(d->cfg.plan_path, root, ddp__stages_rows(d), &plan, err);
+    ddp__json_free(root);
+    if (s == DDP_OK && plan.period != d->cfg.period)
+        s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
+                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
+    if (s == DDP_OK) *out = plan;
+    else ddp_plan_free(&plan);
+    return s;
+}
+
+ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err)
+{
+    ddp_plan plan;
+
+    if (!d->model || !d->cfg.plan_path) return DDP_OK;
+    DDP__TRY(ddp__plan_open(d, &plan, err));
+    ddp_plan_free(&plan);
+    return DDP_OK;
+}
+
+/* ==== run/planning.c ==== [run] */
+/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
+ * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
+
+enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
+static const double ddp__drift_limit = 0.2;
 
 /* ---- what the strategy sends in a period ---- */
 
@@ -37698,6 +39532,8 @@ typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
 
+enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
+
 static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
@@ -37716,6 +39552,9 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         head.size = b->size;
         head.hash = ddp__plan_hash(b);
         DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
+        if (head.size > DDP__PLAN_MOST)
+            return ddp__fail(err, DDP_FORMAT, "rank %d sends a plan of %" PRIu64 " bytes; at most %d are possible: build all ranks "
+                             "from one header", d->team_root, head.size, (int)DDP__PLAN_MOST);
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
             return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)head.size);
@@ -37762,33 +39601,67 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     return ddp__plan_set(d, &plan, p, err);
 }
 
-static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own times. */
+static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
-    ddp_plan plan = DDP__ZEROS;
-    ddp_status s = DDP_OK;
+    ddp_plan own = DDP__ZEROS;
+    ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
 
-    DDP__TRY(ddp_plan_read(d->cfg.plan_path, ddp__plan_rows(d), &plan, err));
-    if (plan.period != d->cfg.period)
-        s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
-                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
-    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, &plan, &blob));
-    ddp_plan_free(&plan);
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, d->model ? &own : plan, &blob));
+    ddp_plan_free(&own);
+    ddp_plan_free(plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
 }
 
+static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    ddp_plan plan;
+
+    DDP__TRY(ddp__plan_open(d, &plan, err));
+    return ddp__plan_adopt(d, &plan, p, err);
+}
+
+/* One plan for all stages: the first rank of each team makes it, of the same numbers. */
+static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p, ddp_error *err)
+{
+    ddp_blob none = {NULL, 0};
+    ddp_plan plan;
+
+    if (d->team_place > 0) return ddp__plan_set(d, &none, p, err);
+    DDP__TRY(ddp__stages_make(d, model, &plan, err));
+    return ddp__plan_adopt(d, &plan, p, err);
+}
+
+/* A profile has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
+    const int layers = d->cut ? d->cut->layers : d->layers;
+
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
     DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
-    if (p->layers != d->layers) {
+    if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
         return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is "
-                         "needed", d->cfg.profile_path, rows, d->layers);
+                         "needed", d->cfg.profile_path, rows, layers);
     }
     return DDP_OK;
+}
+
+/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's. Freed by the
+ * caller also after an error. */
+static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
+{
+    if (d->cfg.profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (d->cfg.profile_path) {
+        DDP__TRY(ddp__profile_from_file(d, model, err));
+        return ddp__stages_profile(d, model, p, err);
+    }
+    DDP__TRY(ddp__profile_start(d, p, err));
+    ddp__profile_nominal(d, p);
+    return d->model && !d->cfg.plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
 }
 
 /* What follows from a profile that will stay. */
@@ -37798,29 +39671,34 @@ static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
     return ddp__predict(d, err);
 }
 
-ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+/* The plan before anything is measured. */
+static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
-    ddp_profile p = DDP__ZEROS;
     ddp_status s;
 
-    if (d->cfg.profile_path) {
-        DDP__TRY(ddp__profile_from_file(d, &p, err));
-    } else {
-        DDP__TRY(ddp__profile_start(d, &p, err));
-        ddp__profile_nominal(d, &p);
+    if (d->cfg.plan_path) return ddp__plan_from_file(d, p, err);
+    if (d->model) return ddp__plan_of_model(d, model, p, err);
+    if (d->plan_final) return ddp__plan_make(d, p, err);
+    /* the same on all ranks by itself */
+    s = DDP__EVENT(d, plan_make, (d, d->self, p, 0, &plan));
+    if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
+    ddp_blob_free(&plan);
+    return s;
+}
+
+ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile model = DDP__ZEROS, p = DDP__ZEROS;
+    ddp_status s = ddp__profile_first(d, &model, &p, err);
+
+    if (s == DDP_OK) {
+        ddp__profile_between(d, &model);
+        ddp__profile_between(d, &p);
+        if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
+        s = ddp__plan_unmeasured(d, &model, &p, err);
     }
-    ddp__profile_between(d, &p);
-    if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
-    if (d->cfg.plan_path) {
-        s = ddp__plan_from_file(d, &p, err);
-    } else if (d->plan_final) {
-        s = ddp__plan_make(d, &p, err);
-    } else { /* the same on all ranks by itself */
-        s = DDP__EVENT(d, plan_make, (d, d->self, &p, 0, &plan));
-        if (s == DDP_OK) s = ddp__plan_take(d, &plan, &p, err);
-        ddp_blob_free(&plan);
-    }
+    ddp_profile_free(&model);
     if (s != DDP_OK || !d->plan_final) {
         ddp_profile_free(&p);
         return s;
@@ -37903,7 +39781,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 /* ==== run/pace.c ==== [run] */
 /* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a rank that is
  * slow makes all the others wait, and in wall-clock times all look the same. The times travel unhurried, every few
- * periods. */
+ * periods, with the learning rate: ranks whose programs have different schedules differ in nothing else. */
 
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
@@ -37949,14 +39827,14 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
     out[0] = 0;
     switch (n->kind) {
     case DDP_NOTE_SLOW:
-        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+        ddp__format(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
                  n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
         break;
     case DDP_NOTE_EVEN:
-        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
+        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
         break;
     case DDP_NOTE_REPLAN:
-        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+        ddp__format(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
                  "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
         break;
     case DDP_NOTE_LOST:
@@ -37976,11 +39854,11 @@ static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: wha
 /* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
-    double *sorted = d->pace + d->team_size;
+    double *sorted = d->pace_sorted;
     int n = 0;
 
     for (int r = 0; r < d->team_size; r++)
-        if (d->pace[r] > 0) sorted[n++] = d->pace[r];
+        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
     return n ? sorted[(n - 1) / 2] : 0;
 }
@@ -38001,17 +39879,18 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
-    if (ratio < ddp__pace_slow || d->pace[slowest] - median_s < ddp__pace_floor) {
+    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
         d->pace_told = 0;
         if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s, d->pace[d->pace_place]);
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
+                      d->pace[d->pace_place].compute_s);
         ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
     if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
     d->pace_told = ratio;
     d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest]);
+    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -38021,12 +39900,29 @@ static void ddp__pace_judge(ddp_ctx *d)
     int slowest = 0;
 
     for (int r = 1; r < d->team_size; r++)
-        if (d->pace[r] > d->pace[slowest]) slowest = r;
+        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = d->pace[slowest] / median;
+    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
     d->stats.median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
+}
+
+/* The learning rates of one step. A lost rank has none. */
+static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
+{
+    const ddp__pace_word *first = d->pace;
+
+    for (int r = 0; r < d->team_size; r++) {
+        const ddp__pace_word *w = &d->pace[r];
+        if (!(w->present > 0)) continue;
+        if (!(first->present > 0)) first = w;
+        if (w->lr < first->lr || w->lr > first->lr)
+            return ddp__fail(err, DDP_MISMATCH, "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
+                             "with the same schedule, warm-up and number of steps", d->step - d->cfg.period - 1,
+                             ddp__team_rank(d, r), w->lr, ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+    }
+    return DDP_OK;
 }
 
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
@@ -38034,8 +39930,11 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
                                         (size_t)d->team_size * sizeof *d->pace);
+    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
 
-    d->stats.compute_s = d->pace[d->team_place] = d->compute_sum_s / (double)d->compute_steps;
+    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last exchange sends nothing */
+    d->stats.compute_s = own.compute_s;
+    d->pace[d->team_place] = own;
     d->compute_sum_s = 0;
     d->compute_steps = 0;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
@@ -38059,7 +39958,7 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
     d->pace_ticket = -1;
     ddp__pace_judge(d);
-    return DDP_OK;
+    return ddp__pace_rates(d, err);
 }
 
 /* ==== run/state.c ==== [run] */
@@ -38140,16 +40039,28 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 /* A profile as numbers: each layer's forward and backward, then the link's alpha, beta and gap. */
 static size_t ddp__profile_numbers(int layers) { return 2 * (size_t)layers + 3; }
 
+/* A plan that the strategy would refuse is refused while the parameters are still as they were. */
+static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
+{
+    const ddp__tensor *plan = ddp__worker_find(s, "plan");
+    ddp_blob blob;
+
+    blob.bytes = (unsigned char *)plan->data;
+    blob.size = plan->count;
+    if (!plan->count) return DDP_OK;
+    return DDP__EVENT(d, plan_fits, (d, d->self, &blob));
+}
+
 static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
-    if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
-        (!profile->count || profile->count == ddp__profile_numbers(s->layers)))
-        return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
+    if ((step >= 0 && number[DDP__N_STEP] != step) || number[DDP__N_STEP] < 0 ||
+        number[DDP__N_TAKEN] < number[DDP__N_STEP] ||
+        (profile->count && profile->count != ddp__profile_numbers(s->layers)))
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile differs from the manifest: take an older checkpoint", path);
+    return s->takes_plan ? ddp__plan_is_sane((ddp_ctx *)s->owner, s) : DDP_OK;
 }
 
 /* told: parameters and optimizer state are the same on all workers, between steps. */
@@ -38234,6 +40145,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
+    s->owner = d;
+    s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;
     s->copies = d->cut ? d->cut->copies : d->world, s->copy = d->cut ? d->cut->copy : d->rank;
@@ -38243,9 +40156,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
+        const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
         if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        own | (k->equal & DDP_KEPT_HERE ? 0 : there));
+                        own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     if (d->cut && d->cut->residuals)
         ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals, DDP__WORKER_OWN);
@@ -38361,6 +40275,7 @@ ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
 
     memset(&w, 0, sizeof w);
     DDP__TRY(ddp__save_told(d, &w, err));
+    w.folder[sizeof w.folder - 1] = 0;
     d->step = (long)w.step;
     d->taken = w.taken;
     return ddp__checkpoint_now(d, w.folder, w.keep, err);
@@ -38369,6 +40284,7 @@ ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__is_in_step(d, "ddp_checkpoint_save"));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     DDP__TRY(ddp__tell_servers(d, folder, keep, err));
@@ -38423,6 +40339,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
+    if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, &d->host.error);
     if (d->step || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -38588,6 +40505,8 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->log = d->host.log;
 }
 
+DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
+
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
     uint64_t model = ddp__model_hash(d);
@@ -38599,10 +40518,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     s->layers = d->layers;
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
-    for (int i = 0; i < d->sames; i++) {
-        const size_t n = strlen(s->how);
-        snprintf(s->how + n, sizeof s->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
-    }
+    memcpy(s->same, d->same, sizeof s->same);
     s->settings = ddp__settings(d, 1, setting);
     for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
 }
@@ -38692,7 +40608,6 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
 
-    if (!d->join || d->step % d->cfg.period) return DDP_OK;
     if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->join_ticket >= 0) {
         DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
@@ -38730,6 +40645,7 @@ void ddp__arrival_close(ddp_ctx *d)
 static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 {
     ddp__wire *wire = NULL;
+    ddp__engine *engine = NULL;
     ddp__join_layout l;
     ddp__worker state;
     ddp_status s = ddp__worker_list(d, &state, err);
@@ -38742,13 +40658,15 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &d->engine, err);
-    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
+    ddp__engine_set(d, engine);
+    if (s == DDP_OK) s = ddp__session_pieces(d, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
     if (s == DDP_OK) return s;
     ddp__join_stop(d->join);
-    if (d->engine) ddp__engine_close(d->engine);
+    ddp__engine_set(d, NULL);
+    if (engine) ddp__engine_close(engine);
     ddp__join_close(d->join);
-    d->engine = NULL;
     d->join = NULL;
     return s;
 }
@@ -38775,12 +40693,358 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     ddp__arrival_close(d);
     if (s != DDP_OK) {
         if (d->engine) ddp__engine_hush(d->engine);
-        if (err) *err = local;
+        if (err && local.code) *err = local; /* else the context has it */
         return s;
     }
+    d->entered = 1;
     ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
     return DDP_OK;
 }
+
+/* ==== run/compare.c ==== [run] */
+/* The comparison of the ranks when a session starts: a difference in a setting, the model or the optimizer is an error that
+ * names it. */
+
+static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers;
+    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    ddp_status s;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+        for (int i = 0; i < n; i++) {
+            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
+            if (other == group) continue;
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
+                          d->unit[l].name, group, d->rank, other, r);
+            break;
+        }
+    }
+    DDP_FREE(all);
+    return s;
+}
+
+/* ---- comparison ---- */
+
+enum { DDP__HYPERS = sizeof ((ddp_optimizer *)0)->hyper / sizeof(float) };
+
+/* What each rank says of itself; all 0: it is lost. */
+typedef struct ddp__fingerprint {
+    int32_t  version, layers, micro_batches, team, mixed, site;
+    char     strategy[32], optimizer[32];
+    float    hyper[DDP__HYPERS];         /* of a rule of the library */
+    uint64_t layout;                     /* layers and optimizer */
+    uint64_t model, dropout;             /* the graph's operators */
+    double   setting[DDP__SETTINGS];
+    ddp__same same[DDP_SAME], usual[DDP_SAME];
+} ddp__fingerprint;
+
+/* The names of an optimizer's hyper; NULL: the rule is the program's. */
+static const char *const *ddp__optimizer_names(const ddp_optimizer *o)
+{
+    static const char *const sgd[DDP__HYPERS] = {"momentum", "weight decay", "Nesterov's momentum (0: no, 1: yes)", "", "", ""};
+    static const char *const adam[DDP__HYPERS] = {"beta1", "beta2", "eps", "weight decay", "", ""};
+    static const char *const muon[DDP__HYPERS] = {"momentum", "weight decay", "matrix learning rate / learning rate", "beta1",
+                                                  "beta2", "eps"};
+
+    if (ddp__is_muon(o)) return muon;
+    if (ddp__optimizer_rule(o) == DDP__RULE_SGD) return sgd;
+    return ddp__optimizer_rule(o) == DDP__RULE_ADAM ? adam : NULL;
+}
+
+static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
+{
+    ddp__setting setting[DDP__SETTINGS];
+
+    f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
+    f->layers = d->layers;
+    f->micro_batches = d->cfg.micro_batches;
+    f->team = d->team;
+    f->mixed = d->mixed;
+    f->site = d->cfg.site;
+    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
+    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
+    if (ddp__optimizer_names(&d->optimizer)) memcpy(f->hyper, d->optimizer.hyper, sizeof f->hyper);
+    f->layout = ddp__layout_hash(d);
+    f->model = ddp__model_hash(d);
+    f->dropout = ddp__dropout_hash(d);
+    for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
+    memcpy(f->same, d->same, sizeof f->same);
+    memcpy(f->usual, d->usual, sizeof f->usual);
+}
+
+static int ddp__in_team(const ddp_ctx *d, int rank)
+{
+    for (int i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == rank) return 1;
+    return 0;
+}
+
+/* Two values of a setting, with as many digits as tell them apart. */
+static ddp_status ddp__setting_differs(const ddp__setting *s, int r, double value, int first, double there, ddp_error *err)
+{
+    char has[48], other[48];
+
+    ddp__setting_text(s, value, 6, has, sizeof has);
+    ddp__setting_text(s, there, 6, other, sizeof other);
+    if (!strcmp(has, other)) {
+        ddp__setting_text(s, value, 17, has, sizeof has);
+        ddp__setting_text(s, there, 17, other, sizeof other);
+    }
+    return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %s, rank %d has %s: start every rank with the same", r, s->name, has,
+                     first, other);
+}
+
+static const ddp__same *ddp__same_named(const ddp__fingerprint *f, const char *name)
+{
+    for (int i = 0; i < DDP_SAME; i++)
+        if (!strcmp(f->same[i].name, name)) return &f->same[i];
+    return NULL;
+}
+
+/* The first number of ddp_same that f has and o lacks, or NULL. */
+static const ddp__same *ddp__same_only(const ddp__fingerprint *f, const ddp__fingerprint *o)
+{
+    for (int i = 0; i < DDP_SAME && f->same[i].name[0]; i++)
+        if (!ddp__same_named(o, f->same[i].name)) return &f->same[i];
+    return NULL;
+}
+
+/* The numbers of ddp_same. */
+static ddp_status ddp__compare_sames(int r, const ddp__fingerprint *f, int first, const ddp__fingerprint *zero, ddp_error *err)
+{
+    const ddp__same *x = ddp__same_only(f, zero), *y = ddp__same_only(zero, f);
+
+    for (int i = 0; i < DDP_SAME && !x && !y && f->same[i].name[0]; i++) {
+        const ddp__same *other = ddp__same_named(zero, f->same[i].name);
+        if (f->same[i].value == other->value) continue;
+        x = &f->same[i];
+        y = other;
+    }
+    if (!x && !y) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank %d has %.31s %lld: start every rank with the same", r,
+                     x ? x->name : "nothing", x ? (long long)x->value : 0, first, y ? y->name : "nothing",
+                     y ? (long long)y->value : 0);
+}
+
+/* Rank r against the first one that lives. */
+static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
+                                        const ddp__fingerprint *zero, ddp_error *err)
+{
+    ddp__setting setting[DDP__SETTINGS]; /* for their names */
+    const int settings = ddp__settings(d, 0, setting);
+
+    if (f->version != zero->version)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank %d has %06d: build all ranks from "
+                         "one header", r, (int)f->version, first, (int)zero->version);
+    if (strcmp(f->strategy, zero->strategy))
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank %d %.31s: start every rank with the same "
+                         "strategy", r, f->strategy, first, zero->strategy);
+    if (f->micro_batches != zero->micro_batches)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank %d %d: start every rank with "
+                         "the same micro_batches", r, (int)f->micro_batches, first, (int)zero->micro_batches);
+    for (int i = 0; i < settings; i++)
+        if (!(f->setting[i] == zero->setting[i]))
+            return ddp__setting_differs(&setting[i], r, f->setting[i], first, zero->setting[i], err);
+    return ddp__compare_sames(r, f, first, zero, err);
+}
+
+/* Rank r against the first rank of its team, which has the same model. */
+static ddp_status ddp__compare_optimizers(const ddp_ctx *d, int r, const ddp__fingerprint *f, int first,
+                                          const ddp__fingerprint *team, ddp_error *err)
+{
+    const char *const *names = ddp__optimizer_names(&d->optimizer);
+
+    if (strcmp(f->optimizer, team->optimizer))
+        return ddp__fail(err, DDP_MISMATCH, "rank %d has the optimizer %.31s, rank %d has %.31s: start every rank with the same",
+                         r, f->optimizer, first, team->optimizer);
+    for (int i = 0; names && i < DDP__HYPERS; i++) {
+        const ddp__setting s = {names[i], 0, NULL};
+        if (f->hyper[i] < team->hyper[i] || f->hyper[i] > team->hyper[i])
+            return ddp__setting_differs(&s, r, (double)f->hyper[i], first, (double)team->hyper[i], err);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
+{
+    const ddp__fingerprint *zero = all, *team;
+    int first, root;
+
+    while (zero->version == 0) zero++; /* a lost worker's */
+    first = (int)(zero - all);
+    root = d->team ? d->team_root : first;
+    team = all + root;
+    for (int r = 0; r < d->world; r++) {
+        const ddp__fingerprint *f = all + r;
+        if (f->version == 0) continue;
+        if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
+                             "register the same model", r, (int)f->layers, root, (int)team->layers,
+                             d->team ? " of a group" : "");
+        DDP__TRY(ddp__compare_settings(d, r, f, first, zero, err));
+        if (ddp__in_team(d, r)) DDP__TRY(ddp__compare_optimizers(d, r, f, root, team, err));
+    }
+    return DDP_OK;
+}
+
+/* Whether the ranks of this one's team see it the same. */
+static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
+{
+    for (int i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = (int)all[r].team;
+        if (all[r].version == 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
+/* A layer as a rank describes it to the others when models differ. */
+typedef struct ddp__shape_word {
+    uint64_t hash, count;
+    int32_t  blocks;
+    char     name[48];
+} ddp__shape_word;
+
+static ddp__shape_word ddp__shape_of(const ddp__unit *u)
+{
+    ddp__shape_word w;
+
+    memset(&w, 0, sizeof w);
+    w.hash = ddp__unit_hash(u);
+    w.count = u->count;
+    w.blocks = u->blocks;
+    snprintf(w.name, sizeof w.name, "%s", u->name);
+    return w;
+}
+
+/* Same number of layers, other contents: the layers of the first rank show which one differs. */
+static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
+    ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
+    ddp_status s;
+
+    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
+    s = ddp__tell(d, d->team, first, bytes, err);
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) first[l].name[sizeof first[l].name - 1] = 0;
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
+        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
+        const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
+        if (own.hash == f->hash) continue;
+        s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
+                      "in %d%s: every rank%s must register the same model", l, d->rank, own.name, (size_t)own.count,
+                      (int)own.blocks, d->team_root, f->name, (size_t)f->count, (int)f->blocks, alike ?
+                      ", of other lengths or kinds" : "", d->team ? " of a group" : "");
+    }
+    DDP_FREE(first);
+    return s;
+}
+
+/* Some rank of the team registered something else: which layer, or the operators between the layers. */
+static ddp_status ddp__compare_models(ddp_ctx *d, int other, const char *what, ddp_error *err)
+{
+    DDP__TRY(ddp__compare_layers(d, err));
+    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that does not */
+    return ddp__fail(err, DDP_MISMATCH, "the models of rank %d and rank %d have equal layers and different %s: start every "
+                     "rank with the same model", d->rank, other, what);
+}
+
+/* One warning for all numbers of ddp_usually_same that differ from the first live rank's. */
+static void ddp__find_unlike(ddp_ctx *d, const ddp__fingerprint *all)
+{
+    const ddp__fingerprint *first = all;
+    ddp__text t = DDP__ZEROS;
+    size_t begin = 0;
+
+    while (first->version == 0) first++;
+    t.data = d->unlike, t.room = sizeof d->unlike, t.fixed = 1;
+    for (int i = 0; i < DDP_SAME && *first->usual[i].name; i++) {
+        const ddp__same *x = &first->usual[i];
+        const ddp__fingerprint *f = first;
+        while (f < all + d->world && (!f->version || strcmp(f->usual[i].name, x->name) || f->usual[i].value == x->value)) f++;
+        if (f == all + d->world) continue;
+        if (!t.size) {
+            ddp__text_addf(&t, "rank %d has ", (int)(first - all));
+            begin = t.size;
+        }
+        ddp__text_addf(&t, "%s%s %lld (rank %d: %lld)", t.size > begin ? ", " : "", x->name, (long long)x->value, (int)(f - all),
+                       (long long)f->usual[i].value);
+    }
+    if (!t.size) return;
+    ddp__text_addf(&t, ": the run continues, and averages give every rank the same weight");
+    if (ddp__leads(d)) ddp__log(&d->host.log, DDP_LOG_WARN, "%s", d->unlike);
+}
+
+ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
+{
+    const size_t world = (size_t)d->world;
+    ddp__fingerprint *all, *own;
+    const char *what = NULL; /* differs between this rank and `other` */
+    int *site, other = -1, mixed = 0;
+    ddp_status s;
+
+    if (d->host.paper && d->world > DDP__LARGE_WORLD) return DDP_OK; /* one program made them all, and each would hold a word of each */
+    all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
+    own = all + d->rank;
+    site = (int *)(void *)(all + world);
+    ddp__fingerprint_fill(d, own);
+    s = ddp__gather_words(d, 0, all, sizeof *all, err);
+    if (s == DDP_OK) s = ddp__team_agree(d, all, err);
+    if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
+    if (s == DDP_OK) ddp__find_unlike(d, all);
+    for (int r = 0; r < d->world; r++) {
+        site[r] = (int)all[r].site;
+        mixed |= all[r].mixed;
+        if (other >= 0 || !all[r].version || !ddp__in_team(d, r)) continue;
+        if (all[r].layout != own->layout || all[r].model != own->model)
+            what = "operators or arguments, such as the number of heads";
+        else if (all[r].dropout != own->dropout)
+            what = "places or rates of dropout";
+        if (what) other = r;
+    }
+    if (s == DDP_OK && other < 0) s = ddp__levels_open(d, site, err);
+    DDP_FREE(all);
+    if (s == DDP_OK && other < 0 && mixed && !d->team) s = ddp__team_layers(d, err);
+    return s == DDP_OK && other >= 0 ? ddp__compare_models(d, other, what, err) : s;
+}
+
+/* Adds a number to the list of a verb. */
+static int ddp__same_add(ddp_ctx *d, const char *verb, ddp__same *list, int *count, const char *name, int64_t value)
+{
+    if (!name || !*name || strlen(name) >= sizeof list->name || *count == DDP_SAME || d->started)
+        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
+                              "%s: '%.40s': at most %d names of up to %d characters, before the "
+                              "first step", verb, name ? name : "", DDP_SAME, (int)sizeof list->name - 1);
+    snprintf(list[*count].name, sizeof list->name, "%s", name);
+    list[(*count)++].value = value;
+    return 0;
+}
+
+int ddp_same(ddp_ctx *d, const char *name, int64_t value)
+{
+    DDP__ENTER(d);
+    return ddp__same_add(d, "ddp_same", d->same, &d->sames, name, value);
+}
+
+int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value)
+{
+    DDP__ENTER(d);
+    return ddp__same_add(d, "ddp_usually_same", d->usual, &d->usuals, name, value);
+}
+
+const char *ddp_unlike(const ddp_ctx *d) { return d ? d->unlike : ""; }
 
 /* ==== run/start.c ==== [run] */
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
@@ -38924,8 +41188,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) +
-                                              (size_t)u->blocks, sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
@@ -39004,7 +41267,8 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
-    d->pace = ddp__doubles(&d->lists, 2 * (size_t)d->world);
+    d->pace = (ddp__pace_word *)ddp__scratch_take(&d->lists, (size_t)d->world, sizeof *d->pace);
+    d->pace_sorted = ddp__doubles(&d->lists, (size_t)d->world);
     d->pace_ticket = -1;
     d->timer.layers = d->layers;
     d->timer.room = timed;
@@ -39043,226 +41307,6 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     for (i = 0; i < d->team_size; i++)
         if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
     return DDP_OK;
-}
-
-static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t L = (size_t)d->layers;
-    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
-    ddp_status s;
-
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
-    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
-        for (int i = 0; i < n; i++) {
-            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
-            if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
-                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
-                          d->unit[l].name, group, d->rank, other, r);
-            break;
-        }
-    }
-    DDP_FREE(all);
-    return s;
-}
-
-/* ---- comparison ---- */
-
-/* What each rank says of itself; all 0: it is lost. */
-typedef struct ddp__fingerprint {
-    int32_t  version, layers, micro_batches, coding, team, mixed, site, unused;
-    char     strategy[32], optimizer[32];
-    uint64_t layout;                     /* layers and optimizer */
-    uint64_t model;                      /* the graph's operators */
-    double   setting[DDP__SETTINGS];
-    ddp__same same[DDP_SAME];
-} ddp__fingerprint;
-
-static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
-{
-    ddp__setting setting[DDP__SETTINGS];
-
-    f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
-    f->layers = d->layers;
-    f->micro_batches = d->cfg.micro_batches;
-    f->coding = (int32_t)ddp__wire_coding(d->cfg.wire);
-    f->team = d->team;
-    f->mixed = d->mixed;
-    f->site = d->cfg.site;
-    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
-    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
-    f->layout = ddp__layout_hash(d);
-    f->model = ddp__model_hash(d);
-    for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
-    memcpy(f->same, d->same, sizeof f->same);
-}
-
-static int ddp__in_team(const ddp_ctx *d, int rank)
-{
-    for (int i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == rank) return 1;
-    return 0;
-}
-
-/* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f,
-                                        const ddp__fingerprint *zero, ddp_error *err)
-{
-    ddp__setting setting[DDP__SETTINGS]; /* for their names */
-    const int settings = ddp__settings(d, 0, setting);
-
-    if (f->version != zero->version)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
-                         "one header", r, (int)f->version, (int)zero->version);
-    if (strcmp(f->strategy, zero->strategy))
-        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
-                         "strategy", r, f->strategy, zero->strategy);
-    if (f->micro_batches != zero->micro_batches)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
-                         (int)f->micro_batches, (int)zero->micro_batches);
-    for (int i = 0; i < settings; i++)
-        if (!(f->setting[i] == zero->setting[i]))
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
-                             setting[i].name, f->setting[i], zero->setting[i]);
-    if (f->coding != zero->coding)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
-                         "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
-    for (int i = 0; i < DDP_SAME; i++) {
-        const ddp__same *x = &f->same[i], *y = &zero->same[i];
-        if (x->value != y->value || strcmp(x->name, y->name))
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
-                             "the same", r, x->name[0] ? x->name : "nothing", (long long)x->value,
-                             y->name[0] ? y->name : "nothing", (long long)y->value);
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
-{
-    const ddp__fingerprint *zero = all, *team;
-
-    while (zero->version == 0) zero++; /* a lost worker's */
-    team = d->team ? all + d->team_root : zero;
-    for (int r = 0; r < d->world; r++) {
-        const ddp__fingerprint *f = all + r;
-        if (f->version == 0) continue;
-        if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
-            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
-                             "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
-                             d->team ? " of a group" : "");
-        DDP__TRY(ddp__compare_settings(d, r, f, zero, err));
-    }
-    return DDP_OK;
-}
-
-/* Whether the ranks of this one's team see it the same. */
-static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
-{
-    for (int i = 0; i < d->team_size; i++) {
-        const int r = ddp__team_rank(d, i), team = (int)all[r].team;
-        if (all[r].version == 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must register the same "
-                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
-                         !team ? "none or to several" : "another");
-    }
-    return DDP_OK;
-}
-
-/* What a rank tells of a layer when models differ. */
-typedef struct ddp__shape_word {
-    uint64_t hash, count;
-    int32_t  blocks;
-    char     name[48];
-} ddp__shape_word;
-
-static ddp__shape_word ddp__shape_of(const ddp__unit *u)
-{
-    ddp__shape_word w;
-
-    memset(&w, 0, sizeof w);
-    w.hash = ddp__unit_hash(u);
-    w.count = u->count;
-    w.blocks = u->blocks;
-    snprintf(w.name, sizeof w.name, "%s", u->name);
-    return w;
-}
-
-/* Same number of layers, other contents: the first rank's tell which layer differs. */
-static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
-    ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
-    ddp_status s;
-
-    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
-    s = ddp__tell(d, d->team, first, bytes, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
-        const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
-        if (own.hash == f->hash) continue;
-        s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
-                      "in %d%s: every rank%s must register the same model", l, d->rank, own.name, (size_t)own.count,
-                      (int)own.blocks, d->team_root, f->name, (size_t)f->count, (int)f->blocks, alike ?
-                      ", of other lengths or kinds" : "", d->team ? " of a group" : "");
-    }
-    DDP_FREE(first);
-    return s;
-}
-
-/* Some rank of the team registered something else: which layer, or the optimizer, or the operators
- * between the layers. */
-static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
-{
-    DDP__TRY(ddp__compare_layers(d, err));
-    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that does not */
-    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank "
-                     "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
-}
-
-static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
-{
-    const size_t world = (size_t)d->world;
-    ddp__fingerprint *all, *own;
-    int *site, equal = 1, mixed = 0;
-    ddp_status s;
-
-    if (d->host.paper && d->world > DDP__LARGE_WORLD) return DDP_OK; /* one program made them all, and each would hold a word of each */
-    all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    own = all + d->rank;
-    site = (int *)(void *)(all + world);
-    ddp__fingerprint_fill(d, own);
-    s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    if (s == DDP_OK) s = ddp__team_agree(d, all, err);
-    if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (int r = 0; r < d->world; r++) {
-        site[r] = (int)all[r].site;
-        mixed |= all[r].mixed;
-        if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
-            equal = 0;
-    }
-    if (s == DDP_OK && equal) s = ddp__levels_open(d, site, err);
-    DDP_FREE(all);
-    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
-    return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
-}
-
-int ddp_same(ddp_ctx *d, const char *name, int64_t value)
-{
-    DDP__ENTER(d);
-    if (!name || !*name || strlen(name) >= sizeof d->same->name || d->sames == DDP_SAME || d->started)
-        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
-                              "ddp_same: '%.40s': at most %d names of up to %d characters, before the "
-                              "first step", name ? name : "", DDP_SAME, (int)sizeof d->same->name - 1);
-    snprintf(d->same[d->sames].name, sizeof d->same->name, "%s", name);
-    d->same[d->sames++].value = value;
-    return 0;
 }
 
 /* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
@@ -39318,9 +41362,12 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
+    DDP__TRY(ddp__session_pieces(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
+        DDP__TRY(ddp__stages_open(d, err));
+        DDP__TRY(ddp__plan_fits_stages(d, err));
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
     if (d->engine) {
@@ -39423,15 +41470,17 @@ int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp_error err;
 
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     return (int)ddp__engine_submit(d->engine, m, ticket, &err);
 }
 
-int ddp_server_done(ddp_ctx *d, long ticket) { return ddp__engine_done(d->engine, ticket); }
+int ddp_server_done(ddp_ctx *d, long ticket) { return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket); }
 
 int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 {
     ddp_error err;
 
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
     ddp__atomic_store(&d->desk->wake, 0);
     return (int)ddp__engine_error(d->engine, &err);
@@ -39439,7 +41488,7 @@ int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 
 void ddp_server_wake(ddp_ctx *d)
 {
-    if (!d->engine) return;
+    if (!ddp__has_engine(d)) return;
     ddp__atomic_store(&d->desk->wake, 1);
     ddp__engine_nudge(d->engine);
 }
@@ -39450,8 +41499,9 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     if (d->engine) ddp__engine_abort(d->engine, code, text);
     else ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
     return (int)code;
@@ -39459,6 +41509,7 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 
 void ddp_server_set(ddp_ctx *d, int *flag, int value)
 {
+    if (ddp__host_forked(&d->host)) return;
     pthread_mutex_lock(&d->desk->lock);
     ddp__atomic_store(flag, value);
     pthread_cond_broadcast(&d->desk->changed);
@@ -39471,6 +41522,7 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
     struct ddp__desk *k = d->desk;
     const double begin = ddp_now();
 
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     pthread_mutex_lock(&k->lock);
     while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);
@@ -39519,6 +41571,98 @@ void ddp__computing_team(ddp_ctx *d)
     d->team_place = d->rank;
 }
 
+/* ==== run/replicas.c ==== [run] */
+/* Makes the parameters bit-identical on all ranks. They differ if the program changed some or skipped its own update: a
+ * strategy does not average arrays that it assumes to be equal. */
+
+enum { DDP__HASHED_FLOATS = 1 << 16 }; /* of a device, at a time */
+
+/* Never 0, which is a lost rank's. room: [DDP__HASHED_FLOATS], where the layers are on a device. */
+static ddp_status ddp__block_hash(ddp_ctx *d, const ddp_block *k, float *room, uint64_t *out, ddp_error *err)
+{
+    uint64_t hash = DDP__HASH_START;
+
+    for (size_t at = 0, n; at < k->count; at += n) {
+        const float *x = k->params + at;
+        n = k->count - at < DDP__HASHED_FLOATS ? k->count - at : (size_t)DDP__HASHED_FLOATS;
+        if (room) DDP__TRY(ddp__host_download(&d->host, room, x, n * sizeof *room, err));
+        hash = ddp_hash_floats(hash, room ? room : x, n);
+    }
+    *out = hash | 1;
+    return DDP_OK;
+}
+
+static ddp_status ddp__hashes_fill(ddp_ctx *d, float *room, uint64_t *hash, ddp_error *err)
+{
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++)
+            DDP__TRY(ddp__block_hash(d, &d->unit[l].block[b], room, hash++, err));
+    return DDP_OK;
+}
+
+static int ddp__in_group(const ddp_ctx *d, int group, int rank)
+{
+    const int *ranks = ddp__engine_group_ranks(d->engine, group);
+
+    for (int i = 0; ranks && i < ddp__engine_group_size(d->engine, group); i++)
+        if (ranks[i] == rank) return 1;
+    return !ranks;
+}
+
+/* Whether number `at` of the hashes of a rank of this group is not this rank's. */
+static int ddp__hashes_differ(const ddp_ctx *d, const uint64_t *all, size_t each, size_t at, int group)
+{
+    const uint64_t own = all[(size_t)d->team_place * each + at];
+
+    for (int i = 0; i < d->team_size; i++) {
+        const uint64_t other = all[(size_t)i * each + at];
+        if (other && other != own && ddp__in_group(d, group, ddp__team_rank(d, i))) return 1;
+    }
+    return 0;
+}
+
+static ddp_status ddp__block_average(ddp_ctx *d, const ddp__unit *u, const ddp_block *k, ddp_error *err)
+{
+    const ddp_piece p = {{k->params}, k->count};
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__ALL_VALUES);
+
+    m.mean = 1;
+    m.group = u->group ? u->group : d->computing;
+    return ddp__run(d, &m, 1, err);
+}
+
+static ddp_status ddp__replicas_compare(ddp_ctx *d, uint64_t *all, size_t each, ddp_error *err)
+{
+    size_t at = 0;
+
+    DDP__TRY(ddp__gather_words(d, d->team, all, each * sizeof *all, err));
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++, at++)
+            if (ddp__hashes_differ(d, all, each, at, d->unit[l].group))
+                DDP__TRY(ddp__block_average(d, &d->unit[l], &d->unit[l].block[b], err));
+    return DDP_OK;
+}
+
+ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
+{
+    uint64_t *all;
+    float *room = NULL;
+    size_t each = 0;
+    ddp_status s;
+
+    if (!d->engine || d->host.paper || d->team_size < 2) return DDP_OK;
+    for (int l = 0; l < d->layers; l++) each += (size_t)d->unit[l].blocks;
+    all = (uint64_t *)ddp__calloc((size_t)d->team_size * each + 1, sizeof *all);
+    if (d->host.backend) room = (float *)ddp__calloc(DDP__HASHED_FLOATS, sizeof *room);
+    if (!all || (d->host.backend && !room))
+        s = ddp__fail(err, DDP_MEMORY, "out of memory comparing %zu arrays of %d ranks", each, d->team_size);
+    else s = ddp__hashes_fill(d, room, all + (size_t)d->team_place * each, err);
+    if (s == DDP_OK) s = ddp__replicas_compare(d, all, each, err);
+    if (all) DDP_FREE(all);
+    if (room) DDP_FREE(room);
+    return s;
+}
+
 /* ==== run/hooks.c ==== [run] */
 /* The hooks of a step (DESIGN sections 3 and 4). */
 
@@ -39532,6 +41676,25 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
     return 0;
 }
 
+static ddp_status ddp__members_changed(ddp_ctx *d)
+{
+    if (!d->ops.members_changed) return DDP_OK;
+    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
+    return DDP__EVENT(d, members_changed, (d, d->self));
+}
+
+/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a checkpoint,
+ * run among the members of the step before. */
+static ddp_status ddp__let_in(ddp_ctx *d)
+{
+    d->admission_due = 0;
+    ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
+    DDP__TRY(ddp__admission_step(d, &d->host.error));
+    if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
+    ddp__clock_note(d, DDP__M_LEAVE, -1, DDP__OUTSIDE);
+    return DDP_OK;
+}
+
 /* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
@@ -39540,6 +41703,8 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
                          "from 0", hook, layer, d->layers);
     DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
+    d->entered = 0;
+    if (d->admission_due) DDP__TRY(ddp__let_in(d));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
 }
@@ -39564,22 +41729,28 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
     return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
-static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
+/* skips: this micro-batch had none. */
+static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 {
     ddp__unit *u = &d->unit[layer];
 
+    if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
+    u->skipped += skips;
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for %s%s, "
-                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
-                         u->passes, DDP__LAYER(u->name), d->cfg.micro_batches);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s(%d) was called %d times for %s%s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step,
+                         skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes, DDP__LAYER(u->name),
+                         d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s was used while its average of the step before "
                          "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
                          "in every step or in none", d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
+    if (u->skipped < u->passes) ddp__gradients_some(d, u);
     for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
+    DDP__TRY(ddp__finite_gradient(d, layer, &d->host.error));
     if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
     return ddp__posted_look(d);
@@ -39596,27 +41767,21 @@ int ddp_backward_end(ddp_ctx *d, int layer)
 
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
-    if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 0);
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
 int ddp_skip(ddp_ctx *d, int layer)
 {
     ddp_status s;
-    ddp__unit *u;
 
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
-    if (s == DDP_OK) {
-        u = &d->unit[layer];
-        u->skipped = u->passes == 0;
-        for (int i = 0; u->skipped && i < u->gradients; i++)
-            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
-        if (u->passes < d->cfg.micro_batches) u->passes = d->cfg.micro_batches - 1;
-        s = ddp__gradient_ready(d, layer);
-    }
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 1);
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
+
+int ddp_left_out(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out; }
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
@@ -39624,7 +41789,7 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
-    if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
+    if (!ddp__finite(info->loss))
         return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients", d->step, info->loss, d->rank);
     if (info->samples < 0)
@@ -39640,6 +41805,10 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 {
     int forward = 1;
 
+    /* a layer that was skipped in the first micro-batches alone is skipped in all */
+    for (int l = d->layers - 1; l >= 0; l--)
+        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes && d->unit[l].passes < d->cfg.micro_batches)
+            DDP__TRY(ddp__gradient_ready(d, l, 1));
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s had %d of %d ddp_backward_end calls on "
@@ -39661,13 +41830,6 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(ddp__device_check(d, &d->host.error));
     if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
-}
-
-static ddp_status ddp__members_changed(ddp_ctx *d)
-{
-    if (!d->ops.members_changed) return DDP_OK;
-    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
-    return DDP__EVENT(d, members_changed, (d, d->self));
 }
 
 /* The first step loads and warms up, which takes one rank longer than another: behind it those that share a machine or a
@@ -39703,7 +41865,7 @@ int ddp_step_end(ddp_ctx *d)
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
         else if (s == DDP_OK && d->measured) s = ddp__drift_step(d, &d->host.error);
-        if (s == DDP_OK) s = ddp__admission_step(d, &d->host.error);
+        d->admission_due = d->join && d->step % d->cfg.period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -39736,14 +41898,15 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
     DDP__TRY(ddp__strategy_drain(d, &d->host.error));
-    if (!d->ops.sync_all) {
+    if (d->ops.sync_all) {
+        DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
+        DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
+    } else {
         for (int l = d->layers - 1; d->engine && l >= 0; l--)
             DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
                      ddp__average_exact(d, l, &d->host.error));
-        return ddp__device_wait(d, &d->host.error);
     }
-    DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
-    DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
+    DDP__TRY(ddp__replicas_settle(d, &d->host.error));
     return ddp__device_wait(d, &d->host.error);
 }
 
@@ -39753,6 +41916,7 @@ int ddp_sync_all(ddp_ctx *d)
 
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__is_in_step(d, "ddp_sync_all");
     for (int l = 0; l < d->layers && s == DDP_OK; l++)
         if (d->unit[l].passes)
             s = ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_sync_all comes in the middle of a step: %s%s has had its "
@@ -39834,6 +41998,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
         ddp__fail(err, DDP_MEMORY, "out of memory for a context");
         return NULL;
     }
+    d->host.process = getpid();
     if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) ||
         ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
@@ -39860,9 +42025,22 @@ static void ddp__closing_tell(ddp_ctx *d)
              s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
 }
 
+/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they are. */
+static void ddp__disown(ddp_ctx *d)
+{
+    ddp__joiner_disown(d->joiner);
+    ddp__join_disown(d->join);
+    ddp__engine_disown(d->second);
+    ddp__engine_disown(d->engine);
+}
+
 void ddp_close(ddp_ctx *d)
 {
     if (!d) return;
+    if (ddp__host_forked(&d->host)) {
+        ddp__disown(d);
+        return;
+    }
     ddp__closing_tell(d);
     ddp__arrival_close(d);
     ddp__join_stop(d->join);
@@ -40056,7 +42234,7 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
                               "period %d", ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
-    if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
+    if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
         ddp__plan_set(d, &blob, NULL, err) ||
         ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
         return ddp__ctx_fail(d, err);
@@ -40072,6 +42250,7 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
+    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, &d->host.error);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -40084,6 +42263,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     if (d->nccl && link == 0) {
         out->operations = d->nccl->messages;
         out->bytes_sent = d->nccl->bytes;
@@ -40151,11 +42331,19 @@ typedef struct ddp__partial {
     ddp_plan       plan;  /* of rows: the parts of all layers */
     unsigned char *due;   /* [period x rows] 1: it is averaged in that step */
     int           *first; /* [layers + 1] row of a layer's first part */
+    unsigned char *ready; /* [layers] its gradient of this step is complete */
+    int            next;  /* layer whose message leaves next, from the last to the first */
 } ddp__partial;
+/* Messages leave in one order on all ranks, from the last layer to the first, because ranks may skip different layers at
+ * different moments. ready: marks a layer; next: the layer whose turn it is, -1 if it is not ready; again: a new step. */
+DDP_LIB void ddp__turn_ready(ddp__partial *x, int layer);
+DDP_LIB int  ddp__turn_next(ddp__partial *x);
+DDP_LIB void ddp__turn_again(const ddp_ctx *d, ddp__partial *x);
 /* plan: makes one; unmeasured: of equal numbers, as enp always does, with no times to leave slack for. pack: as bytes,
  * with room for `more` behind them. */
 DDP_LIB int  ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out);
 DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out);
+DDP_LIB int  ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out); /* out: to be freed */
 DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
@@ -40240,6 +42428,7 @@ int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, 
 /* Buckets: what the strategies that average gradients send. */
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
+enum { DDP__BUCKET_PIECES = 1024 }; /* at most, of several layers: an engine has room for a few such messages at a time */
 
 /* One message: layers first..last (first >= last: backward order), or, where the layer is cut into `cut` parts, its
  * parts from..to-1. */
@@ -40267,6 +42456,9 @@ typedef struct ddp__gradient {
 } ddp__gradient;
 
 DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
+/* Whether a bucket of `pieces` pieces ends at this layer: the next layer belongs to another process group, or has too many
+ * pieces. */
+DDP_LIB int  ddp__bucket_ends(ddp_ctx *d, int layer, int pieces);
 DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
 /* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
 DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
@@ -40325,21 +42517,33 @@ int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets)
     return g->bucket && g->of ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
+int ddp__bucket_ends(ddp_ctx *d, int layer, int pieces)
+{
+    int more;
+
+    if (layer == 0 || ddp_group_of(d, layer - 1) != ddp_group_of(d, layer)) return 1;
+    (void)ddp_gradients_of(d, layer - 1, &more);
+    return pieces + more > (int)DDP__BUCKET_PIECES;
+}
+
+/* Buckets in backward order: a bucket closes when it has reached its size, and where it ends in any case. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int first = layers - 1;
+    int first = layers - 1, pieces = 0, n;
 
     DDP__DO(ddp__buckets_room(d, g, layers));
     for (int l = layers - 1; l >= 0; l--) {
         const size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
+        (void)ddp_gradients_of(d, l, &n);
+        pieces += n;
         bytes += ddp__gradient_count(d, l) * sizeof(float);
-        if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        if (bytes < limit && !ddp__bucket_ends(d, l, pieces)) continue;
         DDP__DO(ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l));
         first = l - 1;
         bytes = 0;
+        pieces = 0;
     }
     return 0;
 }
@@ -40436,7 +42640,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: all at once, after the whole backward; one message for each group ---- */
+/* ---- ssgd: all at once, after the whole backward; one message for each group, of many arrays several ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
@@ -40560,20 +42764,38 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 
 /* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
 
-static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
+void ddp__turn_ready(ddp__partial *x, int layer) { x->ready[layer] = 1; }
+
+int ddp__turn_next(ddp__partial *x) { return x->next >= 0 && x->ready[x->next] ? x->next-- : -1; }
+
+void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 {
-    const ddp__partial *x = (const ddp__partial *)self;
+    memset(x->ready, 0, (size_t)ddp_layers(d));
+    x->next = ddp_layers(d) - 1;
+}
+
+static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
+{
     const ddp_plan *p = &x->plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
-    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
-    DDP__DO(ddp__local_backward_end(d, NULL, layer));
     /* one message for a layer: what fills a step in which other parts are due is left out */
     if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
     if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
+    return 0;
+}
+
+static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    ddp__partial *x = (ddp__partial *)self;
+
+    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
+    DDP__DO(ddp__local_backward_end(d, NULL, layer));
+    ddp__turn_ready(x, layer);
+    for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
     return 0;
 }
 
@@ -40585,7 +42807,7 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
-    (void)self;
+    ddp__turn_again(d, (ddp__partial *)self);
     /* with forward hooks a transfer may end as late as its layer's own next forward */
     if (forward && !ddp_settings(d)->paper) return 0;
     DDP__DO(ddp__hold_all(d));
@@ -40593,6 +42815,14 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 }
 
 /* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
+
+static int ddp__rows_of(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) rows += ddp_parts_of(d, l);
+    return rows;
+}
 
 typedef struct ddp__packed_plan {
     int32_t layers, period, solver, cost;
@@ -40613,8 +42843,9 @@ int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
     return 0;
 }
 
-static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan *out)
+int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out)
 {
+    const int rows = ddp__rows_of(d);
     const size_t steps = (size_t)rows * sizeof(int32_t);
     ddp__packed_plan head = DDP__ZEROS;
     ddp_error err;
@@ -40692,32 +42923,35 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
 
 enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
 
-static int ddp__rows_of(const ddp_ctx *d)
+/* A profile whose params are those with gradients, with a row for each part, as the planner's --split-params; freed by
+ * the caller. */
+static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
-    int rows = 0;
-
-    for (int l = 0; l < ddp_layers(d); l++) rows += ddp_parts_of(d, l);
-    return rows;
-}
-
-/* The profile with a row for each part, as the planner's --split-params; freed by the caller. */
-static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
-{
-    const int layers = ddp_layers(d), rows = ddp__rows_of(d), split = ddp_settings(d)->split_params;
-    ddp_profile own = *p;
-    ddp_status s;
+    const int split = ddp_settings(d)->split_params;
+    double rows = 0;
     ddp_error err;
 
-    if (rows > DDP__PARTS * layers)
-        return ddp_complain(d, DDP_ARG, "split_params %d makes %d parts of %d layers, more than %d of each: choose a larger "
-                            "one", split, rows, layers, (int)DDP__PARTS);
+    for (int l = 0; l < p->layers; l++) rows += split && p->params[l] > split ? ceil(p->params[l] / split) : 1;
+    if (rows > (double)DDP__PARTS * p->layers)
+        return ddp_complain(d, DDP_ARG, "split_params %d makes %.0f parts of %d layers, more than %d of each: choose a larger "
+                            "one", split, rows, p->layers, (int)DDP__PARTS);
+    if (ddp_profile_split(p, split ? split : DBL_MAX, 0, out, NULL, &err)) return ddp__plan_failed(d, &err);
+    return 0;
+}
+
+static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
+{
+    const int layers = ddp_layers(d);
+    ddp_profile own = *p;
+    int bad;
+
     own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
     if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
     /* the model's own: a profile of another size may come from a file */
     for (int l = 0; l < layers; l++) own.params[l] = (double)ddp__gradient_count(d, l);
-    s = ddp_profile_split(&own, split ? split : DBL_MAX, 0, out, NULL, &err);
+    bad = ddp__rows_split(d, &own, out);
     DDP_FREE(own.params);
-    return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
+    return bad;
 }
 
 /* While profiling: equal numbers of layers, which needs no measurement. */
@@ -40732,6 +42966,18 @@ static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int m
     bad = ddp__partial_plan(d, &rows, !measured, &plan);
     if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
     ddp_plan_free(&plan);
+    ddp_profile_free(&rows);
+    return bad;
+}
+
+static int ddp__partial_whole(ddp_ctx *d, void *self, const ddp_profile *p, ddp_plan *out)
+{
+    ddp_profile rows;
+    int bad;
+
+    (void)self;
+    DDP__DO(ddp__rows_split(d, p, &rows));
+    bad = ddp__partial_plan(d, &rows, 0, out);
     ddp_profile_free(&rows);
     return bad;
 }
@@ -40755,22 +43001,34 @@ static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *
     return s ? ddp__plan_failed(d, &err) : 0;
 }
 
+static int ddp__partial_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    ddp_plan p;
+
+    (void)self;
+    DDP__DO(ddp__plan_unpack(d, blob, &p));
+    ddp_plan_free(&p);
+    return 0;
+}
+
 int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
     ddp__partial *x = (ddp__partial *)self;
     const size_t layers = (size_t)ddp_layers(d);
     ddp_plan p;
 
-    DDP__DO(ddp__plan_unpack(d, blob, ddp__rows_of(d), &p));
+    DDP__DO(ddp__plan_unpack(d, blob, &p));
     ddp_plan_free(&x->plan);
     x->plan = p;
     if (profile) DDP__DO(ddp__rows_evaluate(d, profile, &x->plan));
     if (x->due) DDP_FREE(x->due);
     x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
     if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
-    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
+    if (!x->ready) x->ready = (unsigned char *)ddp__calloc(layers, 1);
+    if (!x->due || !x->first || !x->ready) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
     for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
     for (int r = 0; r < p.layers; r++) x->due[(size_t)p.step_of[r] * (size_t)p.layers + (size_t)r] = 1;
+    ddp__turn_again(d, x);
     return 0;
 }
 
@@ -40807,6 +43065,7 @@ void ddp__partial_close(ddp_ctx *d, void *self)
     ddp_plan_free(&x->plan);
     if (x->due) DDP_FREE(x->due);
     if (x->first) DDP_FREE(x->first);
+    if (x->ready) DDP_FREE(x->ready);
 }
 
 /* The transfer of a layer needs no gradient, the norm of all of them does. */
@@ -40829,8 +43088,10 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->step_end = ddp__partial_step_end;
     ops->close = ddp__partial_close;
     ops->plan_make = ddp__partial_make;
+    ops->plan_whole = ddp__partial_whole;
     ops->plan_adopt = ddp__partial_adopt;
     ops->plan_take = ddp__partial_take;
+    ops->plan_fits = ddp__partial_fits;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
     ops->transfers = ddp__partial_transfers;
@@ -40927,9 +43188,9 @@ typedef struct ddp__servers {
     int       *line_of;            /* [layers] */
     ddp__line *line;               /* [lines] */
     ddp__store *store;             /* NULL: this rank serves nothing */
-    ddp_piece *buffer;             /* [buffers] running statistics, or a word in their place */
-    int        buffers, word_alone;
-    float      word;
+    ddp_piece *buffer;             /* [buffers] running statistics */
+    int        buffers;
+    float      word;               /* what all meet with */
     float      compute_s, bytes_per_s; /* osp: told with each push */
     void      *forecast;           /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
     double     computed_s;         /* of all steps so far */
@@ -40952,8 +43213,9 @@ DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
 /* All lines, from their begin to their end; pushes: 0 = only a pull. */
 DDP_LIB int  ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);
-/* Buffers become their mean over all workers, who have all come here then. */
+/* Returns when all workers have come here; average_buffers: and their buffers have become the mean. */
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
 /* At the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now and then sets the
  * predicted step of the statistics. */
 DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);
@@ -41015,7 +43277,7 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
     return 0;
 }
 
-/* What of the layers is averaged and has no gradients; one word where there is nothing, to meet with. */
+/* What of the layers is averaged and has no gradients. */
 static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
 {
     int all = 0, n, trained;
@@ -41025,7 +43287,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
         (void)ddp_parameters_of(d, l, &n);
         all += n;
     }
-    s->buffer = (ddp_piece *)ddp__lists(d, (size_t)all + 1, sizeof *s->buffer);
+    s->buffer = (ddp_piece *)ddp__lists(d, (size_t)all, sizeof *s->buffer);
     if (!s->buffer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *p = ddp_parameters_of(d, l, &n), *t = ddp_trained_of(d, l, &trained);
@@ -41035,10 +43297,6 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
             if (k == trained && p[i].data != ddp_state_of(d, l, &size)) s->buffer[s->buffers++] = p[i];
         }
     }
-    if (s->buffers) return 0;
-    s->buffer[0].data = &s->word;
-    s->buffer[0].count = 1;
-    s->buffers = s->word_alone = 1;
     return 0;
 }
 
@@ -41227,14 +43485,26 @@ int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set,
     return 0;
 }
 
-int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
+static int ddp__servers_mean(ddp_ctx *d, const ddp_piece *list, int n, int here)
 {
-    ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, s->buffer, s->buffers);
+    ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, list, n);
     long ticket;
 
-    m.here = (char)s->word_alone;
+    m.here = (char)here;
     DDP__DO(ddp_post(d, &m, &ticket));
     return ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
+{
+    const ddp_piece word = {{&s->word}, 1};
+
+    return ddp__servers_mean(d, &word, 1, 1);
+}
+
+int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s)
+{
+    return s->buffers ? ddp__servers_mean(d, s->buffer, s->buffers, 0) : ddp__servers_meet(d, s);
 }
 
 int ddp__servers_wait(ddp_ctx *d, void *self)
@@ -41454,9 +43724,11 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
             return ddp_server_fail(d, err.code, "layer %d: %s", l, err.msg);
 #endif
         (void)err;
-        if (s->floats[l])
-            ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
-        t->version[i]++;
+        if (!ddp_no_gradient(gradient + at, s->floats[l])) {
+            if (s->floats[l])
+                ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
+            t->version[i]++;
+        }
         at += s->floats[l];
     }
     return 0;
@@ -41806,7 +44078,7 @@ static int ddp__push_sync_all(ddp_ctx *d, void *self)
 
     DDP__DO(ddp__servers_meet(d, s));
     DDP__DO(ddp__servers_exchange(d, s, NULL, 0));
-    return ddp__servers_meet(d, s);
+    return ddp__servers_average_buffers(d, s);
 }
 
 void ddp__strategy_bsp(ddp_strategy_ops *ops)
@@ -41816,6 +44088,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
     ops->self_bytes = sizeof(ddp__servers);
     ops->start = ddp__push_start;
     ops->step_end = ddp__push_step_end;
+    ops->sync_all = ddp__push_sync_all;
     ops->wait = ddp__servers_wait;
     ops->serve = ddp__servers_serve;
     ops->tell_servers = ddp__servers_tell;
@@ -41827,7 +44100,6 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
     ddp__strategy_bsp(ops);
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
-    ops->sync_all = ddp__push_sync_all;
 }
 
 /* ==== strategy/outer.h ==== [strategy] */
@@ -41848,6 +44120,9 @@ typedef struct ddp__outer_layer {
     float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
     float *own;               /* [count] eager: where this worker began the period */
     float *previous;          /* [length] eager, compensated: the last outer step */
+    size_t made_from, made;   /* elastic: the values of the last message whose outer step this rank computed */
+    float *undo;              /* elastic: [room] error, [room] momentum of these values before the message */
+    size_t room;
     long   lands;             /* late: the step at whose end x lands; -1: nothing of the layer is late */
     size_t first, share;      /* sparse: of all, the values that this rank packs */
     unsigned char *gather;    /* [blocks x block] of each rank that packs these, whether it sent, and what */
@@ -41861,6 +44136,12 @@ typedef struct ddp__outer_layer {
     ddp_owner owner;
     long   ticket, other_ticket;
     int    fresh;             /* a newcomer's first period: it has changed nothing yet */
+    long   updates;           /* applied when its last change was sent */
+    int    idle;              /* none was since: this rank has no change */
+    long   told;              /* ticket of the message with *trained */
+    long   told_ticket;       /* the same in the first layer of that message until it has arrived, else -1 */
+    int    holder;            /* that first layer */
+    float *trained;           /* share of the ranks that have a change, 0: none has; in this machine's memory */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
@@ -41871,10 +44152,14 @@ typedef struct ddp__outer {
     double exposed_s;     /* stream: by the plan */
     float nu, mu, lambda, mixture;
     int   whole; /* every rank keeps the momentum of all, and takes the outer step itself */
+    int   elastic; /* the rank that sums a part computes its outer step, and every rank stores all of the momentum: exact
+                      in its own parts, recovered from the outer steps in the others */
+    float *arrived; /* elastic, layers on a device: [most values of a layer] an outer step in this machine's memory */
     int   mean;  /* nu 1, mu 0: the mean of the parameters itself */
     int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
     ddp_coding coding;
     ddp__outer_layer *layer;
+    float *trained; /* [layers] */
     const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
     float         *shared;  /* [links x most] sparse changes of one layer after the other */
     float         *packed;  /* [most] the same in this machine's memory, where layers are on a device; NULL */
@@ -41887,7 +44172,11 @@ typedef struct ddp__outer {
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
+/* Tells of layers first down to last whether this rank has a change of them, behind which the changes are posted: no rank
+ * has one where all skipped the layer for a whole period, and then there is no outer step. Their last changes have arrived. */
+DDP_LIB int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last);
+
+/* The parameter delta of the layer since `since`, into x, or in place of the parameters; 0 for a joining worker, or if idle. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
 /* Posts the change in x, or in place. */
 DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
@@ -41910,7 +44199,13 @@ DDP_LIB int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y);
  *
  * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on all ranks;
  * d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m and turns D into the
- * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step. */
+ * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step.
+ *
+ * In an elastic world a rank may be lost with its part of m, so every rank stores all of m. With float32 D itself goes to
+ * all, and every rank computes the outer step. The other wire formats round the outer step, so there too the rank that sums
+ * computes it, and the other ranks recover m from it: D = (step / nu - mu^2 m) / (1 + mu), so
+ * m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so their m is off by at most
+ * 2 max |error| / nu. It is used only when a rank takes over a part. */
 
 /* ---- the rule ---- */
 
@@ -41932,13 +44227,39 @@ static void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_
     }
 }
 
+/* Elastic: saves what the rule is about to change. */
+static void ddp__outer_save(ddp__outer_layer *y, size_t at, size_t n)
+{
+    if (!y->made) y->made_from = at;
+    DDP_ASSERT(y->made + n <= y->room);
+    memcpy(y->undo + y->made, y->error + at, n * sizeof *y->undo);
+    if (y->momentum) memcpy(y->undo + y->room + y->made, y->momentum + at, n * sizeof *y->undo);
+    y->made += n;
+}
+
+/* ddp_owner.again: state as it was before the message. */
+static void ddp__outer_undo(void *user)
+{
+    ddp__outer_layer *y = (ddp__outer_layer *)user;
+
+    memcpy(y->error + y->made_from, y->undo, y->made * sizeof *y->undo);
+    if (y->momentum) memcpy(y->momentum + y->made_from, y->undo + y->room, y->made * sizeof *y->undo);
+    y->made = 0;
+}
+
 /* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has no code
  * ends the run where it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
-    const ddp__outer_layer *y = (const ddp__outer_layer *)user;
+    ddp__outer_layer *y = (ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
+    if (y->all->elastic) {
+        ddp__outer_save(y, at, n); /* no message waits for another there: *trained is not known before both are done */
+    } else if (!(*y->trained > 0)) {
+        memset(x, 0, n * sizeof *x);
+        return;
+    }
     if (y->previous) ddp__late_compensate(x, y->anchor + at, y->previous + (at - y->from), n, y->all->lambda);
     ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
     if (!error) return;
@@ -41962,7 +44283,38 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, NULL, 0);
 
     m.from = ddp_others_of(d, y->layer, &m.from_count);
-    return m.from ? ddp_post(d, &m, &y->other_ticket) : 0;
+    return m.from_count ? ddp_post(d, &m, &y->other_ticket) : 0;
+}
+
+/* Layers next to each other in one group, as one message. */
+static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
+{
+    const ddp_piece word = {{o->trained + last}, (size_t)(first - last + 1)};
+    ddp_message m = ddp__mean_message(d, first, &word, 1);
+    long ticket;
+
+    for (int l = first; l >= last; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        y->idle = y->fresh || ddp_updates_of(d, l) == y->updates;
+        y->updates = ddp_updates_of(d, l);
+        *y->trained = !y->idle;
+        y->holder = first;
+    }
+    m.here = 1;
+    DDP__DO(ddp_post(d, &m, &ticket));
+    for (int l = first; l >= last; l--) o->layer[l].told = ticket;
+    o->layer[first].told_ticket = ticket;
+    return 0;
+}
+
+int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last)
+{
+    for (int l = first; l >= last; l--) {
+        if (l > last && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        DDP__DO(ddp__outer_tell_run(d, o, first, l));
+        first = l - 1;
+    }
+    return 0;
 }
 
 int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
@@ -41971,7 +44323,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 
     for (size_t at = 0; at < y->count; at += p++->count) {
         float *x = y->x ? y->x + at : p->data;
-        if (y->fresh) {
+        if (y->fresh || y->idle) {
             DDP__DO(ddp_set(d, x, p->count, 0));
         } else if (y->x) {
             DDP__DO(ddp_copy(d, x, since + at, p->count));
@@ -41981,7 +44333,8 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             DDP__DO(ddp_axpy(d, x, since + at, p->count, 1));
         }
     }
-    if (y->fresh && y->error) memset(y->error, 0, y->share * sizeof *y->error); /* what its donor keeps the donor sends */
+    if (y->fresh && y->error) /* what its donor keeps the donor sends */
+        memset(y->error, 0, (y->all->keep ? y->share : y->length) * sizeof *y->error);
     y->fresh = 0;
     return 0;
 }
@@ -41991,13 +44344,51 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
+    /* what is known on arrival at the latest where every rank takes the step itself, and before a rank takes it for all */
+    if (!y->all->mean && !y->all->elastic && (!y->all->whole || y->all->sites)) m.after = y->told + 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
     m.coding = y->all->coding;
-    m.residual = ddp_residual_of(d, y->layer);
+    if (!y->idle) m.residual = ddp_residual_of(d, y->layer);
     m.owner = y->all->whole || y->all->mean ? NULL : &y->owner;
+    y->made = 0;
     return ddp_post(d, &m, &y->ticket);
+}
+
+/* No step, in place. */
+static int ddp__outer_still(ddp_ctx *d, const ddp__outer_layer *y)
+{
+    for (int i = 0; i < y->pieces; i++) DDP__DO(ddp_set(d, y->piece[i].data, y->piece[i].count, 0));
+    return 0;
+}
+
+/* Recovers the momentum of values at.. from their outer step x, except where this rank computed that. */
+static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, size_t n)
+{
+    const float nu = y->all->nu, mu = y->all->mu, decay = mu / (1 + mu), part = 1 / (nu * (1 + mu));
+
+    for (size_t i = 0; i < n; i++) {
+        float *m = &y->momentum[at + i], kept = decay * *m, more = part * x[i];
+        DDP__ROUNDED(kept);
+        DDP__ROUNDED(more);
+        if (at + i < y->made_from || at + i >= y->made_from + y->made) *m = kept + more;
+    }
+}
+
+/* Elastic: the message is done. A download waits for that where layers are on a device, since the rule may still run. */
+static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp_piece *p = y->x ? &y->whole : y->piece;
+    const int keeps = y->momentum && *y->trained > 0;
+
+    if (y->all->arrived && !keeps) DDP__DO(ddp_download(d, y->all->arrived, p->data, 1));
+    for (size_t at = 0; keeps && at < y->count; at += p++->count) {
+        if (y->all->arrived) DDP__DO(ddp_download(d, y->all->arrived, p->data, p->count));
+        ddp__outer_follow(y, at, y->all->arrived ? y->all->arrived : p->data, p->count);
+    }
+    if (!(*y->trained > 0)) ddp__outer_undo(y);
+    return 0;
 }
 
 int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
@@ -42006,10 +44397,13 @@ int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
     const ddp_piece *p = y->piece;
 
     if (y->ticket == -1) return 0;
+    if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, DDP_NO_LAYER));
     DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
 #ifndef DDP_NO_PLANNERS
     if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
 #endif
+    if (o->elastic) DDP__DO(ddp__outer_made(d, y));
+    if (!o->mean && !(*y->trained > 0)) return y->x ? ddp_set(d, y->x, y->count, 0) : ddp__outer_still(d, y);
     if (o->whole && y->previous)
         DDP__DO(ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, o->lambda));
     for (size_t at = 0; o->whole && !o->mean && at < y->count; at += p++->count)
@@ -42042,6 +44436,15 @@ static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *na
     return !n || *out;
 }
 
+/* The most of n values that a rank sums: with the fewest workers that an elastic world continues with. No block is cut. */
+static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
+{
+    const size_t least = ddp_settings(d)->min_world > 0 ? (size_t)ddp_settings(d)->min_world : 1;
+    const size_t room = n / least + DDP_QUANTISE_BLOCK;
+
+    return room < n ? room : n;
+}
+
 static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
@@ -42052,20 +44455,27 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
-    y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = -1;
+    y->owner.again = ddp__outer_undo;
+    y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = y->told = y->told_ticket = -1;
+    y->trained = o->trained + layer;
+    *y->trained = 1;
     y->piece = ddp_trained_of(d, layer, &y->pieces);
     y->count = ddp__gradient_count(d, layer);
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
-    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
+    if (!o->whole && !o->elastic) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
+    y->room = ddp__outer_room(d, y->count);
     if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
-        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole ? 1 : DDP_KEPT_HERE, &y->momentum) ||
+        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0,
+                         o->whole ? 1 : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD : DDP_KEPT_HERE, &y->momentum) ||
         !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
                          &y->error) ||
+        !ddp__outer_keep(d, y, "undo", o->elastic ? y->room * (o->mu > 0 ? 2 : 1) : 0, DDP_KEPT_HERE | DDP_KEPT_NOWHERE,
+                         &y->undo) ||
         !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
-        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic, &y->previous))
         return DDP_FAILED;
     if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
 #ifndef DDP_NO_PLANNERS
@@ -42097,6 +44507,17 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 }
 #endif
 
+/* Where a device's outer steps are read. */
+static int ddp__outer_arrived(ddp_ctx *d, ddp__outer *o)
+{
+    size_t most = 1;
+
+    for (int l = 0; l < ddp_layers(d); l++)
+        if (ddp__gradient_count(d, l) > most) most = ddp__gradient_count(d, l);
+    o->arrived = ddp_keep(d, DDP_NO_LAYER, "a step here", most, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+    return o->arrived ? 0 : DDP_FAILED;
+}
+
 int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
@@ -42115,13 +44536,18 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (!o->keep) o->sites = NULL;
     if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
-    /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
-    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->site > 0 ||
-               (c->backend && (c->nccl || c->compensation > 0));
+    /* where sums are not made by one owner here */
+    o->whole = alone || o->keep || c->site > 0 || (c->backend && (c->nccl || c->compensation > 0));
+    if (c->min_world > 0 || c->join) { /* a rank may be lost with its part of the momentum */
+        o->whole |= o->coding == DDP_AS_FLOAT;
+        o->elastic = !o->whole;
+    }
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
-    if (!o->layer) return DDP_MEMORY;
+    o->trained = (float *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->trained);
+    if (!o->layer || !o->trained) return DDP_MEMORY;
+    if (o->elastic && c->backend) DDP__DO(ddp__outer_arrived(d, o));
     for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__outer_layer_start(d, o, l));
     return 0;
 }
@@ -42133,6 +44559,7 @@ int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 
     if (o->mean) return ddp__local_step_end(d, self, forward);
     DDP__DO(ddp__clip_and_update(d, 0));
+    if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__outer_others(d, &o->layer[l]));
         DDP__DO(ddp__outer_change(d, &o->layer[l], o->layer[l].anchor));
@@ -42140,6 +44567,7 @@ int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     }
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+        DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
         DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
         DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }
@@ -42200,6 +44628,7 @@ static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
     const ddp_piece *p = y->piece;
 
     DDP__DO(ddp__outer_arrive(d, y));
+    if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* it is left where it is */
     DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count)
         DDP__DO(ddp_late_apply(d, p->data, y->anchor + at, NULL, p->count, DDP_LATE_MIX, o->mixture));
@@ -42235,7 +44664,10 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
 
     if (!o->layer) return 0;
     DDP__DO(ddp__late_others(d, o));
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    }
     return 0;
 }
 
@@ -42248,6 +44680,7 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* of another plan */
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
+    if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
     if (!o->mean) DDP__DO(ddp__outer_change(d, y, y->anchor));
     else if (y->fresh) DDP__DO(ddp_copy(d, y->x, y->anchor, y->count));
     else DDP__DO(ddp__pieces_read(d, y->piece, y->pieces, y->x));
@@ -42280,14 +44713,18 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
-    if (ddp__sends_last(d) || !ddp__streaming_due(d, o, layer)) return 0;
-    return ddp__streaming_send(d, o, layer);
+    if (ddp__sends_last(d)) return 0;
+    ddp__turn_ready(&o->partial, layer);
+    for (int l; (l = ddp__turn_next(&o->partial)) >= 0;)
+        if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
+    return 0;
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
 
+    ddp__turn_again(d, &o->partial);
     DDP__DO(ddp__clip_and_update(d, 0));
     for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
@@ -42302,6 +44739,8 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_wait(d, self));
+    for (int l = 0; o->read && l < ddp_layers(d); l++) /* a checkpoint knows no layer that is late and stays */
+        if (o->layer[l].lands >= 0 && !(*o->layer[l].trained > 0)) DDP__DO(ddp__late_set(d, &o->layer[l], -1));
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
@@ -42366,22 +44805,47 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     return bad;
 }
 
+/* The partial plan, behind which its exposed time and the landings are. */
+static ddp_blob ddp__streaming_partial(ddp_ctx *d, const ddp_blob *blob)
+{
+    const size_t more = sizeof(double) + (size_t)ddp_layers(d) * sizeof(int);
+    ddp_blob partial = *blob;
+
+    partial.size = blob->size > more ? blob->size - more : 0;
+    return partial;
+}
+
+static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    const ddp_blob partial = ddp__streaming_partial(d, blob);
+    ddp_plan plan;
+    int bad = 0, landing = 0;
+
+    (void)self;
+    DDP__DO(ddp__plan_unpack(d, &partial, &plan));
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
+        memcpy(&landing, blob->bytes + partial.size + sizeof(double) + (size_t)l * sizeof landing, sizeof landing);
+        bad = landing < 0 || landing >= plan.period;
+    }
+    if (bad)
+        (void)ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d: make the plan again, or build "
+                           "all ranks from one header", landing, plan.period);
+    ddp_plan_free(&plan);
+    return bad;
+}
+
 static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
+    const ddp_blob partial = ddp__streaming_partial(d, blob);
     ddp__outer *o = (ddp__outer *)self;
-    const size_t L = (size_t)ddp_layers(d), more = sizeof o->exposed_s + L * sizeof *o->landing;
-    const ddp_blob partial = {blob->bytes, blob->size > more ? blob->size - more : 0};
 
     /* a plan of a run that goes on: what is late by the old one lands */
     if (profile) DDP__DO(ddp__late_read(d, o));
     if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
+    DDP__DO(ddp__streaming_fits(d, self, blob));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
-    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, L * sizeof *o->landing);
-    for (size_t l = 0; l < L; l++)
-        if (o->landing[l] < 0 || o->landing[l] >= o->partial.plan.period)
-            return ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d", o->landing[l],
-                                o->partial.plan.period);
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }
 
@@ -42397,6 +44861,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->sync_all = ddp__streaming_sync_all;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
+    ops->plan_fits = ddp__streaming_fits;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__streaming_exposed;
     ops->transfers = ddp__partial_transfers;
@@ -42413,7 +44878,6 @@ static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (y->lands >= 0) {
-        DDP__DO(ddp__outer_arrive(d, y));
         if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
         DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
     }
@@ -42431,6 +44895,11 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
     (void)forward;
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
+        DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    }
+    if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
     DDP__DO(ddp__late_others(d, o));
     return ddp__clip_and_update(d, 1);
@@ -42638,20 +45107,21 @@ static double ddp__tour_join(double path, double hop, int slowest)
 }
 
 /* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
- * every smaller set is done first. The path is read back from these values. */
+ * every smaller set is done first. The path is read back as the least of these values again. */
 double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
-    double least = INFINITY, via;
+    double least = DBL_MAX, least_here, via;
 
     for (set = 1; set < sets; set++)
         for (e = 0; e < N; e++) {
             double *to = &best[set * N + e];
-            *to = INFINITY;
+            *to = DBL_MAX;
             if (!(set >> e & 1)) continue;
             rest = set & ~((size_t)1 << e);
-            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
+            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -DBL_MAX : 0;
+            for (b = 0; rest && b < N; b++) {
+                if (!(rest >> b & 1)) continue;
                 via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
                 if (via < *to) *to = via;
             }
@@ -42666,10 +45136,11 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
     for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
         rest = set & ~((size_t)1 << at);
         order[k] = (int)at;
-        for (from = 0; k > 0 && from + 1 < N; from++)
-            if ((rest >> from & 1) &&
-                ddp__tour_join(best[rest * N + from], cost[from * N + at], slowest) == best[set * N + at])
-                break;
+        for (b = from = 0, least_here = DBL_MAX; k > 0 && b < N; b++) {
+            if (!(rest >> b & 1)) continue;
+            via = ddp__tour_join(best[rest * N + b], cost[b * N + at], slowest);
+            if (via < least_here) least_here = via, from = b;
+        }
     }
     return least;
 }
@@ -42797,10 +45268,10 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
-    *length = INFINITY;
+    *length = DBL_MAX;
     for (int start = 0; start < starts && !room.failed; start++) {
         if (first < 0 && start == last) continue;
-        if (*length < INFINITY && over && over(user)) break;
+        if (*length < DBL_MAX && over && over(user)) break;
         ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
         now = ddp__tour_improve(&t);
         if (!(now < *length)) continue;
@@ -42830,7 +45301,7 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
             if (u != v) DDP__TRY(ddp__check_finite(c, 0, err, "the cost from node %d to node %d is %g", u, v, c));
             if (u != v && c > most) most = c;
         }
-    if (!(most * n <= DBL_MAX / 4))
+    if (!ddp__finite(most * n) || most * n > DBL_MAX / 4)
         return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
                          "use a larger unit", n, most);
     if (n <= DDP_TOUR_EXACT) best = ddp__doubles(&room, (size_t)n << n);
@@ -42914,10 +45385,10 @@ static ddp_status ddp__ring_check(int n, const double *rate, const double *delay
     if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
-        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
+        if (!(rate[i] > 0) || !ddp__finite(rate[i]))
             return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
                              i / n, i % n);
-        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
+        if (delay_s && !ddp__within(delay_s[i], 0, DBL_MAX))
             return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
                              delay_s[i], i / n, i % n);
     }
@@ -42944,13 +45415,13 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
-        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? INFINITY : delay_s ? delay_s[i] : 0;
+        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? DBL_MAX : delay_s ? delay_s[i] : 0;
         (void)ddp__held_karp(n, cost, 0, 0, 0, best, order);
     } else {
         ddp__ring_costs(n, rate, delay_s, cost);
         ddp__ring_search(n, cost, order, lists);
     }
-    *least = INFINITY;
+    *least = DBL_MAX;
     for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
     ddp__scratch_free(&room);
     return DDP_OK;
@@ -43149,7 +45620,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
 
     if (!lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", lanes);
     for (;;) {
-        when = INFINITY; /* of the next change: the end of a startup or of an operation */
+        when = DBL_MAX; /* of the next change: the end of a startup or of an operation */
         next = idle = -1;
         for (int k = lanes - 1; k >= 0; k--) {
             x = &lane[k];
@@ -43197,7 +45668,7 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
         k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
         if (k < 1) k = 1;
         total += k;
-        if (!(total <= most))
+        if (!ddp__finite(total) || total > most)
             return ddp__fail(err, DDP_ARG, "the partition cuts buckets %d to %d into %g parts; more than %d cannot be "
                              "planned, raise it", m->group[i].first, m->group[0].first, total, most);
         m->parts[i] = (int)k;
@@ -43225,7 +45696,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
     DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
-        now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
+        now = arrived < m->groups ? m->group[arrived].ready : DBL_MAX;
         if (head < tail && sent[head].end < now) now = sent[head].end;
         for (; arrived < m->groups && m->group[arrived].ready <= now; arrived++) {
             stack[depth++] = arrived;
@@ -43451,7 +45922,7 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
     DDP__TRY(ddp_profile_check(p, err));
     if (!t || t->buckets != p->layers || !each_s || !all_s)
         return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d", t ? t->buckets : 0, p->layers);
-    if (!(latency_s >= 0 && latency_s <= DBL_MAX))
+    if (!ddp__within(latency_s, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
     arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
     if (!arrive) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", p->layers);
@@ -43790,7 +46261,7 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
     for (int l = 0; l < p->links; l++) {
         DDP__TRY(ddp__check_finite(p->deadline_s[l], 1, err, "the capacity of link %d is %g", l, p->deadline_s[l]));
         DDP__TRY(ddp__check_finite(p->start_s[l], 0, err, "link %d starts at %g", l, p->start_s[l]));
-        if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
+        if (!ddp__zero_or_within(p->slowdown[l], 1, DBL_MAX))
             return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
     }
@@ -43800,7 +46271,7 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
         if (p->value) DDP__TRY(ddp__check_finite(p->value[i], 0, err, "item %d is worth %g", i, p->value[i]));
         sum += p->value ? p->value[i] : p->item_s[i];
     }
-    if (!(sum <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
+    if (!ddp__finite(sum)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
     return DDP_OK;
 }
 
@@ -44064,7 +46535,7 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     memset(best, 0, bytes);
     for (int j = 0; j < d->buckets; j++) {
         for (int l = 0; l < 2; l++) start[l] = fmax(busy[l], offset + d->ready[j]);
-        DDP__TRY(ddp__deft_fill(d, left, j, -INFINITY, start, room, &sum, err));
+        DDP__TRY(ddp__deft_fill(d, left, j, -DBL_MAX, start, room, &sum, err));
         if (!(sum > most)) continue;
         most = sum;
         memcpy(best, d->on, bytes);
@@ -44160,7 +46631,7 @@ static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double 
     ddp_delayed_step *s = &r->step[t];
 
     ++*k_fut; /* this iteration's gradient joins the stored ones */
-    if (ddp__deft_pending(r)) DDP__TRY(ddp__deft_stage(r, t, at, -INFINITY, busy, room, err));
+    if (ddp__deft_pending(r)) DDP__TRY(ddp__deft_stage(r, t, at, -DBL_MAX, busy, room, err));
     if (!ddp__deft_pending(r)) {
         s->applied = *k_cur;
         r->delay[t] = t - r->born;
@@ -44187,7 +46658,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     s->first_send = r->sends;
     s->forward_s = d->forward;
     if (!d->way.no_barrier && ddp__deft_pending(r)) { /* case 1 */
-        DDP__TRY(ddp__deft_stage(r, t, 0, -INFINITY, busy, d->forward * d->scale, err));
+        DDP__TRY(ddp__deft_stage(r, t, 0, -DBL_MAX, busy, d->forward * d->scale, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
     DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s, d->way.no_barrier ? d->forward : 0, err));
@@ -44311,13 +46782,13 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
     DDP__TRY(ddp_profile_check(p, err));
     if (o->links < 0 || o->links > 2) return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
-    if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
+    if (o->links == 2 ? !ddp__within(o->mu, 1, DBL_MAX) : !ddp__zero_or_within(o->mu, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
                          "and at least 1", o->mu);
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
-    if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
+    if (!ddp__zero_or_within(o->capacity_scale, 1, 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
-    if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
+    if (!ddp__zero_or_within(o->target_frequency, 0, 1))
         return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 (updates per "
                          "iteration)", o->target_frequency);
     if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE && o->select != DDP_SELECT_PAPER)
@@ -44359,7 +46830,7 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
 {
     int most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
     double longest, limit = ddp__deft_limit(d, &longest), alpha = d->alpha, n = 0, ready = 0, k, c;
-    double shortest = INFINITY;
+    double shortest = DBL_MAX;
     if (limit <= alpha)
         return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
                          "%g s; nothing can hide", d->forward, d->backward, alpha);
@@ -44587,7 +47058,7 @@ static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *
     DDP__TRY(ddp__check_finite(m->sigma, 0, err, "sigma is %g", m->sigma));
     DDP__TRY(ddp__check_finite(m->batch, 1, err, "batch is %g", m->batch));
     DDP__TRY(ddp__check_finite(m->target, 0, err, "target is %g", m->target));
-    if (!(m->start >= m->target && m->start <= DBL_MAX))
+    if (!ddp__within(m->start, m->target, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
                          m->target);
     return ddp__check_finite(m->tolerance, 0, err, "tolerance is %g", m->tolerance);
@@ -44631,7 +47102,7 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     for (int first = 0; first < (model->rotations ? updates : 1); first++) {
         plan = model->start;
         for (int i = 0; i < updates; i++) plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
-        if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
+        if (!(plan > 0 && ddp__finite(plan) && ddp__finite(r.expected_base)))
             return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g without; their ratio "
                              "says nothing", plan, r.expected_base);
         ratio = r.expected_base / plan;
@@ -44709,7 +47180,7 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
         memset(lane, 0, sizeof lane);
         for (i = begin; i < end; i++) {
             x = fabs((double)gradient[i] * (double)parameter[i]);
-            if (!(x <= DBL_MAX))
+            if (!ddp__finite(x))
                 return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both must be finite", i,
                                  (double)gradient[i], (double)parameter[i]);
             lane[i % DDP__OSP_LANES] += x;
@@ -44802,7 +47273,7 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
                          double high, int *queue, unsigned *set_a, unsigned *set_b)
 {
     size_t head = 0, tail = 0, entered = 0;
-    double least = INFINITY;
+    double least = DBL_MAX;
     while (na-- > 0) {
         for (; entered < nb && a[na].bytes + b[entered].bytes <= high; entered++) {
             while (tail > head && b[queue[tail - 1]].importance >= b[entered].importance) tail--;
@@ -44814,7 +47285,7 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
         *set_a = a[na].set;
         *set_b = b[queue[head]].set;
     }
-    return least < INFINITY;
+    return least < DBL_MAX;
 }
 
 /* Subsets of half a window of so many layers. */
@@ -44883,7 +47354,7 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
         DDP__TRY(ddp__check_finite(bytes[i], 0, err, "layer %d has %g bytes", i, bytes[i]));
         total += bytes[i];
     }
-    if (!(total <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
+    if (!ddp__finite(total)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
     return DDP_OK;
 }
 
@@ -44952,7 +47423,7 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
 {
     double u;
     DDP__TRY(ddp__check_finite(bytes_per_s, 1, err, "the server sends %g bytes a second", bytes_per_s));
-    if (!(loss_rate >= 0 && loss_rate <= 1))
+    if (!ddp__within(loss_rate, 0, 1))
         return ddp__fail(err, DDP_ARG, "the loss rate is %g; it must be from 0 to 1", loss_rate);
     DDP__TRY(ddp__check_finite(compute_s, 0, err, "computing takes %g s", compute_s));
     if (workers < 1) return ddp__fail(err, DDP_ARG, "%d workers; there is at least 1", workers);
@@ -44967,7 +47438,7 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
 double ddp_osp_budget(double loss, double first_loss, double u_max)
 {
     double part;
-    if (!(u_max > 0) || !(first_loss > 0 && first_loss <= DBL_MAX) || !(fabs(loss) <= DBL_MAX)) return 0;
+    if (!(u_max > 0) || !ddp__finite(first_loss) || first_loss <= 0 || !ddp__finite(loss)) return 0;
     part = 1 - loss / first_loss;
     return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;
 }
@@ -45005,9 +47476,9 @@ static int ddp__matching_extend(ddp__matching *m, const double *weight, double m
 
 double ddp__matching_bound(int n, const double *weight)
 {
-    double most = -INFINITY, row, column;
+    double most = -DBL_MAX, row, column;
     for (int u = 0; u < n; u++) {
-        row = column = INFINITY;
+        row = column = DBL_MAX;
         for (int v = 0; v < n; v++) {
             double r = weight[(size_t)u * (size_t)n + (size_t)v], c = weight[(size_t)v * (size_t)n + (size_t)u];
             if (r < row) row = r;
@@ -45243,7 +47714,7 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
 ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
                        double *modularity, ddp_error *err)
 {
-    double q, best = -INFINITY;
+    double q, best = -DBL_MAX;
     int i, start, size, most = 0;
     ddp__louvain g;
     ddp_rng r;
@@ -45324,7 +47795,7 @@ static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
             p->hop[j * S + k] = p->hop[k * S + j] = ddp__place_match(p, at + j * D, at + k * D, exact ? mate : NULL);
             for (size_t a = 0; exact && a < D; a++) back[mate[a]] = (int)a;
         }
-        if (p->cost < INFINITY && ddp__place_late(p)) return 0;
+        if (p->cost < DBL_MAX && ddp__place_late(p)) return 0;
     }
     return 1;
 }
@@ -45337,7 +47808,7 @@ static double ddp__place_span(ddp__place *p)
     size_t S = (size_t)p->S, at = 0, next, k, j;
     double sum = 0;
     memset(p->order, 0, S * sizeof(int));
-    for (j = 0; j < S; j++) p->reach[j] = INFINITY;
+    for (j = 0; j < S; j++) p->reach[j] = DBL_MAX;
     for (k = 1; k < S; k++, at = next) {
         p->order[at] = 1;
         for (j = 0, next = at; j < S; j++) {
@@ -45354,17 +47825,17 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0, data = 0;
-    for (int j = 0; j < p->S && enough < INFINITY; j++) data = fmax(data, ddp__place_averaging(p, at, j));
-    if (data >= enough) return INFINITY;
-    for (int exact = !(enough < INFINITY); exact < 2; exact++) {
-        if (!ddp__place_match_all(p, at, exact)) return INFINITY;
-        if (enough < INFINITY && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return INFINITY;
+    for (int j = 0; j < p->S && enough < DBL_MAX; j++) data = fmax(data, ddp__place_averaging(p, at, j));
+    if (data >= enough) return DBL_MAX;
+    for (int exact = !(enough < DBL_MAX); exact < 2; exact++) {
+        if (!ddp__place_match_all(p, at, exact)) return DBL_MAX;
+        if (enough < DBL_MAX && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return DBL_MAX;
     }
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
         p->room.failed = 1;
-        return INFINITY;
+        return DBL_MAX;
     }
     for (i = 0; i < D; i++) {
         size_t member = i;
@@ -45383,7 +47854,7 @@ double ddp__place_clock(ddp__place *p)
 {
     double now = ddp_now() - p->start;
     if (now >= p->limit_s && !p->stop) p->stop = 1;
-    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
+    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < DBL_MAX) {
         p->told = now;
         if (p->o->progress(p->o->user, now, p->cost)) p->stop = 2;
     }
@@ -45392,15 +47863,15 @@ double ddp__place_clock(ddp__place *p)
 
 int ddp__place_late(ddp__place *p)
 {
-    if (p->limit_s == INFINITY && !p->o->progress) return 0;
+    if (p->limit_s == DBL_MAX && !p->o->progress) return 0;
     return ddp__place_clock(p) > 1.1 * p->limit_s || p->stop == 2;
 }
 
 int ddp__place_next(ddp__place *p)
 {
     if (p->stop || p->room.failed || p->candidates >= p->limit) return 0;
-    if (p->limit_s < INFINITY || p->o->progress) ddp__place_clock(p);
-    if (p->stop && p->cost < INFINITY) return 0;
+    if (p->limit_s < DBL_MAX || p->o->progress) ddp__place_clock(p);
+    if (p->stop && p->cost < DBL_MAX) return 0;
     p->candidates++;
     return 1;
 }
@@ -45455,8 +47926,8 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = INFINITY;
-    s->step[0] = INFINITY;
+    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = DBL_MAX;
+    s->step[0] = DBL_MAX;
     for (k = 1; k < p->N; k++) {
         for (v = best = k; v < p->N; v++) {
             double w = p->pp[(size_t)last * (size_t)p->N + (size_t)s->line[v]];
@@ -45481,7 +47952,7 @@ static void ddp__starts_keep(ddp__starts *s)
     int k;
 
     if (!ddp__place_next(p)) return;
-    cost = ddp__place_evaluate(p, s->at, INFINITY);
+    cost = ddp__place_evaluate(p, s->at, DBL_MAX);
     ddp__place_offer(p, p->line, cost);
     for (k = 0; k < s->count && s->cost[k] < cost; k++) {}
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
@@ -45606,7 +48077,7 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
             if (label[v] == j) pool->at[n++] = v;
     cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
-    if (cost < INFINITY) p->candidates += pool->whole;
+    if (cost < DBL_MAX) p->candidates += pool->whole;
     if (p->candidates > p->limit) p->candidates = p->limit;
     return cost;
 }
@@ -45614,7 +48085,7 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
 /* The cost of a member. */
 static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
 {
-    if (pool->cost[k] < 0) pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, INFINITY);
+    if (pool->cost[k] < 0) pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, DBL_MAX);
     return pool->cost[k];
 }
 
@@ -45628,7 +48099,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
-        pool->cost[pool->size] = pool->pass ? -1 : ddp__place_judge(p, pool, pool->child, INFINITY);
+        pool->cost[pool->size] = pool->pass ? -1 : ddp__place_judge(p, pool, pool->child, DBL_MAX);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
 }
@@ -45668,7 +48139,7 @@ typedef struct ddp__place_swap {
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
-    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = INFINITY;
+    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = DBL_MAX;
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
             double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
@@ -45693,7 +48164,7 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link, const double *mean,
                                             int g)
 {
-    ddp__place_swap best = {-1, -1, -INFINITY};
+    ddp__place_swap best = {-1, -1, -DBL_MAX};
     for (int a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
         for (int b = 0; b < p->S; b++)
             for (int k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
@@ -45772,7 +48243,7 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
 {
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
-    double own = INFINITY;
+    double own = DBL_MAX;
     if (c->table) {
         c->sum = c->table + v;
         return 0;
@@ -45783,7 +48254,7 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
         c->sum[c->label[u]] += row[u];
         if (c->label[u] == c->label[v] && row[u] < own) own = row[u];
     }
-    return own < INFINITY ? own : 0;
+    return own < DBL_MAX ? own : 0;
 }
 
 /* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
@@ -45797,9 +48268,9 @@ static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int 
 static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 {
     const ddp__place *p = c->p;
-    double least = INFINITY, own, now;
+    double least = DBL_MAX, own, now;
     int v, q, best = -1, only = -1;
-    *gain = -INFINITY;
+    *gain = -DBL_MAX;
     if (p->S < 2) return -1;
     for (v = 0; v < p->N && !c->kl; v++) {
         if (c->label[v] != g || c->locked[v]) continue;
@@ -45841,7 +48312,7 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
-    double most = -INFINITY, gain, sum = 0, close, best = 0;
+    double most = -DBL_MAX, gain, sum = 0, close, best = 0;
 
     for (g = 0; g < c->p->S; g++) {
         if (ddp__place_late(c->p)) return 0;
@@ -45917,7 +48388,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     ddp__place_chain c;
     int one, two, out;
     long children = 0;
-    double cost, own = INFINITY, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
+    double cost, own = DBL_MAX, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
     if (quick) {
         pool.pass = (long)(S * N * N / 128 + 1);
@@ -45945,7 +48416,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         if (released) out = one;
         children++;
         p->candidates += pool.pass;
-        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : INFINITY);
+        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : DBL_MAX);
         if (!(cost < pool.cost[out])) continue;
         own = fmin(own, cost);
         if (released) out = ddp__place_known(p, &pool, two) > pool.cost[one] ? two : one;
@@ -46054,7 +48525,7 @@ static void ddp__place_descend(ddp__place *p)
         if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
     }
     ddp__descent_offer(&s);
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, INFINITY));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, DBL_MAX));
 }
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
@@ -46086,7 +48557,7 @@ typedef struct ddp__anneal {
     double lam, mu, nu, heat, best_cost;
     int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
-    double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
+    double *table;      /* [DDP__ANNEAL_TABLE] how much worse a move may be, in units of heat */
     int hop_count, hop_at[4];        /* hops on trial, with what they were */
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
@@ -46390,9 +48861,9 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
             ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
         s->improved = 0;
         spent = (double)done / (double)moves;
-        if (p->limit_s < INFINITY || p->o->progress) {
+        if (p->limit_s < DBL_MAX || p->o->progress) {
             now = ddp__place_clock(p);
-            if (seconds < INFINITY && (now - begin) / seconds > spent) spent = (now - begin) / seconds;
+            if (seconds < DBL_MAX && (now - begin) / seconds > spent) spent = (now - begin) / seconds;
         }
         for (; level < (int)(spent * levels); level++) s->heat *= ratio;
         if (spent >= 1) break;
@@ -46417,6 +48888,7 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->data = ddp__doubles(&p->room, S), s->most = ddp__doubles(&p->room, S), s->sum = ddp__doubles(&p->room, S);
     s->at = ddp__ints(&p->room, N), s->best = ddp__ints(&p->room, N), s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
+    s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
     if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
@@ -46453,7 +48925,7 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     hot *= scale;
     cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
-    cost = ddp__place_evaluate(p, s->best, INFINITY);
+    cost = ddp__place_evaluate(p, s->best, DBL_MAX);
     ddp__place_offer(p, p->line, cost);
 }
 
@@ -46463,7 +48935,7 @@ static void ddp__anneal_cycles(ddp__place *p)
 {
     const ddp_rng rng = p->rng;
     const ddp__place_limit whole = {p->limit_s, p->limit};
-    const double now = p->limit_s < INFINITY ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
+    const double now = p->limit_s < DBL_MAX ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
     ddp__place_limit more = whole;
     if (p->stop || p->room.failed) return;
     p->rng = ddp_rng_seed(p->o->seed, 0);
@@ -46532,7 +49004,7 @@ static int ddp__place_all_from(ddp__place_all *a, int v)
     ddp__place *p = a->p;
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, INFINITY));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, DBL_MAX));
         return 1;
     }
     for (int j = 0; j < p->S; j++) {
@@ -46559,7 +49031,7 @@ int ddp__place_enumerate(ddp__place *p)
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, INFINITY));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, DBL_MAX));
         p->proven = 1;
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
@@ -46625,9 +49097,9 @@ static void ddp__place_tables(ddp__place_tree *t)
 {
     int C = t->classes, c, d, k;
 
-    t->low = INFINITY;
+    t->low = DBL_MAX;
     for (c = 0; c < C; c++) {
-        t->near[c] = INFINITY;
+        t->near[c] = DBL_MAX;
         for (d = 0; d < C; d++) {
             size_t at = (size_t)c * (size_t)C + (size_t)d;
             t->dp[at] = ddp__place_between(t, t->p->dp, c, d);
@@ -46674,10 +49146,10 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
     double most = 0, least;
     for (c = 0; c < C; c++) {
         if (!x[c]) continue;
-        least = INFINITY;
+        least = DBL_MAX;
         for (d = 0; d < C; d++)
             if (t->left[d] && t->pp[c * C + d] < least) least = t->pp[c * C + d];
-        if (least < INFINITY && least > most) most = least;
+        if (least < DBL_MAX && least > most) most = least;
     }
     return most;
 }
@@ -46747,7 +49219,7 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
         for (c = 0; c < C; c++)
             for (m = 0; m < t->mix[j * C + c]; m++) t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at, INFINITY));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at, DBL_MAX));
     return !p->stop;
 }
 
@@ -46825,7 +49297,7 @@ static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_er
             p->dp[i * N + j] = 2 * (a + data);
             p->pp[i * N + j] = 2 * (a + pipe);
             p->kl[i * N + j] = pipe - net->dp_bytes / b;
-            if (!((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N <= DBL_MAX))
+            if (!ddp__finite((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N))
                 return ddp__fail(err, DDP_NUMERIC, "sending from device %zu to device %zu takes more than a double "
                                  "holds; rates are bytes per second", i, j);
         }
@@ -46854,7 +49326,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->N = net->devices;
     p->D = D;
     p->S = S;
-    p->cost = INFINITY;
+    p->cost = DBL_MAX;
     p->dp = ddp__doubles(&p->room, n * n), p->pp = ddp__doubles(&p->room, n * n), p->kl = ddp__doubles(&p->room, n * n);
     p->best = ddp__ints(&p->room, n), p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
@@ -46898,8 +49370,8 @@ static void ddp__place_limits(ddp__place *p)
     int exact = o->solver == DDP_PLACE_EXACT;
     int anneal = o->solver == DDP_PLACE_ANNEAL || o->solver == DDP_PLACE_DEFAULT;
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
-    p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
-    if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
+    p->limit_s = o->time_limit_s > 0 && ddp__finite(o->time_limit_s) ? o->time_limit_s : DBL_MAX;
+    if (p->limit == LONG_MAX && p->limit_s == DBL_MAX) {
         if (exact) p->limit_s = 60;
         else p->limit = anneal ? 4000000 : 5000;
     }
@@ -46916,7 +49388,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
     if ((int)o->solver < 0 || o->solver > DDP_PLACE_EXACT)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver", (int)o->solver);
-    if (!(o->time_limit_s >= 0) || o->max_candidates < 0)
+    if (ddp__is_nan(o->time_limit_s) || o->time_limit_s < 0 || o->max_candidates < 0)
         return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
                          o->time_limit_s, o->max_candidates);
     r.pipelines = o->pipelines, r.stages = o->stages;
@@ -47253,15 +49725,15 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
         return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
-    if (!(o->samples >= 0 && o->samples <= 1e100))
+    if (!ddp__within(o->samples, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per micro-batch", o->samples);
-    if (!(o->state_factor >= 0 && o->state_factor <= 1e6))
+    if (!ddp__within(o->state_factor, 0, 1e6))
         return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6", o->state_factor);
     if (!net->speed)
         return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every device or group, what it "
                          "reaches rather than its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
-        if (!(net->speed[d] >= 1e-100 && net->speed[d] <= 1e100))
+        if (!ddp__within(net->speed[d], 1e-100, 1e100))
             return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from 1e-100 to 1e100", d,
                              net->speed[d]);
         for (int to = 0; to < net->devices; to++) {
@@ -47403,7 +49875,7 @@ static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_o
     w->message = (ddp_workload_message *)ddp__calloc((size_t)w->messages, sizeof *w->message);
     if (!w->message) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
     ddp__workload_sum(g, device_of, w);
-    if (!(w->pipeline_s > 0 && w->pipeline_s <= DBL_MAX))
+    if (!(w->pipeline_s > 0 && ddp__finite(w->pipeline_s)))
         return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or bytes, and sums that "
                          "a double holds", w->pipeline_s);
     w->throughput = g->samples / w->pipeline_s;
@@ -47434,7 +49906,7 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     if (!(peak > 0 && peak <= 1e100))
         return ddp__fail(err, DDP_ARG, "the peak is %g FLOP/s; it must be positive", peak);
     for (int i = 0; i < n; i++) {
-        if (!(flops[i] >= 0 && flops[i] <= 1e100) || !(seconds[i] >= 0 && seconds[i] <= 1e100))
+        if (!ddp__within(flops[i], 0, 1e100) || !ddp__within(seconds[i], 0, 1e100))
             return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at least 0", i, flops[i],
                              seconds[i]);
         x = flops[i] / peak;
@@ -47442,7 +49914,7 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
         xy += x * seconds[i];
     }
     value = xx / xy;
-    if (!(value > 0 && value <= DBL_MAX))
+    if (!(value > 0 && ddp__finite(value)))
         return ddp__fail(err, DDP_ARG, "%d samples without FLOPs or without time fit no speed", n);
     *lambda = value;
     return DDP_OK;
@@ -47627,7 +50099,7 @@ double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positio
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
-    double bytes = INFINITY, own;
+    double bytes = DBL_MAX, own;
     int a, i, k;
 
     for (a = 1; a < t->n; a++) {
@@ -47667,7 +50139,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     DDP__TRY(ddp__scratch_check(&line->room, t->n, "operators", err));
     for (i = 0; i < P; i++) {
         line->pace[i] = 1 / net->speed[order[i]];
-        line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
+        line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : DBL_MAX;
         for (j = 0; j < P; j++) {
             if (i == j) continue;
             link = (size_t)order[i] * P + (size_t)order[j];
@@ -47697,7 +50169,7 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
  * result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
-    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = INFINITY;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = DBL_MAX;
     if (line->idle) {
         seconds = ddp__fence_takes(line->to, k, q, line->positions, bytes);
         if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
@@ -47723,7 +50195,7 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
 
     for (i = 0; i <= count && b <= last; i++) {
         end = i < count && live[i].next < last ? live[i].next : last;
-        least = INFINITY;
+        least = DBL_MAX;
         *work += end - b + 1;
         for (; b <= end; b++) {
             rest = a <= t->oldest[b] ? fresh[b] : t->oldest[b] == t->oldest[a] ? same[b] : other[b];
@@ -47740,7 +50212,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
-    double best = INFINITY, sum = 0, there = 0, back = line->least[k], bytes;
+    double best = DBL_MAX, sum = 0, there = 0, back = line->least[k], bytes;
     int i, u, home;
 
     for (i = 0; i < parts; i++) {
@@ -47750,7 +50222,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         home = t->home[u];
         *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
-            sum += age > k                 ? INFINITY
+            sum += age > k                 ? DBL_MAX
                    : age < line->ages - 1 ? ddp__fence_pair(line, k - age, q, u)
                                           : ddp__fence_pair_least(line, k - age, q, u, a - 1 - home - age);
         } else if (age > 0 && home < a - 1) {
@@ -47789,7 +50261,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
     size_t row = (size_t)n + 1, whole = row * ((size_t)P + 1), at;
     double rest;
 
-    for (at = 0; at < DDP__FENCE_AGES * whole; at++) line->bound[at] = INFINITY;
+    for (at = 0; at < DDP__FENCE_AGES * whole; at++) line->bound[at] = DBL_MAX;
     for (q = line->idle ? 0 : P - 1; q < P; q++) line->bound[row * ((size_t)q + 1) + (size_t)n] = 0;
     for (q = P - 1; q >= 0; q--) {
         ddp__fence_look_ahead(line, q);
@@ -47868,7 +50340,7 @@ static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 /* The cheapest link from cluster a to cluster b that does not leave from device `not_this`. */
 static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave, int *enter)
 {
-    double best = INFINITY, hop;
+    double best = DBL_MAX, hop;
     *leave = *enter = -1;
     for (int i = m->from[a]; i < m->from[a + 1]; i++)
         for (int j = m->from[b]; j < m->from[b + 1]; j++) {
@@ -48049,7 +50521,7 @@ static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;
     const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
-    return f->work > DDP__FENCE_FITS ? INFINITY : goal - ddp__fence_fit_far(f, f->order);
+    return f->work > DDP__FENCE_FITS ? DBL_MAX : goal - ddp__fence_fit_far(f, f->order);
 }
 
 ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)
@@ -48167,7 +50639,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
         if (s->label[y].latency > l->latency) continue;
         old = s->lies + (size_t)y * (size_t)t->width;
         for (i = 0; i < count; i++)
-            if (old[i].position != own[i].position || (s->cap < INFINITY && old[i].load > own[i].load)) break;
+            if (old[i].position != own[i].position || (s->cap < DBL_MAX && old[i].load > own[i].load)) break;
         s->work += i;
         if (i == count) return 1;
     }
@@ -48272,13 +50744,13 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
-    double top = INFINITY;
+    double top = DBL_MAX;
     if (at == s->line.tape->n) return 0;
     for (; q < s->line.positions; q++) {
         if (!ddp__fence_segment_at(s, p, q, greedy, &top)) return 0;
         if (!s->line.idle) break;
     }
-    return !greedy || top < INFINITY;
+    return !greedy || top < DBL_MAX;
 }
 
 static int ddp__fence_root(ddp__fence_search *s)
@@ -48351,7 +50823,7 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
     if (s->line.room.failed || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
-    if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
+    if (s->work > DDP__FENCE_WORK && hi < DBL_MAX) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
     if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;
@@ -48387,10 +50859,10 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
     s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
-    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
     if (s.line.room.failed)
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
-    else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
+    else if (!(cut->pipeline_s < DBL_MAX) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
                            "limits; merge operators", t->n, s.line.positions);
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;
@@ -48459,14 +50931,14 @@ static double ddp__fence_try(ddp__fence_job *job)
 {
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
     ddp__workload_sum(&job->tape.graph, job->device_of, &job->sums);
-    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : INFINITY;
+    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : DBL_MAX;
 }
 
 static double ddp__fence_price(void *user)
 {
     ddp__fence_job *job = (ddp__fence_job *)user;
     job->steps += job->tape.graph.net->devices + job->tape.n;
-    return job->steps > DDP__FENCE_STEPS ? INFINITY : ddp__fence_try(job);
+    return job->steps > DDP__FENCE_STEPS ? DBL_MAX : ddp__fence_try(job);
 }
 
 /* Cuts along job->trial; keeps the order if that is better than the cut held. */
@@ -48519,11 +50991,11 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, err));
     ddp__shuffle(job->trial, N, NULL);
     DDP__TRY(ddp__fence_recut(job, err));
-    if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
+    if (!(job->cut.pipeline_s < DBL_MAX)) { /* then memory decides about the order */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, err));
-        if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
+        if (!(job->cut.pipeline_s < DBL_MAX)) return ddp__fence_nothing_fits(job, every, err);
     }
     for (int round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
@@ -48651,9 +51123,9 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
     double n = list->count, N = net->devices;
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
-    if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))
+    if (!ddp__within(o->message_bytes, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0", o->message_bytes);
-    if (!(o->resolution >= 0 && o->resolution <= 1e100))
+    if (!ddp__within(o->resolution, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1", o->resolution);
     if (0.5 * N * n * n + (o->allow_idle ? 4 * N * N * n : 0) > DDP__FENCE_SIZE || N * N > 1e8)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
@@ -48676,7 +51148,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
     memset(&job, 0, sizeof job);
     job.o = o;
-    job.cut.pipeline_s = INFINITY;
+    job.cut.pipeline_s = DBL_MAX;
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
@@ -48959,7 +51431,7 @@ size_t ddp_keep_count(size_t n, double ratio)
 {
     double k;
 
-    if (!(ratio > 1) || n < 1) return n;
+    if (ddp__is_nan(ratio) || ratio <= 1 || n < 1) return n;
     k = ceil((double)n / ratio);
     if (k >= (double)n) return n;
     return k < 1 ? 1 : (size_t)k;
@@ -48969,10 +51441,10 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
                                      const ddp_adatopk_options *o, ddp_error *err)
 {
     if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
-    if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
+    if (!ddp__within(o->ratio, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
                          "(100 = a hundredth is sent)", o->ratio);
-    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
+    if (!o->uniform && !ddp__within(o->factor, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
     if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
         return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
@@ -48982,7 +51454,7 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
         return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
                          (int)o->packing, ddp_packing_name(o->packing));
     for (int i = 0; i < links; i++) {
-        if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
+        if (!ddp__within(link_s[i], 0, DBL_MAX))
             return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
             return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
@@ -49181,7 +51653,7 @@ static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep,
     const float u = ddp__codec_float(ddp__codec_get32(p));
     size_t last = 0;
 
-    if (!(u >= 0 && u <= (float)DDP__SPARSE_MOST))
+    if (!ddp__within((double)u, 0, (double)DDP__SPARSE_MOST))
         return ddp__fail(err, DDP_FORMAT, "a chunk's scale is %g; it must be finite and >= 0", (double)u);
     for (size_t i = 0; i < ddp__sparse_entries(len, keep) && u > 0; i++) {
         const unsigned field = ddp__sparse_get(p + DDP__SPARSE_SCALES, i);
@@ -49903,7 +52375,7 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
 static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, size_t window)
 {
     const double n = net->devices;
-    double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
+    double slowest = DBL_MAX, access = DBL_MAX, delay = 0, direct, ring;
     ddp_ring_choice c;
 
     for (int i = 0; i < net->devices; i++) {
@@ -49922,10 +52394,10 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     direct *= 1.1;
     ring = 2 * (n - 1) / (n * least);
     c.least_rate = least;
-    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : INFINITY;
+    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : DBL_MAX;
     if (c.from_bytes < 1) c.from_bytes = 1;
     /* partial sums under way are staged at the next rank */
-    if (2 * delay * least > (double)window) c.from_bytes = INFINITY;
+    if (2 * delay * least > (double)window) c.from_bytes = DBL_MAX;
     return c;
 }
 
@@ -49957,7 +52429,7 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
     if (!out) out = &own;
     out->least_rate = 0;
-    out->from_bytes = INFINITY;
+    out->from_bytes = DBL_MAX;
     if (d->world < 3) return 0;
     if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     bad = ddp__ring_set(d, &net, out);
@@ -50053,20 +52525,23 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     return bad;
 }
 
-/* A message of merged layers is one for each group. */
+/* A message of merged layers is one for each group, and of many arrays several. */
 static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_message *m)
 {
-    int first = m->first;
+    int first = m->first, pieces = 0, n;
 
     for (int l = m->first; l >= m->last; l--) {
         ddp__bucket *b = &g->bucket[g->buckets];
-        if (l > m->last && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        (void)ddp_gradients_of(d, l, &n);
+        pieces += n;
+        if (l > m->last && !ddp__bucket_ends(d, l, pieces)) continue;
         b->from = m->from;
         b->to = m->to;
         b->cut = m->cut;
         g->buckets++;
         DDP__DO(ddp__bucket_fill(d, b, first, l));
         first = l - 1;
+        pieces = 0;
     }
     return 0;
 }
@@ -50104,6 +52579,15 @@ static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__pack
                         (unsigned long)blob->size, (int)head->layers, ddp_layers(d));
 }
 
+static int ddp__timeline_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    ddp__packed_messages head = DDP__ZEROS;
+
+    (void)self;
+    if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
+    return ddp__messages_check(d, blob, &head);
+}
+
 static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__gradient *g = (ddp__gradient *)self;
@@ -50113,7 +52597,7 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);
-    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
+    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* what was merged may be parted again */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
     g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
     g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
@@ -50158,6 +52642,7 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
     ops->start = NULL;
     ops->plan_make = ddp__timeline_make;
     ops->plan_take = ddp__timeline_take;
+    ops->plan_fits = ddp__timeline_fits;
     ops->plan_exposed = ddp__timeline_exposed;
 }
 
@@ -50588,7 +53073,7 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
     char k[96], verdict[96] = "not tested";
 
     if (judged)
-        snprintf(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
+        ddp__format(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
                  judged->accepted ? "accepted" : "not accepted, the best there is");
     ddp_say(d, DDP_LOG_INFO, "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
             "Preserver: %s", ddp_step(d), p->updates, p->period, ddp__delayed_sequence(p, k, sizeof k), p->parts,
@@ -50968,6 +53453,16 @@ static int ddp__delayed_drain(ddp_ctx *d, void *self)
     return ddp__position_write(d, x);
 }
 
+static int ddp__delayed_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    ddp__schedule s;
+
+    (void)self;
+    DDP__DO(ddp__schedule_read(d, blob, &s));
+    ddp__schedule_free(&s);
+    return 0;
+}
+
 /* From where the kept position is: the beginning, or a checkpoint's. */
 static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
@@ -50989,7 +53484,7 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     x->now = word[1] > 0;
     x->rate = (float)word[2];
     x->averaged = x->q.merged = x->q.stored = x->q.left = 0;
-    for (x->at = 0; x->at < (int)word[0]; x->at++) (void)ddp__queues_pass(&x->plan, &x->q, x->at, k);
+    for (x->at = 0; (double)x->at < word[0]; x->at++) (void)ddp__queues_pass(&x->plan, &x->q, x->at, k);
     return ddp__delayed_begin(d, x, 1);
 }
 
@@ -51034,6 +53529,7 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
     ops->close = ddp__delayed_close;
     ops->plan_make = ddp__delayed_make;
     ops->plan_take = ddp__delayed_take;
+    ops->plan_fits = ddp__delayed_fits;
     ops->plan_stale = ddp__delayed_stale;
     ops->plan_exposed = ddp__delayed_exposed;
     ops->transfers = ddp__delayed_transfers;
@@ -51411,8 +53907,9 @@ static int ddp__late_sync_all(ddp_ctx *d, void *self)
     ddp__late *x = (ddp__late *)self;
 
     DDP__DO(ddp__late_settle(d, x));
+    if (!ddp_settings(d)->paper) return ddp__servers_average_buffers(d, &x->servers);
     /* Eq. 7 as printed leaves parameters a rounding apart */
-    for (int l = ddp_layers(d) - 1; l >= 0 && ddp_settings(d)->paper; l--) DDP__DO(ddp_average_exact(d, l));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_exact(d, l));
     return ddp__servers_meet(d, &x->servers);
 }
 
@@ -51439,6 +53936,9 @@ void ddp__strategy_osp(ddp_strategy_ops *ops)
 
 #define DDP__SPARSE_DECAY 0.95f
 
+/* The first byte of a block. Of a rank that was lost it stays 0; one without a change sends nothing and retains its error. */
+enum { DDP__SPARSE_SENT = 1, DDP__SPARSE_NOTHING = 2 };
+
 /* ---- what is packed ---- */
 
 /* Packs the share of what is kept: this rank's block. */
@@ -51448,11 +53948,19 @@ static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
     unsigned char *own = y->gather + (size_t)y->place * y->block, *scratch = o->scratch + (size_t)y->link * o->scratch_bytes;
     ddp_error why;
 
-    *own = 1;
+    *own = DDP__SPARSE_SENT;
     if (ddp_sparse_pack(y->error, y->share, o->keep, own + 1, y->block - 1, scratch, o->scratch_bytes, &why) == DDP_OK)
         return DDP_OK;
     return ddp__fail(err, why.code, "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
                      "clip gradients", why.msg);
+}
+
+static void ddp__sparse_nothing(ddp__outer_layer *y)
+{
+    unsigned char *own = y->gather + (size_t)y->place * y->block;
+
+    memset(own, 0, y->block);
+    *own = DDP__SPARSE_NOTHING;
 }
 
 /* The mean of all blocks. */
@@ -51466,6 +53974,7 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
         const unsigned char *p = y->gather + (size_t)r * y->block;
         if (!*p) continue; /* it was lost */
         sent++;
+        if (*p == DDP__SPARSE_NOTHING) continue;
         if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
             return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks, why.msg);
     }
@@ -51491,6 +54000,10 @@ static ddp_status ddp__share_pack(void *layer, ddp_error *err)
     ddp__outer_layer *y = (ddp__outer_layer *)layer;
     size_t n;
 
+    if (!(*y->trained > 0)) {
+        ddp__sparse_nothing(y);
+        return DDP_OK;
+    }
     for (size_t at = 0; at < y->share; at += n) {
         const float *x = ddp__share_at(y, at, &n);
         for (size_t i = 0; i < n; i++) {
@@ -51584,12 +54097,16 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
         y->link = like->link;
         return ddp__sparse_cross(d, y, like);
     }
-    if (y->all->packed && ddp_download(d, y->all->packed, y->x, y->count)) return DDP_FAILED;
-    ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
-    for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
-    if (ddp__sparse_pack(y, &err))
-        return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+    if (!y->idle && y->all->packed && ddp_download(d, y->all->packed, y->x, y->count)) return DDP_FAILED;
+    if (y->idle) {
+        ddp__sparse_nothing(y);
+    } else {
+        ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
+        for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
+        if (ddp__sparse_pack(y, &err))
+            return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
+                                DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+    }
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
     m.verb = DDP_ALL_GATHER;
@@ -51637,22 +54154,21 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
 /* What a stage has done of a step, in micro-batches: each kind runs in their order. */
 typedef struct ddp__stage_done {
     int forwards, inputs, weights;
-    int backward_last; /* of the forwards and input gradients: 1 = one of these was the last */
 } ddp__stage_done;
 
 /* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
  * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
- * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
+ * turn: backward_last is 1 where an input gradient ran last of the two. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
  * else can run, a weight gradient does. */
-static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before, const ddp__stage_done *after,
-                        int most, int full, int micro_batches)
+static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
+                        const ddp__stage_done *after, int most, int full, int micro_batches)
 {
     const int left = s->forwards < micro_batches, held = s->forwards - s->weights;
     const int forward = left && held < most && (!before || before->forwards > s->forwards);
     const int input = s->inputs < s->forwards && (!after || after->inputs > s->inputs);
 
-    if (forward && (s->forwards < full || s->backward_last)) return (int)DDP_TASK_FORWARD;
-    if (s->backward_last && left && held == most && s->weights < s->inputs) return (int)DDP_TASK_WEIGHT_GRADIENT;
+    if (forward && (s->forwards < full || backward_last)) return (int)DDP_TASK_FORWARD;
+    if (backward_last && left && held == most && s->weights < s->inputs) return (int)DDP_TASK_WEIGHT_GRADIENT;
     if (input) return (int)DDP_TASK_INPUT_GRADIENT;
     if (forward) return (int)DDP_TASK_FORWARD;
     return s->weights < s->inputs ? (int)DDP_TASK_WEIGHT_GRADIENT : -1;
@@ -51660,7 +54176,6 @@ static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before,
 
 static int ddp__zb_run(ddp__stage_done *s, int kind)
 {
-    if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) s->backward_last = kind == (int)DDP_TASK_INPUT_GRADIENT;
     if (kind == (int)DDP_TASK_FORWARD) return s->forwards++;
     return kind == (int)DDP_TASK_INPUT_GRADIENT ? s->inputs++ : s->weights++;
 }
@@ -51672,21 +54187,24 @@ static int ddp__least(int a, int b) { return a < b ? a : b; }
 /* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
 static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
-    ddp__stage_done done[DDP__STAGES_MOST + 2], was[DDP__STAGES_MOST + 2];
+    ddp__stage_done done[DDP__STAGES_MOST], before = DDP__ZEROS, own;
+    unsigned char backward_last[DDP__STAGES_MOST];
     const int stages = p->stages, M = p->micro_batches, ahead = ddp__least(p->ahead, M);
     int n = 0;
 
-    memset(done, 0, ((size_t)stages + 2) * sizeof *done);
-    for (int s = 1; s <= stages; s++) done[s].backward_last = 1;
-    while (done[stage + 1].weights < M) {
-        memcpy(was, done, ((size_t)stages + 2) * sizeof *done);
-        for (int s = 1; s <= stages; s++) {
-            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL,
-                                          ddp__least(stages + ahead, M), ddp__least(stages - s + 1 + ahead, M), M);
+    memset(done, 0, (size_t)stages * sizeof *done);
+    memset(backward_last, 1, (size_t)stages);
+    while (done[stage].weights < M) {
+        for (int s = 0; s < stages; s++, before = own) { /* before: passes done by the previous stage */
+            const int kind = ddp__zb_next(&done[s], backward_last[s], s > 0 ? &before : NULL,
+                                          s + 1 < stages ? &done[s + 1] : NULL, ddp__least(stages + ahead, M),
+                                          ddp__least(stages - s + ahead, M), M);
             int which;
+            own = done[s];
             if (kind < 0) continue;
+            if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) backward_last[s] = kind == (int)DDP_TASK_INPUT_GRADIENT;
             which = ddp__zb_run(&done[s], kind);
-            if (s != stage + 1) continue;
+            if (s != stage) continue;
             out[n].kind = (ddp_task_kind)kind;
             out[n++].micro_batch = which;
         }
@@ -51763,21 +54281,21 @@ static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) {
 static int    ddp__played_end(const ddp_boundary *b, int gradient) { return gradient ? b->from : b->to; }
 static double ddp__played_cost(const ddp_boundary *b, int gradient) { return gradient ? b->backward_s : b->forward_s; }
 
-/* ---- what could begin next, and when; HUGE_VAL: nothing ---- */
+/* ---- what could begin next, and when; DBL_MAX: nothing ---- */
 
-/* Everything that the stage's next task waits for has come: when, or HUGE_VAL. */
+/* Everything that the stage's next task waits for has come: when, or DBL_MAX. */
 static double ddp__compute_ready(const ddp__played *x, int s)
 {
     const ddp__played_stage *k = &x->stage[s];
     const ddp_task *t = &k->task[k->next];
     double ready = 0;
 
-    if (k->next == k->tasks) return HUGE_VAL;
+    if (k->next == k->tasks) return DBL_MAX;
     if (t->kind == DDP_TASK_WEIGHT_GRADIENT) return 0;
     for (int w = 0; w < 2 * x->c->boundaries; w++) {
         const ddp_boundary *b = ddp__played_boundary(x, w);
         if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, w % 2) != s || (w % 2 && b->one_way)) continue;
-        if (x->way[w].arrived <= t->micro_batch) return HUGE_VAL;
+        if (x->way[w].arrived <= t->micro_batch) return DBL_MAX;
         if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
     }
     return ready;
@@ -51786,7 +54304,7 @@ static double ddp__compute_ready(const ddp__played *x, int s)
 /* The way of which a message begins or ends first to come to stage s. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
-    double first = HUGE_VAL;
+    double first = DBL_MAX;
 
     for (int w = 0; w < 2 * x->c->boundaries; w++) {
         const ddp__played_way *y = &x->way[w];
@@ -51868,12 +54386,12 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
 /* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
 static int ddp__play_next(ddp__played *x)
 {
-    double least = HUGE_VAL;
+    double least = DBL_MAX;
     int stage = -1, slot = 0, way = 0;
 
     for (int s = 0; s < x->c->shape.stages; s++) {
         const ddp__played_stage *k = &x->stage[s];
-        const double computed = k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
+        const double computed = k->sent < k->sends ? k->send[k->sent].ready : DBL_MAX;
         int from = 0;
         const double begin[3] = {fmax(ddp__compute_ready(x, s), k->free_at[DDP__SLOT_COMPUTE]),
                                  fmax(computed, k->free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
@@ -51903,7 +54421,7 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
     for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
-        if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !isfinite(sum))
+        if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !ddp__finite(sum))
             return ddp__fail(err, DDP_NUMERIC, "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
                              k->forward_s, k->inputs_s, k->weights_s);
     }
@@ -51913,7 +54431,7 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
             return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
                              i, b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
-            !isfinite(b->forward_s + b->backward_s + b->alpha_s))
+            !ddp__finite(b->forward_s + b->backward_s + b->alpha_s))
             return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
                              i, b->forward_s, b->backward_s, b->alpha_s);
     }
@@ -52680,7 +55198,7 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
     s = !room.failed ? ddp__told_play(p, &a, out, &p->d->host.error) :
         ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = (double)NAN;
+    if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;
     ddp__scratch_free(&room);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
@@ -52818,14 +55336,14 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
 
 float ddp_pipe_loss(ddp_pipe *p)
 {
-    float mean = NAN;
+    float mean = (float)ddp__unknown();
 
-    if (!p || p->d->host.error.code) return mean;
+    if (!p || ddp__host_check(&p->d->host, &p->d->host.error) || p->d->host.error.code) return mean;
     if (p->losses) mean = (float)(p->loss_sum / p->losses);
     if (p->stages == 1) return mean;
     if (!ddp__word_exchange(p, DDP_BROADCAST, p->loss->stage, &mean, sizeof mean)) return mean;
     ddp__ctx_fail(p->d, &p->d->host.error);
-    return NAN;
+    return (float)ddp__unknown();
 }
 
 const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
@@ -52878,7 +55396,7 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
                          "adatopk:R:FACTOR, bottleneck:R or aq:BITS", text ? text : "");
     if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
-    if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
+    if (i >= (int)DDP_EDGE_TOPK && !ddp__within(w.ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
                          "hundredth", text);
     if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
@@ -52900,7 +55418,7 @@ static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
     if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
         return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
-    if (w->coding >= DDP_EDGE_TOPK && !(w->ratio >= 1 && w->ratio <= 1e9))
+    if (w->coding >= DDP_EDGE_TOPK && !ddp__within(w->ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
     if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))
@@ -53130,7 +55648,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         const uint32_t top = (1u << bits) - 1;
         uint32_t waiting = 0;
         int held = 0;
-        if (!(scale >= 0 && scale <= FLT_MAX))
+        if (!ddp__within((double)scale, 0, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "a block of changes has the scale %g: a finite one from 0 on is needed",
                              (double)scale);
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;
@@ -53541,7 +56059,12 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
         if (n->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
         images += n->op && n->spec.out.dims == 4 && ddp__stage_after(p->g, n, n->stage) >= 0;
     }
-    bad = ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+    bad = ddp_same(p->d, "hash of the pipeline stages", (int64_t)(h >> 33));
+    if (!bad) bad = ddp_same(p->d, "ahead", p->ahead);
+    if (!bad) bad = ddp_same(p->d, "coding of edges", (int64_t)p->edge.coding);
+    if (!bad) bad = ddp_same(p->d, "edge ratio x 1000", (int64_t)(p->edge.ratio * 1000));
+    if (!bad) bad = ddp_same(p->d, "edge factor x 1000", (int64_t)(p->edge.factor * 1000));
+    if (!bad) bad = ddp_same(p->d, "edge feedback (0: no, 1: yes)", p->edge.feedback);
     if (bad || !images) return (ddp_status)bad;
     return (ddp_status)ddp_same(p->d, b && b->channels_last ? "images between GPU stages" : "images between CPU stages", images);
 }
@@ -53735,7 +56258,7 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     ddp_pipe *p = NULL;
     ddp_status s;
 
-    if (!d || d->host.error.code) return NULL;
+    if (!d || ddp__host_check(&d->host, &d->host.error) || d->host.error.code) return NULL;
     s = ddp__pipe_check(d, g, loss, c, &d->host.error);
     if (s == DDP_OK) p = (ddp_pipe *)ddp__calloc(1, sizeof *p);
     if (s == DDP_OK && !p) s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a pipeline");
@@ -53987,7 +56510,8 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
     if (code == DDP_OK) code = ddp__post_flush(d, err);
     if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
-    if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
+    if (code == DDP_OK) code = ddp__worker_read(&s, f, k->step, name, err);
+    if (code == DDP_OK) code = ddp__worker_load(&s, f, name, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
     if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
     ddp__worker_free(&s);
@@ -54296,6 +56820,9 @@ int ddp__shares_open(ddp_pipe *p)
     for (int i = 0; i < p->g->nodes; i++) arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
+    c->stages = p->stages;
+    c->stage = p->stage;
+    c->group = p->team;
     c->layers = p->g->layers;
     c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
     c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
@@ -54305,6 +56832,7 @@ int ddp__shares_open(ddp_pipe *p)
         c->name[l] = p->g->layer[l].name;
         if (p->g->layer[l].first < 0) continue;
         c->whole[p->g->layer[l].unit] = l;
+        c->units++;
         for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
     }
     p->d->cut = c;
@@ -55485,16 +58013,21 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 
-/* Blocks of an all-gather, all values of a message that lies on no paper. */
+/* Blocks of an all-gather, all values of a message in real memory. In the world's all-gather each rank has the block of
+ * its number, also when other ranks are lost. */
 static void ddp__carried_blocks(ddp__carried *c, void *block)
 {
     const ddp__op *first = c->op[0];
-    const size_t n = first->n / (size_t)c->members;
+    const ddp__engine *e = c->port[0]->e;
+    const ddp__members team = ddp__team_of(e, first);
 
     for (int from = 0; from < c->members; from++) {
         const int one = ddp__standing_in(c, from);
-        const size_t at = n * (size_t)from;
-        ddp__memory_copy(c->op[one], &c->op[one]->from, n * (size_t)one, n, block, 0);
+        size_t at, end, own, own_end, n;
+        ddp__segment(e, first, team.member[from], &at, &end);
+        ddp__segment(e, first, team.member[one], &own, &own_end);
+        n = end - at < own_end - own ? end - at : own_end - own;
+        ddp__memory_copy(c->op[one], &c->op[one]->from, own, n, block, 0);
         for (int i = 0; i < c->here; i++) ddp__memory_copy(c->op[i], &c->op[i]->to, at, n, block, 1);
     }
 }
@@ -55808,7 +58341,7 @@ static void ddp__port_close(ddp__wire *wire)
 
 static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
 
-static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL};
+static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL, NULL};
 static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_begins, ddp__port_awaits, ddp__port_catches_up,
                                                ddp__port_failed};
 
@@ -56204,7 +58737,7 @@ void ddp__add_fixed(ddp__text *t, double v, int decimals)
     long long unit = 1, n;
 
     for (int i = 0; i < decimals; i++) unit *= 10;
-    if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
+    if (!ddp__within(fabs(v), 0, 9e18 / (double)unit)) {
         ddp__text_addf(t, "-");
         return;
     }
@@ -56330,7 +58863,7 @@ static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i,
 
     *x = c->what == DDP__CURVE_TIME ? s->time_s : c->log_y ? i + 1 : (double)s->bytes / 1e6;
     *y = c->log_y ? s->divergence : s->loss;
-    return fabs(*x) <= DBL_MAX && fabs(*y) <= DBL_MAX && (!c->log_y || *y > 0);
+    return ddp__finite(*x) && ddp__finite(*y) && (!c->log_y || *y > 0);
 }
 
 /* Bounds over all points; 0 if there is none. */
@@ -56425,7 +58958,7 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (fabs(r->steps[i].loss) <= DBL_MAX) sum += r->steps[i].loss, n++;
+        if (ddp__finite(r->steps[i].loss)) sum += r->steps[i].loss, n++;
     return sum / n;
 }
 
@@ -56756,7 +59289,7 @@ static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run 
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
             return d->runs[i].step_ms / r->step_ms;
-    return (double)NAN;
+    return ddp__unknown();
 }
 
 void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column)
@@ -56770,10 +59303,10 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     else if (column == 0) ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
     if (!r || column == 0) return;
     value[1] = r->step_ms;
-    value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
+    value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : ddp__unknown();
     value[3] = ddp__summary_ratio(d, r);
     value[4] = r->time_to_loss_s;
-    value[5] = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
+    value[5] = r->bytes_sent < 0 ? ddp__unknown() : (double)r->bytes_sent / 1e6;
     value[6] = r->hidden_pct;
     value[7] = r->final_loss;
     v = value[column];
@@ -57141,7 +59674,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     }
     ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the "
                       "share of the communication time during which the worker computes.");
-    if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0)
+    if (ddp__finite(d->target_loss) && d->target_loss > 0)
         ddp__add_page(t, " s to loss: seconds until the loss is @4 or below.", d->target_loss);
     ddp__text_addf(t, "</p>\n");
 }
@@ -57315,7 +59848,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
     for (int i = 0; i < d->run_count; i++) {
         if (d->runs[i].step_count > most) most = d->runs[i].step_count;
         for (int j = 0; j < d->runs[i].step_count; j++) {
-            loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
+            loss |= ddp__finite(d->runs[i].steps[j].loss);
             divergence |= d->runs[i].steps[j].divergence > 0;
         }
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);

@@ -2018,18 +2018,19 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
-/* c (64 x 64 floats of a group, warp w has rows 16 w on as ddp__mma has them) = a b, added to it if add. a: 16 columns as
- * ddp__mma's. b: a piece of a tile in shared memory, by ddp__group_piece: 64 rows of 16 columns, which are b's columns;
- * TURNED: 16 rows of 64, b's rows. Between ddp__group_begin and ddp__group_end, which waits for it. */
-template <int TURNED>
+/* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group; warp w has rows 16 w to 16 w + 15, in
+ * ddp__mma's layout. a: 64 x 16 in registers, in ddp__mma's layout. b: 16 x 64, a part of a row-major tile in
+ * shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which waits for
+ * c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor that is
+ * loaded in the first iteration and used in all. Such a factor stays in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
 {
     DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n" : DDP__GROUP_EIGHT(c)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n" : DDP__GROUP_EIGHT(c)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-/* The same with a in shared memory: a piece of 64 rows, the group's, of 16 columns. */
+/* c = a b^T, or c += a b^T if add is not 0. a, b: 64 x 16 parts of row-major tiles in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
 {
     DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -2226,12 +2227,11 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
     const int lane = (int)threadIdx.x % 32;
 
     if constexpr (GROUP) {
+        static_assert(!HOLD, "wgmma reads a from shared memory");
         const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's */
         ddp__group_begin();
-        DDP__UNROLL for (int step = 0; step < 4; step++) {
-            if (HOLD) ddp__group_mma<0>(c[0], a.kept[HOLD ? step : 0][0], ddp__group_piece(b, 2 * step), step > 0);
-            else ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
-        }
+        DDP__UNROLL for (int step = 0; step < 4; step++)
+            ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
         ddp__group_end(c[0]);
     } else {
         ddp__tile_zero(c);
@@ -2269,7 +2269,7 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
         DDP__UNROLL for (int step = 0; step < 4; step++) ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
         ddp__group_begin();
         DDP__UNROLL for (int step = 0; step < 4; step++)
-            ddp__group_mma<1>(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
+            ddp__group_mma(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
         ddp__group_end(c[0]);
         DDP__UNROLL for (int i = 0; i < 4; i++) ddp__group_keep(a[i]);
     } else {
@@ -3604,6 +3604,7 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
         }
+    if (GROUP) __syncthreads(); /* other warps may still read the queries by wgmma */
     ddp__tile_store<D, MR>(out + ddp__heads_out(&z, head), z.width, from, count, z.d, 0, acc, 1.0f,
                            q + 16 * MR * warp * D);
 }
@@ -3673,6 +3674,7 @@ ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_
                     s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
         ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
     }
+    if (GROUP) __syncthreads(); /* other warps may still read the queries and dout by wgmma */
     ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
                            z.scale, q + 16 * MR * warp * D);
 }
@@ -3757,6 +3759,7 @@ ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid
         ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
         ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
     }
+    if (GROUP) __syncthreads(); /* other warps may still read the keys and values by wgmma */
     ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
     ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
 }
@@ -3822,7 +3825,7 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 {
     const int threads = DDP__FLASH_THREADS;
 
-    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
+    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 0, 2 * threads, 1>(dev, c, z);
     else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
     else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
     else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);
@@ -5607,7 +5610,10 @@ struct ddp__rule_adam {
     }
 };
 
-/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
+static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
+
+/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is none stays -0.0:
+ * other threads look at it. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
                                      long n, int zero, int wide, R rule)
@@ -5615,7 +5621,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     float vw[4], vg[4], v0[4], v1[4];
 
-    if (i >= n) return;
+    if (i >= n || (ddp__is_no_gradient(g[0]) && ddp__is_no_gradient(g[n - 1]))) return;
     wide = wide && i + 4 <= n;
     ddp__piece_load(vw, w, i, n, wide);
     ddp__piece_load(vg, g, i, n, wide);
@@ -6075,7 +6081,7 @@ static void ddp__cuda_early(ddp__cuda_self *c, const float *from)
 static int ddp__cuda_early_value(ddp__cuda_self *c, const float *from, float *value)
 {
     if (c->early_from != from) return 0;
-    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
+    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : (float)ddp__unknown();
     return 1;
 }
 

@@ -64,8 +64,10 @@ static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_erro
         if (from < 0) continue;
         if (w == WORD_LOST) return node_lost(&b->n, from), refuse(err, DDP_PEER_LOST, "node %d is gone", from);
         if (w == WORD_FAIL) return b->n.peer[from].asked = 0, node_failed(&b->n, from, err);
-        if (w == kind && kind == WORD_SPEED)
-            sscanf(b->n.peer[from].c.data, "%lf %d", &b->n.peer[from].speed, &b->n.peer[from].port);
+        if (w == kind && kind == WORD_SPEED &&
+            (sscanf(b->n.peer[from].c.data, "%lf %d", &b->n.peer[from].speed, &b->n.peer[from].port) != 2 ||
+             !(b->n.peer[from].speed > 0 && b->n.peer[from].speed < 1e30) || b->n.peer[from].port < 1 || b->n.peer[from].port > 65535))
+            return refuse(err, DDP_FORMAT, "node %d sent \"%.60s\" as its speed and port", from, b->n.peer[from].c.data);
         open -= b->n.peer[from].asked;
         b->n.peer[from].asked = 0;
         if (w == WORD_NETWORK) {
@@ -159,6 +161,7 @@ static ddp_status cut(broker *b, ddp_error *err)
     o.work.samples = (double)b->w.batch * (double)j->micro_batches;
     s = node_of ? ddp_fence_solver_named(b->w.solver, &o.solver, err) : refuse(err, DDP_MEMORY, "out of memory for a cut");
     if (s == DDP_OK) s = job_build(j, g, &loss, err);
+    for (int i = 0; s == DDP_OK && i < b->n.count; i++) b->n.peer[i].c.most = sizeof(channel_part) + job_largest(j, g);
     if (s == DDP_OK) s = ddp_graph_oplist(g, &list, err);
     if (s == DDP_OK) s = ddp_fence(&list, &b->net, &o, &plan, err);
     ddp_graph_free(g);
@@ -269,6 +272,7 @@ static ddp_status run(broker *b, ddp_error *err)
         if (w == WORD_LOSS) {
             double loss;
             memcpy(&loss, b->n.peer[from].c.data, sizeof loss);
+            if (heard == steps) return refuse(err, DDP_FORMAT, "node %d sent more losses than the job has steps", from);
             note_loss(b, heard++, loss);
         }
         if (w == WORD_SAVED && ++saves == b->stages) {
@@ -451,7 +455,7 @@ static int parse(broker *b, int argc, char **argv)
         {"--save-every", CLI_COUNT, &w->save_every, "N", "steps between checkpoints, kept here; 0 = none [0]"},
         {"--restarts", CLI_COUNT, &w->restarts, "N", "how often a lost node may be made up for [3]"},
         {"--join-timeout", CLI_REAL, &w->join_timeout, "S", "seconds for another node to come then [60]"},
-        {"--peer-timeout", CLI_REAL, &w->peer_timeout, "S", "seconds of silence after which a node is lost [10]"},
+        {"--peer-timeout", CLI_REAL, &w->peer_timeout, "S", "seconds of silence after which a node is lost [30]"},
         {"--write-job", CLI_TEXT, &w->write_job, "FILE", "write the job's description and end"},
         {"--insecure", CLI_FLAG, &w->insecure, "", "allow addresses beyond this machine, without encryption"},
         {"--quiet", CLI_FLAG, &w->quiet, "", "no progress"},
@@ -473,7 +477,7 @@ int main(int argc, char **argv)
     memset(&err, 0, sizeof err);
     w->listen = "127.0.0.1:29600", w->nodes = 2, w->steps = 20, w->batch = 4, w->microbatches = 4, w->widths = "512,256";
     w->layers = w->heads = 4, w->dim = w->seq = 64, w->optimizer = "adamw", w->lr = 3e-3, w->momentum = 0.9, w->weight_decay = 0.01;
-    w->solver = "fence", w->speed = "measured", w->restarts = 3, w->join_timeout = 60, w->peer_timeout = 10;
+    w->solver = "fence", w->speed = "measured", w->restarts = 3, w->join_timeout = 60, w->peer_timeout = 30;
     b->n.listens = -1;
     code = parse(b, argc, argv);
     if (code < 0) {

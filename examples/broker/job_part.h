@@ -126,6 +126,24 @@ static inline ddp_optimizer job_optimizer(job_part *p)
     return o;
 }
 
+enum { JOB_STATES = 4 }; /* values that a rule has for each parameter, at most; adam: 2 */
+
+/* The largest array of a job that a node and a broker exchange, in bytes: an operator with its state, or an input. */
+static inline size_t job_largest(const job *j, const ddp_graph *g)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_op_spec *s = &g->node[i]->spec;
+        const size_t own = ddp__arrays_count(s->param, 0, s->params) * (1 + (size_t)JOB_STATES) +
+                           ddp__arrays_count(s->buffer, 0, s->buffers);
+        const size_t input = j->op[i].type == JOB_PLACEHOLDER ? (size_t)ddp_shape_count(&s->out) : 0;
+        if (own > most) most = own;
+        if (input > most) most = input;
+    }
+    return sizeof(float) * most;
+}
+
 /* Of operator `op` here: parameters, buffers and the state of its optimizer; 0: none here. Without state (`bare`) it is what a
  * file of weights holds. */
 static size_t job_floats(const job_part *p, int op, int bare)

@@ -35,6 +35,7 @@ static void node_end(connection *p, int code, const char *why)
 
 static void node_lost(nodes *n, int i)
 {
+    if (n->peer[i].c.why[0]) fprintf(stderr, "broker: node %d sent a %s\n", i, n->peer[i].c.why);
     channel_close(&n->peer[i].c);
     memmove(&n->peer[i], &n->peer[i + 1], (size_t)(n->count - i - 1) * sizeof n->peer[0]);
     n->count--;
@@ -54,7 +55,7 @@ static void node_comes(nodes *n)
     if (p.c.fd < 0) return;
     channel_tune(p.c.fd);
     setsockopt(p.c.fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
-    if (!channel_receive(&p.c, CHANNEL_HELLO) || p.c.word != WORD_HELLO || sscanf(p.c.data, "%d %63s", &version, p.host) != 2) {
+    if (!channel_receive(&p.c) || p.c.word != WORD_HELLO || sscanf(p.c.data, "%d %63s", &version, p.host) != 2) {
         channel_close(&p.c);
         return;
     }
@@ -86,7 +87,7 @@ static channel_word next_word(nodes *n, int *from, double until)
             for (int i = 0; i < n->count; i++) {
                 if (!p[i + 1].revents) continue;
                 *from = i;
-                return channel_receive(&n->peer[i].c, (size_t)1 << 36) ? n->peer[i].c.word : WORD_LOST;
+                return channel_receive(&n->peer[i].c) ? n->peer[i].c.word : WORD_LOST;
             }
             if (p[0].revents) {
                 node_comes(n);
@@ -100,9 +101,9 @@ static channel_word next_word(nodes *n, int *from, double until)
 }
 
 /* Until all that are wanted are there, or the time is over. */
-static ddp_status gather(nodes *n, double seconds, int quiet, ddp_error *err)
+static inline ddp_status gather(nodes *n, double seconds, int quiet, ddp_error *err)
 {
-    const double until = seconds > 0 ? ddp_now() + seconds : INFINITY;
+    const double until = seconds > 0 ? ddp_now() + seconds : DBL_MAX;
     int from;
 
     while (n->count < n->wanted) {
@@ -118,7 +119,7 @@ static ddp_status gather(nodes *n, double seconds, int quiet, ddp_error *err)
 }
 
 /* The words that end what a node was asked for. */
-static int node_answers(channel_word w)
+static inline int node_answers(channel_word w)
 {
     return w == WORD_SPEED || w == WORD_READY || w == WORD_NETWORK || w == WORD_DONE || w == WORD_FAIL;
 }
@@ -128,8 +129,7 @@ static ddp_status node_failed(const nodes *n, int i, ddp_error *err)
 {
     channel_failure f;
 
-    memset(&f, 0, sizeof f);
-    if (n->peer[i].c.bytes == sizeof f) memcpy(&f, n->peer[i].c.data, sizeof f);
+    channel_failure_of(&n->peer[i].c, &f);
     if (f.code == (int)DDP_PEER_LOST || f.code == (int)DDP_ABORTED || f.code == (int)DDP_TIMEOUT || f.code == (int)DDP_NET)
         return DDP_PEER_LOST;
     return refuse(err, (ddp_status)f.code, "node %d (%.60s): %.400s", i, n->peer[i].host, f.text);
@@ -137,7 +137,7 @@ static ddp_status node_failed(const nodes *n, int i, ddp_error *err)
 
 /* An attempt has failed somewhere: all are called off, and stay for another one. DDP_OK where that may do better, else the
  * reason of the node that cannot do its part. */
-static ddp_status settle(nodes *n, ddp_error *err)
+static inline ddp_status settle(nodes *n, ddp_error *err)
 {
     const double until = ddp_now() + 60;
     int from, open = 0;

@@ -2,6 +2,7 @@
 #ifndef EXAMPLES_CHANNEL_H
 #define EXAMPLES_CHANNEL_H
 
+#include <ctype.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,7 +30,7 @@ typedef enum channel_word {
     WORD_LOST       /* never sent: the connection is gone */
 } channel_word;
 
-enum { CHANNEL_VERSION = 1, CHANNEL_HELLO = 256 };
+enum { CHANNEL_VERSION = 1, CHANNEL_HELLO = 256, CHANNEL_TEXT = 1024, CHANNEL_JSON = 1 << 26 }; /* bytes at most */
 
 typedef struct channel_head { uint32_t magic, word; uint64_t bytes; } channel_head;
 typedef struct channel_part { int32_t op, micro_batch; } channel_part;
@@ -47,6 +48,8 @@ typedef struct channel_state { float *x; size_t floats; } channel_state; /* of a
 
 typedef struct channel { /* receives into a buffer of its own */
     int          fd;
+    size_t       most;      /* bytes of a WORD_STATE or WORD_DATA of the job at hand; 0: none may come */
+    char         why[120];  /* the malformed word behind which nothing is read; "": none came */
     channel_word word;
     char        *data;
     size_t       bytes, room;
@@ -72,7 +75,7 @@ static ddp_status refuse(ddp_error *err, ddp_status code, const char *fmt, ...)
 
 /* ---- files ---- */
 
-static char *read_file(const char *path, size_t *bytes, ddp_error *err)
+static inline char *read_file(const char *path, size_t *bytes, ddp_error *err)
 {
     FILE *f = fopen(path, "rb");
     char *text = NULL;
@@ -87,7 +90,7 @@ static char *read_file(const char *path, size_t *bytes, ddp_error *err)
     return text;
 }
 
-static ddp_status write_file(const char *path, const char *text, size_t bytes, ddp_error *err)
+static inline ddp_status write_file(const char *path, const char *text, size_t bytes, ddp_error *err)
 {
     FILE *f = fopen(path, "wb");
     int bad = !f || fwrite(text, 1, bytes, f) != bytes;
@@ -214,13 +217,42 @@ static int channel_get(int fd, void *data, size_t n)
     return 1;
 }
 
-/* The next word, of at most `most` bytes; a NUL stands behind its data. 0: the connection is gone, or no such peer. */
-static int channel_receive(channel *c, size_t most)
+/* The length of a word is between *least and *most bytes. */
+static void channel_limits(const channel *c, uint32_t word, size_t *least, size_t *most)
+{
+    *least = *most = 0;
+    switch (word) {
+    case WORD_HELLO: *most = CHANNEL_HELLO; break;
+    case WORD_END:
+    case WORD_SPEED:
+    case WORD_PROBE: *most = CHANNEL_TEXT; break;
+    case WORD_MEASURE:
+    case WORD_NETWORK:
+    case WORD_JOB: *most = CHANNEL_JSON; break;
+    case WORD_STATE:
+    case WORD_DATA: *least = sizeof(channel_part), *most = c->most; break;
+    case WORD_START: *least = *most = sizeof(channel_start); break;
+    case WORD_LOSS: *least = *most = sizeof(double); break;
+    case WORD_DONE: *least = *most = sizeof(channel_done); break;
+    case WORD_FAIL: *least = *most = sizeof(channel_failure); break;
+    default: break; /* nothing but the word */
+    }
+}
+
+/* The next word; a NUL follows its data. 0: the connection is gone, or c->why says what was wrong: a length from a peer is
+ * checked before it is used. */
+static int channel_receive(channel *c)
 {
     channel_head h;
+    size_t least, most;
 
-    if (!channel_get(c->fd, &h, sizeof h) || h.magic != 0x6a706464u || h.word < WORD_HELLO || h.word >= WORD_LOST ||
-        h.bytes > most) return 0;
+    if (c->why[0] || !channel_get(c->fd, &h, sizeof h)) return 0;
+    channel_limits(c, h.word, &least, &most);
+    if (h.magic != 0x6a706464u || h.word < WORD_HELLO || h.word >= WORD_LOST || h.bytes < least || h.bytes > most) {
+        snprintf(c->why, sizeof c->why, "malformed word %lu of %llu bytes; start all programs from one release",
+                 (unsigned long)h.word, (unsigned long long)h.bytes);
+        return 0;
+    }
     if (h.bytes >= c->room) {
         free(c->data);
         c->room = (size_t)h.bytes + 1;
@@ -231,6 +263,26 @@ static int channel_receive(channel *c, size_t most)
     c->bytes = (size_t)h.bytes;
     c->data[c->bytes] = 0;
     return channel_get(c->fd, c->data, c->bytes);
+}
+
+/* A WORD_START of a job of `steps` steps: 0 if a broker does not send such numbers. */
+static inline int channel_start_of(const channel *c, long steps, channel_start *out)
+{
+    memcpy(out, c->data, sizeof *out);
+    out->addr[sizeof out->addr - 1] = 0;
+    out->devices[sizeof out->devices - 1] = 0;
+    return out->world > 0 && out->rank >= 0 && out->rank < out->world && out->first >= 0 && out->first <= steps &&
+           out->save_every >= 0 && out->peer_timeout_s >= 0 && out->peer_timeout_s < 1e9;
+}
+
+/* A WORD_FAIL: a code that is a failure, and its text. */
+static inline void channel_failure_of(const channel *c, channel_failure *out)
+{
+    memcpy(out, c->data, sizeof *out);
+    out->text[sizeof out->text - 1] = 0;
+    for (char *at = out->text; *at; at++) /* it goes to a terminal */
+        if (!isprint((unsigned char)*at)) *at = '?';
+    if (out->code <= 0 || out->code >= (int)DDP_STATUS_COUNT) out->code = (int)DDP_FORMAT;
 }
 
 /* 1: something can be read within so many seconds. */
@@ -244,10 +296,10 @@ static inline int channel_waits(int fd, double seconds)
 /* What a WORD_STATE brings, into list [ops]. 0: out of memory, or no such operator. */
 static int channel_keep(const channel *c, channel_state *list, int ops)
 {
-    channel_part part = {-1, 0};
+    channel_part part;
     channel_state *s;
 
-    if (c->bytes >= sizeof part) memcpy(&part, c->data, sizeof part);
+    memcpy(&part, c->data, sizeof part);
     if (part.op < 0 || part.op >= ops) return 0;
     s = &list[part.op];
     free(s->x);

@@ -145,7 +145,7 @@ static int cli_store(const char *program, const cli_option *o, const char *value
 }
 
 /* Fills the table's variables. Returns -1 to go on, else the program's exit code. */
-static int cli_parse(int argc, char **argv, const char *about, const cli_option *table, int count)
+static inline int cli_parse(int argc, char **argv, const char *about, const cli_option *table, int count)
 {
     const char *program = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
     int i, k;

@@ -31,7 +31,7 @@ static int connect_options(connection *c, ddp_config *cfg, cli_option *table)
         {"--join-timeout", CLI_REAL, &cfg->join_timeout_s, "S",
          "seconds for all workers to come [as --connect-timeout]"},
         {"--peer-timeout", CLI_REAL, &cfg->peer_timeout_s, "S",
-         "seconds of silence after which a worker is lost [10]"},
+         "seconds of silence after which a worker is lost [30; with --min-world 10]"},
         {"--op-timeout", CLI_REAL, &cfg->op_timeout_s, "S",
          "seconds for an operation, from the first worker's on [1800]"},
         {"--tls-psk", CLI_TEXT, &cfg->tls_psk, "FILE",

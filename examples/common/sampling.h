@@ -33,8 +33,8 @@ static float sampling_threshold(const float *x, long n, long k, float *best)
 static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng *r, float *best)
 {
     const long k = s->temperature > 0 ? (s->top_k > 0 && s->top_k < n ? s->top_k : n) : 1;
-    const float low = k < n ? sampling_threshold(x, n, k, best) : -INFINITY;
-    double top = -INFINITY, sum = 0, at;
+    const float low = k < n ? sampling_threshold(x, n, k, best) : -FLT_MAX;
+    double top = -FLT_MAX, sum = 0, at;
     long i, last = 0;
 
     for (i = 0; i < n; i++)

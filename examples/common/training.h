@@ -16,13 +16,15 @@ enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TR
 /* What one rank leaves behind. */
 typedef struct training_rank {
     ddp_stats stats;
+    ddp_report_step *step;    /* [steps] of this rank, from `from` on */
+    double   *wait_s;         /* [steps] waited for communication; NAN unknown */
+    long      from;           /* its first step, later than the run's where it joined */
     ddp_note  note[TRAINING_NOTES];
     int       notes;
     ddp_span *span;
     int       spans;
     ddp_pipeline_slot *slot; /* of the last step, where it holds a stage */
     int       slots, pipeline;
-    float    *loss, *divergence; /* [steps] of this rank */
 } training_rank;
 
 /* What is held out, judged during the training. */
@@ -31,23 +33,23 @@ typedef struct training_eval {
     double loss, accuracy; /* accuracy: share told right; NAN of a language model */
 } training_eval;
 
-/* What a run leaves behind: means over ranks where nothing else is said. */
+/* What a run leaves behind: means over ranks where nothing else is said. The leader of the end fills it. NAN: unknown. */
 typedef struct training_result {
-    int    complete;               /* 1: rank 0 of this run has filled it */
+    int    complete;               /* 1: it is filled */
     double first_loss, final_loss; /* final: mean of the last tenth of the steps, at most 10 */
     double val_loss, val_accuracy; /* NAN without validation data */
     double test_accuracy;          /* share of test images told right; NAN without test images */
     int32_t *sample;               /* [sampling.length] tokens drawn after training */
     double step_s, hidden_pct;     /* over the counted steps */
-    double seconds;                /* rank 0, profile steps included */
+    double seconds;                /* of the leader, profile steps included */
     double begin_s;                /* ddp_now() before the first step */
     double samples_per_s;          /* tokens or images, all ranks */
-    long   steps, first;           /* first: of this run, the step of the checkpoint */
+    long   steps, first;           /* first: of the leader, 0 or the step at which it resumed or joined */
     long   room;                   /* steps that the arrays below have room for */
     int    spare;                  /* the place of ranks that have none of their own */
     int    world, leader;          /* leader: place in rank of who filled it, rank 0 if it lives */
-    int64_t bytes_sent;            /* rank 0 */
-    double peak_rss_mb;            /* rank 0 */
+    int64_t bytes_sent;            /* of the leader */
+    double peak_rss_mb;            /* of the leader */
     double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
     char   param_hash[17];
     ddp_pipe_stats pipe;           /* of the leader's pipeline */
@@ -56,7 +58,7 @@ typedef struct training_result {
     ddp_report_step *step;         /* [steps] */
     training_eval   *eval;         /* [evals] of training.eval_every, in the order of the steps */
     long             evals;
-    double          *wait_s;       /* [steps] rank 0 waited for communication; NAN unknown */
+    double          *wait_s;       /* [steps] the leader waited for communication */
     int              workers;      /* places in rank */
     training_rank   *rank;         /* [workers] */
     int    layers, period;         /* period 0 = the strategy follows no plan */
@@ -98,7 +100,7 @@ typedef struct training {
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
-    long              data_length;  /* windows or images of one pass; all workers must agree */
+    long              data_length;  /* windows or images of one pass; the same on all workers of a pipeline */
     long              windows;      /* 0, or what (windows or images) all workers together train
                                        on instead of steps */
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
@@ -145,6 +147,8 @@ static training_result *training_result_new(int workers, long steps, int period)
 
     if (!r) return NULL;
     r->workers = workers, r->fill_room = period, r->room = steps;
+    r->first_loss = r->final_loss = r->val_loss = r->val_accuracy = r->test_accuracy = NAN;
+    r->step_s = r->hidden_pct = r->samples_per_s = NAN;
     r->step = (ddp_report_step *)training_share((size_t)steps * sizeof *r->step);
     r->wait_s = (double *)training_share((size_t)steps * sizeof *r->wait_s);
     r->rank = (training_rank *)training_share(((size_t)workers + 1) * sizeof *r->rank);
@@ -153,9 +157,9 @@ static training_result *training_result_new(int workers, long steps, int period)
     for (i = 0; i <= workers; i++) {
         r->rank[i].span = (ddp_span *)training_share(TRAINING_SPANS * sizeof(ddp_span));
         r->rank[i].slot = (ddp_pipeline_slot *)training_share(TRAINING_SLOTS * sizeof(ddp_pipeline_slot));
-        r->rank[i].loss = (float *)training_share((size_t)steps * sizeof(float));
-        r->rank[i].divergence = (float *)training_share((size_t)steps * sizeof(float));
-        if (!r->rank[i].span || !r->rank[i].slot || !r->rank[i].loss || !r->rank[i].divergence) return NULL;
+        r->rank[i].step = (ddp_report_step *)training_share((size_t)steps * sizeof(ddp_report_step));
+        r->rank[i].wait_s = (double *)training_share((size_t)steps * sizeof(double));
+        if (!r->rank[i].span || !r->rank[i].slot || !r->rank[i].step || !r->rank[i].wait_s) return NULL;
     }
     return r;
 }
@@ -670,39 +674,76 @@ static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
 
 /* ---- results ---- */
 
-/* Losses, divergences and times become means over ranks: one message after the training. */
-static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, const training_model *m)
+/* Sums over the ranks that know a figure, and how many they are: one message after the training. A worker that joined
+ * knows nothing of the steps before. */
+typedef struct training_sums {
+    float *loss, *divergence, *ranks; /* [steps] each */
+    float *layer;                     /* [layers] divergence */
+    float *rest;                      /* [TRAINING_RESTS] */
+} training_sums;
+
+enum { TRAINING_STEP_S, TRAINING_HIDDEN_PCT, TRAINING_COUNTED, TRAINING_RANKS, TRAINING_BEGAN, TRAINING_RESTS };
+
+/* began: this rank has the first step of the run, or the first step after a resume. The caller frees sum->loss. */
+static int training_gather(ddp_ctx *d, const training *t, const training_rank *own, const training_model *m, int began,
+                           training_sums *sum)
+{
+    const size_t n = (size_t)t->steps, L = m->pipe ? 0 : (size_t)m->layers; /* stages have other layers */
+    const size_t count = 3 * n + L + TRAINING_RESTS;
+    size_t i;
+
+    sum->loss = (float *)calloc(count, sizeof *sum->loss);
+    if (!sum->loss) return DDP_MEMORY;
+    sum->divergence = sum->loss + n;
+    sum->ranks = sum->divergence + n;
+    sum->layer = sum->ranks + n;
+    sum->rest = sum->layer + L;
+    for (i = (size_t)own->from; i < n; i++) {
+        sum->loss[i] = (float)own->step[i].loss;
+        sum->divergence[i] = (float)own->step[i].divergence;
+        sum->ranks[i] = 1;
+    }
+    for (i = 0; i < L; i++) sum->layer[i] = (float)ddp_divergence(d, (int)i);
+    if (own->stats.counted_steps) {
+        sum->rest[TRAINING_STEP_S] = (float)own->stats.step_s;
+        sum->rest[TRAINING_HIDDEN_PCT] = (float)own->stats.hidden_pct;
+        sum->rest[TRAINING_COUNTED] = 1;
+    }
+    sum->rest[TRAINING_RANKS] = 1;
+    sum->rest[TRAINING_BEGAN] = (float)began;
+    return ddp_all_reduce(d, sum->loss, count, 1);
+}
+
+static double training_mean(float sum, float ranks) { return ranks > 0 ? (double)sum / (double)ranks : (double)NAN; }
+
+/* Of the leader: its own steps, with the means of all ranks. */
+static void training_means(const training *t, const training_rank *own, const training_model *m, const training_sums *sum)
 {
     training_result *r = t->result;
-    const training_rank *rank = training_place(r, ddp_rank(d));
-    size_t n = (size_t)t->steps, L = m->pipe ? 0 : (size_t)m->layers, i; /* stages have other layers */
-    float *x = (float *)calloc(2 * n + L + 2, sizeof *x);
-    int bad;
+    const float *rest = sum->rest;
+    long k, first = 0, last = t->steps / 10 + 1;
 
-    if (!x) return DDP_MEMORY;
-    memcpy(x, rank->loss, n * sizeof *x);
-    memcpy(x + n, rank->divergence, n * sizeof *x);
-    for (i = 0; i < L; i++) x[2 * n + i] = (float)ddp_divergence(d, (int)i);
-    x[2 * n + L] = (float)own->step_s;
-    x[2 * n + L + 1] = (float)own->hidden_pct;
-    bad = ddp_all_mean(d, x, 2 * n + L + 2);
-    if (!bad && training_leads(d)) {
-        long last = t->steps / 10 + 1, k;
-        if (last > 10) last = 10;
-        if (last > t->steps - r->first) last = t->steps - r->first;
-        for (i = 0; i < n; i++) {
-            r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
-            r->step[i].divergence = (double)x[n + i];
-        }
-        for (i = 0; i < L && i < TRAINING_LAYERS; i++) r->layer_divergence[i] = (double)x[2 * n + i];
-        r->step_s = (double)x[2 * n + L];
-        r->hidden_pct = (double)x[2 * n + L + 1];
-        r->first_loss = r->step[r->first].loss;
-        r->final_loss = 0;
-        for (k = t->steps - last; k < t->steps; k++) r->final_loss += r->step[k].loss / (double)last;
+    r->first = own->from;
+    r->steps = t->steps;
+    for (k = own->from; k < t->steps; k++) {
+        r->step[k] = own->step[k];
+        r->wait_s[k] = own->wait_s[k];
     }
-    free(x);
-    return bad;
+    for (k = 0; k < t->steps; k++) { /* layers that sleep learn nothing */
+        r->step[k].loss = t->emulate ? (double)NAN : training_mean(sum->loss[k], sum->ranks[k]);
+        r->step[k].divergence = training_mean(sum->divergence[k], sum->ranks[k]);
+    }
+    for (k = 0; !m->pipe && k < m->layers && k < TRAINING_LAYERS; k++)
+        r->layer_divergence[k] = training_mean(sum->layer[k], rest[TRAINING_RANKS]);
+    r->step_s = training_mean(rest[TRAINING_STEP_S], rest[TRAINING_COUNTED]);
+    r->hidden_pct = training_mean(rest[TRAINING_HIDDEN_PCT], rest[TRAINING_COUNTED]);
+    while (first < t->steps && !(sum->ranks[first] > 0)) first++;
+    if (first == t->steps) return;
+    if (rest[TRAINING_BEGAN] > 0) r->first_loss = r->step[first].loss;
+    if (last > 10) last = 10;
+    if (last > t->steps - first) last = t->steps - first;
+    r->final_loss = 0;
+    for (k = t->steps - last; k < t->steps; k++) r->final_loss += r->step[k].loss / (double)last;
 }
 
 static void training_describe(ddp_ctx *d, const training *t, const training_model *m)
@@ -734,16 +775,15 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     snprintf(r->plan_cost, sizeof r->plan_cost, "%s", ddp_cost_name(plan->cost));
 }
 
-/* test_accuracy: rank 0 alone, or the first pipeline. */
+/* test_accuracy: the leader alone, or the first pipeline. */
 static int training_judge(ddp_ctx *d, const training *t, const training_model *m)
 {
     double sum[3] = {0, 0, 0};
     float all[3];
     int bad = 0;
 
-    t->result->test_accuracy = NAN;
     if (!t->task || t->emulate) return 0;
-    if (training_worker(d, t) == 0) bad = t->task->judge(t, m, sum);
+    if (!m->pipe || training_worker(d, t) == 0) bad = t->task->judge(t, m, sum);
     for (int i = 0; i < 3; i++) all[i] = (float)sum[i];
     if (m->pipe && !bad) bad = ddp_all_reduce(d, all, 3, 1);
     for (int i = 0; m->pipe && i < 3; i++) sum[i] = (double)all[i];
@@ -751,54 +791,23 @@ static int training_judge(ddp_ctx *d, const training *t, const training_model *m
     return bad;
 }
 
-/* paused: seconds of the counted steps in which nothing was trained. profiled: the last figures of
- * the steps before the plan, which are all there is where the plan came with the last step. */
-static int training_finish(ddp_ctx *d, const training *t, training_model *m, double begin,
-                           double paused, const ddp_stats *profiled)
+/* What only the leader knows, once all ranks have ended with equal parameters. */
+static int training_report(ddp_ctx *d, const training *t, const training_model *m, const training_rank *own, uint64_t hash)
 {
     training_result *r = t->result;
-    training_rank *own = training_place(r, ddp_rank(d));
-    double seconds = ddp_now() - begin;
-    int bad = ddp_wait(d);
-    ddp_pipe_stats elsewhere;
+    ddp_error why;
     struct rusage use;
-    uint64_t hash;
+    int bad = 0;
 
-    if (bad) return bad;
-    ddp_get_stats(d, &own->stats);
-    if (!own->stats.counted_steps && profiled->counted_steps) {
-        own->stats.step_s = profiled->step_s;
-        own->stats.wait_s = profiled->wait_s;
-        own->stats.hidden_pct = profiled->hidden_pct;
-        own->stats.counted_steps = profiled->counted_steps;
-    }
-    if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
-    bad = training_gather(d, t, &own->stats, m);
-    own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
-    own->slots = ddp_pipe_lanes(m->pipe, own->slot, TRAINING_SLOTS);
-    own->pipeline = ddp_pipe_number(m->pipe);
-    if (!bad && m->pipe) bad = ddp_pipe_get_stats(m->pipe, training_leads(d) ? &r->pipe : &elsewhere);
-    own->notes = ddp_notes(d, own->note, TRAINING_NOTES);
-    if (!bad) bad = ddp_sync_all(d);
-    if (bad) return bad;
-    bad = training_hash(t, m, &hash);
-    if (!bad) bad = training_compare(d, r, hash);
-    if (!bad && (m->pipe || training_leads(d))) bad = training_judge(d, t, m);
-    if (!bad && m->pipe) bad = training_validate(d, t, m, &r->val_loss, &r->val_accuracy);
-    if (!bad && m->pipe && t->store) bad = ddp_pipe_export(m->pipe, t->store);
-    if (!bad && m->pipe) bad = training_sample_stages(d, t, m);
-    if (bad || !training_leads(d)) return bad;
     training_describe(d, t, m);
-    r->seconds = seconds;
-    r->begin_s = begin;
     r->world = ddp_workers(d);
     r->leader = (int)(own - r->rank);
     r->bytes_sent = own->stats.bytes_sent;
-    r->samples_per_s = 0;
     if (!t->emulate && r->step_s > 0)
         r->samples_per_s = (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d) /
                                     (t->stages > 1 ? t->stages : 1)) / r->step_s;
-    if (!m->pipe) bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
+    if (!m->pipe) bad = training_judge(d, t, m);
+    if (!bad && !m->pipe) bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
     if (bad) return bad;
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)hash);
     getrusage(RUSAGE_SELF, &use);
@@ -812,12 +821,59 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->state_mb = (double)own->stats.optimizer_bytes / 1048576;
     r->activation_mb = (double)(m->pipe ? ddp_pipe_bytes(m->pipe) : ddp_activation_bytes(m->graph)) / 1048576;
     if (t->store && !m->pipe) {
-        ddp_error why;
         bad = (int)ddp_weights_save(m->graph, t->store, &why);
         if (bad) return training_fail(d, r, bad, why.msg);
     }
     if (!m->pipe) bad = training_sample(d, t, m);
     r->complete = !bad;
+    return bad;
+}
+
+/* began: as training_gather has it. paused: seconds of the counted steps in which nothing was trained. profiled: the last
+ * figures of the steps before the plan, which are all there is where the plan came with the last step. */
+static int training_finish(ddp_ctx *d, const training *t, training_model *m, int began, double begin,
+                           double paused, const ddp_stats *profiled)
+{
+    training_result *r = t->result;
+    training_rank *own = training_place(r, ddp_rank(d));
+    const double seconds = ddp_now() - begin;
+    training_sums sum = {NULL, NULL, NULL, NULL, NULL};
+    int bad = ddp_wait(d), leads;
+    ddp_pipe_stats pipe;
+    uint64_t hash;
+
+    if (bad) return bad;
+    ddp_get_stats(d, &own->stats);
+    if (!own->stats.counted_steps && profiled->counted_steps) {
+        own->stats.step_s = profiled->step_s;
+        own->stats.wait_s = profiled->wait_s;
+        own->stats.hidden_pct = profiled->hidden_pct;
+        own->stats.counted_steps = profiled->counted_steps;
+    }
+    if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
+    bad = training_gather(d, t, own, m, began, &sum);
+    own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
+    own->slots = ddp_pipe_lanes(m->pipe, own->slot, TRAINING_SLOTS);
+    own->pipeline = ddp_pipe_number(m->pipe);
+    memset(&pipe, 0, sizeof pipe);
+    if (!bad && m->pipe) bad = ddp_pipe_get_stats(m->pipe, &pipe);
+    own->notes = ddp_notes(d, own->note, TRAINING_NOTES);
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad) bad = training_hash(t, m, &hash);
+    if (!bad) bad = training_compare(d, r, hash);
+    if (!bad && m->pipe) bad = training_judge(d, t, m);
+    if (!bad && m->pipe) bad = training_validate(d, t, m, &r->val_loss, &r->val_accuracy);
+    if (!bad && m->pipe && t->store) bad = ddp_pipe_export(m->pipe, t->store);
+    if (!bad && m->pipe) bad = training_sample_stages(d, t, m);
+    leads = training_leads(d); /* the last collective is over: from here on a lost leader has no successor */
+    if (!bad && leads) {
+        training_means(t, own, m, &sum);
+        r->seconds = seconds;
+        r->begin_s = begin;
+        r->pipe = pipe;
+        bad = training_report(d, t, m, own, hash);
+    }
+    free(sum.loss);
     return bad;
 }
 
@@ -832,9 +888,11 @@ static int training_probe(ddp_ctx *d, const training *t)
     bad = ddp_probe(d, &r);
     if (bad) return bad;
     bad = ddp_ring_tune(d, &r, &ring);
-    if (!bad && t->label && ddp_rank(d) == 0)
-        fprintf(stderr, "links measured in %.1f s: slowest hop of the best ring %.1f MB/s, rings "
-                "from %.2f MB on\n", r.seconds, 1e-6 * ring.least_rate, 1e-6 * ring.from_bytes);
+    if (!bad && t->label && ddp_rank(d) == 0) {
+        fprintf(stderr, "links measured in %.1f s: slowest hop of the best ring %.1f MB/s, ", r.seconds, 1e-6 * ring.least_rate);
+        if (ring.from_bytes < DBL_MAX) fprintf(stderr, "rings from %.2f MB on\n", 1e-6 * ring.from_bytes);
+        else fprintf(stderr, "no rings\n");
+    }
     ddp_probe_free(&r);
     return bad;
 }
@@ -848,6 +906,30 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
     if (after->counted_steps != before->counted_steps + 1) return NAN;
     sum -= before->wait_s * (double)before->counted_steps;
     return sum > 0 ? sum : 0;
+}
+
+/* Numbers of the trainer that must be equal on all ranks: the learning rate of every step, and the options that decide when
+ * a rank begins a collective. Different batches or data are a warning, but an error between the stages of a pipeline, which
+ * share each batch. */
+static int training_same(ddp_ctx *d, const training *t)
+{
+    int bad = ddp_same(d, "steps", t->steps);
+
+    if (!bad) bad = ddp_same(d, "save (0: no, 1: yes)", t->save != NULL);
+    if (!bad && !t->elastic) bad = ddp_same(d, "resume (0: no, 1: yes)", t->resume != NULL); /* a worker that joins does not */
+    if (!bad) bad = ddp_same(d, "save_every", t->save ? t->save_every : 0);
+    if (!bad) bad = ddp_same(d, "eval_every", t->eval_every);
+    if (!bad) bad = ddp_same(d, "val_batches", t->val_batches);
+    if (!bad) bad = ddp_same(d, "probe (0: no, 1: yes)", t->probe != 0);
+    if (!bad) bad = ddp_same(d, "schedule (0: constant)", (int64_t)t->schedule.kind);
+    if (!bad) bad = ddp_same(d, "warm-up steps", t->schedule.warmup);
+    if (!bad && t->stages > 1) {
+        bad = ddp_same(d, "length of data", t->data_length);
+        if (!bad) bad = ddp_same(d, "batch size", t->model.batch);
+        return bad ? bad : ddp_same(d, "tokens of a sample", t->sample.length);
+    }
+    if (!bad) bad = ddp_usually_same(d, "batch size", t->model.batch);
+    return bad ? bad : ddp_usually_same(d, "length of data", t->data_length);
 }
 
 /* Goes on from a checkpoint: *first is the next step. The data go on where the worlds before this one
@@ -879,7 +961,7 @@ static int training_loop(ddp_ctx *d, void *user)
     ddp_stats s, before, profiled;
     double begin, paused = 0, pause, samples;
     long step, first = 0;
-    int bad = training_build(d, t, &m);
+    int bad = training_build(d, t, &m), began;
 
     if (m.pipe) t->accumulate = ddp_pipe_micro_batches(m.pipe); /* more where other pipelines were lost */
     samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d, t));
@@ -895,22 +977,24 @@ static int training_loop(ddp_ctx *d, void *user)
             bad = training_fail(d, r, DDP_ARG, why);
         }
     }
-    if (!bad) bad = ddp_same(d, "length of data", t->data_length);
+    if (!bad) bad = training_same(d, t);
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
+    if (!bad && *ddp_unlike(d) && training_leads(d)) fprintf(stderr, "warning: %s\n", ddp_unlike(d));
     if (!bad && m.pipe) bad = ddp_pipe_resume(m.pipe);
     if (!bad && ddp_pipe_ends(m.pipe)) {
         if (t->save) bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
         training_free(t, &m);
         return bad;
     }
+    began = m.pipe || !ddp_step(d); /* else it joined */
     if (!bad) bad = training_resume(d, t, &first);
-    if (!bad) bad = training_probe(d, t);
+    if (!bad && began) bad = training_probe(d, t); /* the members of a run do not measure with a worker that joins */
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */
         bad = ddp_serve(d);
         training_free(t, &m);
         return bad;
     }
-    if (training_leads(d) && !(m.pipe && first && !t->resume)) r->first = first; /* else some of it is another world's */
+    if (!(m.pipe && first && !t->resume)) own->from = first; /* else some of it is another world's */
     progress_start(&line, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);
@@ -935,15 +1019,11 @@ static int training_loop(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_step_end(d);
         if (bad) break;
         ddp_get_stats(d, &s);
-        own->loss[step] = (float)loss;
-        own->divergence[step] = (float)s.divergence;
-        if (training_leads(d)) {
-            r->step[step].time_s = ddp_now() - begin;
-            r->step[step].loss = loss;
-            r->step[step].bytes = s.bytes_sent;
-            r->wait_s[step] = training_waited(&before, &s);
-            r->steps = step + 1;
-        }
+        own->step[step].time_s = ddp_now() - begin;
+        own->step[step].loss = loss;
+        own->step[step].bytes = s.bytes_sent;
+        own->step[step].divergence = s.divergence;
+        own->wait_s[step] = training_waited(&before, &s);
         if (s.counted_steps) profiled = s;
         /* the figures start over */
         if (s.counted_steps < before.counted_steps && step + 1 < t->steps) paused = 0;
@@ -960,13 +1040,13 @@ static int training_loop(ddp_ctx *d, void *user)
         if (step + 1 < t->steps) paused += pause;
     }
     progress_end(&line);
-    if (!bad) bad = training_finish(d, t, &m, begin, paused, &profiled);
+    if (!bad) bad = training_finish(d, t, &m, began, begin, paused, &profiled);
     training_free(t, &m);
     return bad;
 }
 
 /* What the lanes of a report show: `period` steps from step `first` on. */
-static void training_window(const training_result *r, int workers, long first, int period, ddp_report_run *run)
+static inline void training_window(const training_result *r, int workers, long first, int period, ddp_report_run *run)
 {
     int k, i;
 
@@ -984,7 +1064,7 @@ static void training_window(const training_result *r, int workers, long first, i
 }
 
 /* One rank: what ddp_launch calls. */
-static int training_run(ddp_ctx *d, void *user)
+static inline int training_run(ddp_ctx *d, void *user)
 {
     watcher w;
     int bad;

@@ -105,7 +105,7 @@ static double time_of(const job *j, const job_op *o)
 static ddp_status measure(node *n, ddp_error *err)
 {
     enum { MOST = 6 };
-    double flops[MOST], seconds[MOST], speed = 1e9, limit = INFINITY;
+    double flops[MOST], seconds[MOST], speed = 1e9, limit = DBL_MAX;
     int count = 0;
     char text[64];
     job j;
@@ -192,7 +192,9 @@ static ddp_status take_job(node *n, ddp_error *err)
     drop_job(n);
     kernels(g);
     s = job_read("the broker's job", n->c.data, n->c.bytes, &n->j, err);
+    n->c.most = 0;
     if (s == DDP_OK) s = job_build(&n->j, g, &loss, err);
+    if (s == DDP_OK) n->c.most = sizeof(channel_part) + job_largest(&n->j, g);
     ddp_graph_free(g);
     if (s == DDP_OK) {
         n->state = (channel_state *)calloc((size_t)n->j.ops, sizeof *n->state);
@@ -213,7 +215,7 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
             if (!at) continue;
             while (!cli_interrupted && !channel_waits(n->c.fd, 1)) {}
             if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
-            if (!channel_receive(&n->c, SIZE_MAX)) return ddp_abort(d, "the broker is gone"), DDP_ABORTED;
+            if (!channel_receive(&n->c)) return ddp_abort(d, n->c.why[0] ? n->c.why : "the broker is gone"), DDP_ABORTED;
             n->ended = n->c.word == WORD_END;
             if (n->ended || n->c.word == WORD_CANCEL) return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
             if (n->c.bytes == sizeof part + bytes) memcpy(&part, n->c.data, sizeof part);
@@ -283,9 +285,10 @@ static ddp_status train(node *n, ddp_error *err)
     ddp_ctx *d;
     int *stage_of = (int *)calloc((size_t)n->j.ops + 1, sizeof *stage_of), bad;
 
-    memset(&start, 0, sizeof start);
-    if (n->c.bytes == sizeof start) memcpy(&start, n->c.data, sizeof start);
-    if (!stage_of || !start.world || !n->j.ops) return free(stage_of), refuse(err, DDP_FORMAT, "a start without a job");
+    if (!stage_of || !n->j.ops) return free(stage_of), refuse(err, DDP_FORMAT, "a start without a job");
+    if (!channel_start_of(&n->c, n->j.steps, &start))
+        return free(stage_of), refuse(err, DDP_FORMAT, "malformed start: rank %d of %d, step %lld of %ld", (int)start.rank,
+                                      (int)start.world, (long long)start.first, n->j.steps);
     configure(n, &cfg, start.rank, start.world, start.addr);
     cfg.deterministic = 1;
     cfg.seed = n->j.seed;
@@ -329,8 +332,11 @@ static int serve(node *n)
         s = DDP_OK;
         while (!n->ended && !cli_interrupted && !channel_waits(n->c.fd, 1)) {}
         if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
-        if (!n->ended && !channel_receive(&n->c, SIZE_MAX))
-            return fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker), 3;
+        if (!n->ended && !channel_receive(&n->c)) {
+            if (n->c.why[0]) fprintf(stderr, "compnode: the broker at %s sent a %s\n", n->broker, n->c.why);
+            else fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker);
+            return 3;
+        }
         switch (n->c.word) {
         case WORD_END:
             if (n->c.data[0] != '0') fprintf(stderr, "compnode: %s\n", strchr(n->c.data, ' ') ? strchr(n->c.data, ' ') + 1 : "");

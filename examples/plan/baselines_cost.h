@@ -113,7 +113,7 @@ static int baselines_leaving(baselines_case *c, int rings, int step, int count, 
 static double baselines_ring(const baselines_case *c, const int *device, int count, int stride, double bytes,
                              int share, int *slow)
 {
-    double sum = 0, least = HUGE_VAL, rate = HUGE_VAL;
+    double sum = 0, least = DBL_MAX, rate = DBL_MAX;
 
     for (int i = 0; i < count && count > 1; i++) {
         const int x = device[i * stride], y = device[(i + 1) % count * stride];
@@ -324,7 +324,7 @@ static ddp_status baselines_dtfm(baselines_case *c, baselines_row *r, ddp_error 
 static ddp_status baselines_layouts(baselines_case *c, baselines_row *r, const baselines_way *w, int megatron,
                                     long layouts, ddp_error *err)
 {
-    double sum = 0, best = HUGE_VAL, worst = 0;
+    double sum = 0, best = DBL_MAX, worst = 0;
     ddp_status s = DDP_OK;
     size_t end;
 

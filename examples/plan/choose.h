@@ -235,14 +235,14 @@ static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, doub
     return s;
 }
 
-/* The slowest link, in bytes per second and to 1 %, that gives `level` per cent; INFINITY where delay forbids it. */
+/* The slowest link, in bytes per second and to 1 %, that gives `level` per cent; DBL_MAX where delay forbids it. */
 static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period, double level, double *out,
                               ddp_error *err)
 {
     double low = 1, high = 1e12, have = 0;
     ddp_status s = choose_utilisation(e, c, high, period, &have, err);
 
-    *out = INFINITY;
+    *out = DBL_MAX;
     if (s != DDP_OK || have < level) return s;
     while (s == DDP_OK && high > 1.01 * low) {
         const double middle = sqrt(low * high);
@@ -339,7 +339,7 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
     fprintf(f, "\"rank\": %d, \"mbit_for_pct\": {", r->rank);
     for (i = 0; i < CHOOSE_LEVELS; i++) {
         fprintf(f, "%s\"%g\": ", i ? ", " : "", choose_level[i]);
-        if (r->rate[i] < INFINITY) fprintf(f, "%.3g", 8e-6 * r->rate[i]);
+        if (r->rate[i] < DBL_MAX) fprintf(f, "%.3g", 8e-6 * r->rate[i]);
         else fputs("null", f);
     }
     fprintf(f, "}}\n");
@@ -348,7 +348,7 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
 /* Mbit/s that a link needs, or that none is fast enough. */
 static void choose_cell(FILE *f, double rate)
 {
-    if (rate < INFINITY) fprintf(f, "%10.3g", 8e-6 * rate);
+    if (rate < DBL_MAX) fprintf(f, "%10.3g", 8e-6 * rate);
     else fprintf(f, "%10s", "-");
 }
 
@@ -594,9 +594,9 @@ static int choose_mistake(choose_arguments *a)
     const char *me = a->program;
 
     if (!a->profile == !a->model) return plan_usage(me, "either --profile or %s is needed", "--model");
-    if (a->model && isnan(a->speed)) return plan_usage(me, "--model needs %s, what a worker reaches", "--speed TFLOPS");
+    if (a->model && !plan_given(a->speed)) return plan_usage(me, "--model needs %s, the rate that a worker reaches", "--speed TFLOPS");
     if (a->model && !(a->speed > 0)) return plan_usage(me, "%s must be above 0", "--speed");
-    if (a->profile && !isnan(a->speed)) return plan_usage(me, "--profile and %s exclude each other", "--speed");
+    if (a->profile && plan_given(a->speed)) return plan_usage(me, "--profile and %s exclude each other", "--speed");
     if (a->workers < 2 || a->workers > 1000000)
         return plan_usage(me, "--workers %s is needed, from 2 to 1000000", "N");
     if (a->batch == 0) return plan_refuse(me, "--batch", 0, "at least 1; leave it out for the model's usual number");
@@ -646,7 +646,7 @@ static choose_arguments choose_defaults(const char *program)
 
     memset(&a, 0, sizeof a);
     a.program = program;
-    a.speed = NAN, a.aim = 90, a.period = a.batch = -1;
+    a.speed = PLAN_NOT_GIVEN, a.aim = 90, a.period = a.batch = -1;
     return a;
 }
 

@@ -4,6 +4,11 @@
 
 #include "../common/cli.h"
 
+/* The value of an option that was not given. It is no NaN, because -ffast-math removes comparisons that would find one. */
+#define PLAN_NOT_GIVEN (-DBL_MAX)
+
+static inline int plan_given(double x) { return x > PLAN_NOT_GIVEN; }
+
 /* 0.000123 -> "123 us" */
 static const char *plan_time(double s, char *out, size_t room)
 {

@@ -8,7 +8,7 @@
 typedef struct fence_arguments {
     const char *model, *graph, *network, *variant, *solver, *svg, *json, *write;
     long        microbatches, batch;
-    double      compress, factor; /* NaN: not given */
+    double      compress, factor; /* or PLAN_NOT_GIVEN */
     int         allow_idle, no_memory, forward_only, uniform;
 } fence_arguments;
 
@@ -166,7 +166,7 @@ static void fence_svg_panel(FILE *f, const fence_plans *v, int which, double y, 
 
 static void fence_svg(FILE *f, const fence_plans *v)
 {
-    double least = INFINITY, most = 0, y = FENCE_TOP;
+    double least = DBL_MAX, most = 0, y = FENCE_TOP;
     int i, d, height = FENCE_TOP;
 
     for (i = 0; i < v->count; i++) {
@@ -320,7 +320,7 @@ static int plan_fence(int argc, char **argv)
         "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
         "a\n"
         "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
-    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, NULL, 1, -1, NAN, NAN, 0, 0, 0, 0};
+    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, NULL, 1, -1, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0, 0, 0, 0};
     const cli_option table[] = {
         {"--model", CLI_TEXT, &a.model, "NAME",
          "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
@@ -366,13 +366,14 @@ static int plan_fence(int argc, char **argv)
     if (a.batch < 0) a.batch = 0;
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan fence", "%s", err.msg);
-    if (a.compress < 1)
+    if (plan_given(a.compress) && a.compress < 1)
         return plan_refuse("plan fence", "--compress", a.compress, "at least 1; leave it out for messages as they are");
-    if ((!isnan(a.factor) || a.uniform) && isnan(a.compress))
+    if ((plan_given(a.factor) || a.uniform) && !plan_given(a.compress))
         return plan_usage("plan fence", "--factor and --uniform belong to %s", "--compress R");
-    if (a.factor <= 0) return plan_refuse("plan fence", "--factor", a.factor, "more than 0; leave it out for AdaTopK's 3");
-    v.compress.ratio = isnan(a.compress) ? 0 : a.compress;
-    v.compress.factor = isnan(a.factor) ? 0 : a.factor;
+    if (plan_given(a.factor) && a.factor <= 0)
+        return plan_refuse("plan fence", "--factor", a.factor, "more than 0; leave it out for AdaTopK's 3");
+    v.compress.ratio = plan_given(a.compress) ? a.compress : 0;
+    v.compress.factor = plan_given(a.factor) ? a.factor : 0;
     v.compress.uniform = a.uniform;
     v.compress.packing = DDP_PACK_I64; /* the paper's, which its factor belongs to */
     o.work.microbatches = (int)a.microbatches;

@@ -87,17 +87,17 @@ static int knapsack_run(const knapsack_arguments *a, const ddp_knapsack_problem 
 static int knapsack_form(const knapsack_arguments *a)
 {
     if (!a->items) return plan_usage("plan knapsack", "%s is needed", "--items c1,c2,..");
-    if (!a->capacity && isnan(a->deadline))
+    if (!a->capacity && !plan_given(a->deadline))
         return plan_usage("plan knapsack", "%s is needed", "--capacity A[,B] or --deadline D");
-    if (a->capacity && (a->ready || !isnan(a->deadline) || !isnan(a->mu) || a->links >= 0))
+    if (a->capacity && (a->ready || plan_given(a->deadline) || plan_given(a->mu) || a->links >= 0))
         return plan_usage("plan knapsack", "--capacity stands without %s",
                           "--ready, --deadline, --mu, --links");
     if (a->capacity) return -1;
     if (a->links == 0 || a->links > 2)
         return plan_usage("plan knapsack", "%s is 1 or 2", "--links");
-    if (a->links == 2 && isnan(a->mu))
+    if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan knapsack", "--links 2 needs %s", "--mu X");
-    if (a->mu < 1)
+    if (plan_given(a->mu) && a->mu < 1)
         return plan_usage("plan knapsack",
                           "%s is time on the slow link over the fast one, at least 1", "--mu");
     return -1;
@@ -110,9 +110,9 @@ static int knapsack_solve(const knapsack_arguments *a, ddp_knapsack_solver solve
     int code = 2, n = 0, m = 0;
 
     memset(&p, 0, sizeof p);
-    p.links = a->links == 2 || (a->links < 0 && !isnan(a->mu)) ? 2 : 1;
+    p.links = a->links == 2 || (a->links < 0 && plan_given(a->mu)) ? 2 : 1;
     p.deadline_s[0] = p.deadline_s[1] = a->deadline;
-    p.slowdown[1] = isnan(a->mu) ? 1 : a->mu;
+    p.slowdown[1] = plan_given(a->mu) ? a->mu : 1;
     n = knapsack_numbers("plan knapsack", "--items", a->items, &item);
     if (n && a->ready) m = knapsack_numbers("plan knapsack", "--ready", a->ready, &ready);
     if (n && a->capacity) m = knapsack_numbers("plan knapsack", "--capacity", a->capacity, &room);
@@ -145,7 +145,7 @@ static int plan_knapsack(int argc, char **argv)
         "Which items fill one link, or two, best? Either --capacity A[,B], items and both\n"
         "capacities in fast-link time; or --ready, --deadline, --mu and --links: item i starts at\n"
         "or after r_i, takes c_i on link 0 and X times c_i on link 1, and all end by D.";
-    knapsack_arguments a = {NULL, NULL, NULL, "exact", NULL, NAN, NAN, -1};
+    knapsack_arguments a = {NULL, NULL, NULL, "exact", NULL, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, -1};
     const cli_option table[] = {
         {"--items", CLI_TEXT, &a.items, "C1,C2,..", "times of the items on the fast link"},
         {"--capacity", CLI_TEXT, &a.capacity, "A[,B]", "capacity of each link"},

@@ -6,8 +6,8 @@
 
 typedef struct osp_arguments {
     const char *profile, *net, *importance, *rule, *svg, *json;
-    double      loss_rate, share, budget; /* budget: bytes, or NAN */
-    double      loss, first_loss;         /* of the last and the first epoch, or NAN */
+    double      loss_rate, share, budget; /* budget: bytes, or PLAN_NOT_GIVEN */
+    double      loss, first_loss;         /* of the last and the first epoch, or PLAN_NOT_GIVEN */
     long        workers;
     int         literal;
 } osp_arguments;
@@ -151,8 +151,8 @@ static ddp_status osp_solve(const osp_arguments *a, osp_plan *v, unsigned char *
     for (l = 0; l < v->p->layers; l++) sum += v->importance[l];
     status = ddp_osp_umax(1 / v->per_byte_s, a->loss_rate, v->compute_s, (int)a->workers, v->model,
                           a->literal, &v->u_max, err);
-    if (!isnan(a->loss)) v->budget = ddp_osp_budget(a->loss, a->first_loss, v->u_max);
-    else v->budget = isnan(a->budget) ? a->share * v->u_max : a->budget;
+    if (plan_given(a->loss)) v->budget = ddp_osp_budget(a->loss, a->first_loss, v->u_max);
+    else v->budget = plan_given(a->budget) ? a->budget : a->share * v->u_max;
     v->bsp_s = v->compute_s + (double)a->workers * v->model * v->per_byte_s;
     for (; rule < OSP_RULES && status == DDP_OK; rule++) {
         osp_split *s = &v->split[v->count];
@@ -215,7 +215,8 @@ static int plan_osp(int argc, char **argv)
     static const char about[] =
         "Which layers may a parameter server receive one iteration late (OSP), and what does an\n"
         "iteration take then? Importance is the sum of |gradient x parameter| over a layer.";
-    osp_arguments a = {NULL, NULL, NULL, "walk", NULL, NULL, 0, NAN, NAN, NAN, NAN, 0, 0};
+    osp_arguments a = {NULL, NULL, NULL, "walk", NULL, NULL, 0, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN,
+                       PLAN_NOT_GIVEN, 0, 0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--net", CLI_TEXT, &a.net, "RATE", "the server's link in each direction, such as 1gbit"},
@@ -243,13 +244,14 @@ static int plan_osp(int argc, char **argv)
     if (!a.net) return plan_usage("plan osp", "--net %s is needed", "RATE");
     if (a.workers < 1 || a.workers > 1000000)
         return plan_usage("plan osp", "--workers %s is needed, from 1 to 1000000", "N");
-    if (isnan(a.loss) != isnan(a.first_loss)) return plan_usage("plan osp", "--loss and %s belong together", "--first-loss");
-    if (!isnan(a.loss) && (!isnan(a.share) || !isnan(a.budget)))
-        return plan_usage("plan osp", "--loss and %s exclude each other", isnan(a.share) ? "--budget" : "--share");
-    if (!isnan(a.share) && !isnan(a.budget)) return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
-    if (isnan(a.share)) a.share = 1;
+    if (plan_given(a.loss) != plan_given(a.first_loss))
+        return plan_usage("plan osp", "--loss and %s belong together", "--first-loss");
+    if (plan_given(a.loss) && (plan_given(a.share) || plan_given(a.budget)))
+        return plan_usage("plan osp", "--loss and %s exclude each other", plan_given(a.share) ? "--share" : "--budget");
+    if (plan_given(a.share) && plan_given(a.budget)) return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
+    if (!plan_given(a.share)) a.share = 1;
     if (!(a.share >= 0 && a.share <= 1)) return plan_usage("plan osp", "%s is 0 to 1", "--share");
-    if (a.budget < 0) return plan_usage("plan osp", "%s must not be negative", "--budget");
+    if (plan_given(a.budget) && a.budget < 0) return plan_usage("plan osp", "%s must not be negative", "--budget");
     for (i = 0; i < OSP_RULES && strcmp(a.rule, osp_rule_name[i]); i++) {}
     if (i == OSP_RULES && strcmp(a.rule, "all"))
         return plan_usage("plan osp",

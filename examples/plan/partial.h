@@ -8,7 +8,7 @@ typedef struct partial_arguments {
     const char *profile, *solver, *cost, *fill, *net, *svg, *json;
     long        period, workers;
     int         curve;
-    double      split, alpha; /* or NAN */
+    double      split, alpha; /* or PLAN_NOT_GIVEN */
     double      gap;
     int        *layer_of;     /* with --split-params: the layer of each row */
 } partial_arguments;
@@ -136,8 +136,22 @@ static void partial_json_sets(FILE *f, const char *key, const ddp_plan *plan, in
     fprintf(f, "], ");
 }
 
-/* Lines of a file say what they are; those on standard output are the answer and nothing else. */
-static void partial_json(FILE *f, const ddp_plan *plan, const int *layer_of, double seconds, int event)
+/* The layers' names, which a run with --plan compares with its own; "" where one is not plain ASCII. */
+static void partial_json_names(FILE *f, const ddp_profile *p)
+{
+    fprintf(f, "\"names\": [");
+    for (int l = 0; l < p->layers; l++) {
+        const char *name = p->name[l] ? p->name[l] : "", *at = name;
+        while (*at >= 32 && *at < 127) at++;
+        fprintf(f, "%s\"", l ? ", " : "");
+        for (; !*at && *name; name++) fprintf(f, "%s%c", *name == '"' || *name == '\\' ? "\\" : "", *name);
+        fputc('"', f);
+    }
+    fprintf(f, "], ");
+}
+
+/* Lines of a file say what they are, and whose layers they are of; those on standard output are the answer and nothing else. */
+static void partial_json(FILE *f, const ddp_profile *p, const ddp_plan *plan, const int *layer_of, double seconds, int event)
 {
     char t[3][32];
     int i;
@@ -153,6 +167,7 @@ static void partial_json(FILE *f, const ddp_plan *plan, const int *layer_of, dou
             plan_exact(plan->lower_bound_s, t[2], sizeof t[2]));
     partial_json_sets(f, "sets", plan, 0);
     partial_json_sets(f, "fill", plan, 1);
+    if (event && p->name) partial_json_names(f, p);
     for (i = 0; layer_of && i < plan->layers; i++) fprintf(f, "%s%d", i ? ", " : "\"layer_of\": [", layer_of[i]);
     fprintf(f, "%s\"solve_ms\": %.6f}\n", layer_of ? "], " : "", seconds * 1e3);
 }
@@ -171,8 +186,8 @@ static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o,
         fprintf(stderr, "plan: %s%s\n", err.msg, series ? " (left out)" : "");
         return series && status == DDP_UNSUPPORTED ? DDP_OK : status;
     }
-    partial_json(line, &plan, layer_of, seconds, 0);
-    partial_json(json, &plan, layer_of, seconds, 1);
+    partial_json(line, p, &plan, layer_of, seconds, 0);
+    partial_json(json, p, &plan, layer_of, seconds, 1);
     if (best->layers == 0 || plan.objective_s < best->objective_s) {
         ddp_plan swap = *best;
         *best = plan;
@@ -238,7 +253,7 @@ static int partial_curve(const partial_arguments *a, const ddp_profile *p, const
 static ddp_status partial_split(partial_arguments *a, ddp_profile *p, ddp_error *err)
 {
     ddp_profile parts;
-    ddp_status status = ddp_profile_split(p, a->split, isnan(a->alpha) ? 0 : a->alpha, &parts, &a->layer_of, err);
+    ddp_status status = ddp_profile_split(p, a->split, plan_given(a->alpha) ? a->alpha : 0, &parts, &a->layer_of, err);
 
     if (status != DDP_OK) return status;
     ddp_profile_free(p);
@@ -252,7 +267,7 @@ static int plan_partial(int argc, char **argv)
         "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, -1, 0, NAN, NAN, 0, NULL};
+    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, -1, 0, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0, NULL};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
@@ -287,7 +302,7 @@ static int plan_partial(int argc, char **argv)
     if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
     if (a.period < 1 || a.period > 1000000)
         return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
-    if (!isnan(a.alpha) && isnan(a.split)) return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
+    if (plan_given(a.alpha) && !plan_given(a.split)) return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
     if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");
     if (a.workers >= 0 && !a.net) return plan_usage("plan partial", "--workers needs %s", "--net RATE,DELAY");
     if (a.net && a.workers < 2)
@@ -305,7 +320,7 @@ static int plan_partial(int argc, char **argv)
     memset(&p, 0, sizeof p);
     status = ddp_profile_read(a.profile, a.net ? &link : NULL, &p, &err);
     p.gap_s = a.gap;
-    if (status == DDP_OK && !isnan(a.split)) status = partial_split(&a, &p, &err);
+    if (status == DDP_OK && plan_given(a.split)) status = partial_split(&a, &p, &err);
     if (status != DDP_OK) {
         fprintf(stderr, "plan partial: %s\n", err.msg);
         code = ddp_status_exit_code(status);

@@ -135,8 +135,9 @@ static void place_bar(const place_picture *v, double x, double y, double value, 
 
 static void place_columns(const place_picture *v, double bottom)
 {
-    double data[1024], hop[1024], top = 0, slow = 0, scale, x;
-    int S = v->p->stages < 1024 ? v->p->stages : 1024, j, worst = 0, slowest = 0;
+    enum { STAGES = 512 }; /* a picture of more has no room for its bars */
+    double data[STAGES], hop[STAGES], top = 0, slow = 0, scale, x;
+    int S = v->p->stages < STAGES ? v->p->stages : STAGES, j, worst = 0, slowest = 0;
     char what[64];
 
     for (j = 0; j < S; j++) {
@@ -393,7 +394,7 @@ static int plan_place(int argc, char **argv)
         "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
         "(pipelines),\n"
         "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
-    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, -1, -1, 0, -1, -1, -INFINITY, -INFINITY, -INFINITY};
+    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, -1, -1, 0, -1, -1, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN};
     const cli_option table[] = {
         {"--network", CLI_TEXT, &a.network, "NET.json", "the network (.gz is fine)"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
@@ -421,7 +422,7 @@ static int plan_place(int argc, char **argv)
     if (code >= 0) return code;
     memset(&o, 0, sizeof o);
     if (!a.network) return plan_usage("plan place", "%s", "--network FILE is needed");
-    if (!(a.seconds > 0 || isinf(a.seconds)))
+    if (plan_given(a.seconds) && a.seconds <= 0)
         return plan_refuse("plan place", "--seconds", a.seconds, "more than 0; leave it out for no time limit");
     if (a.candidates == 0)
         return plan_refuse("plan place", "--candidates", 0, "at least 1; leave it out for no such limit");
@@ -429,9 +430,9 @@ static int plan_place(int argc, char **argv)
         return plan_refuse("plan place", "--pipelines", 0, "at least 1; leave it out for the network's own");
     if (a.stages == 0)
         return plan_refuse("plan place", "--stages", 0, "at least 1; leave it out for the network's own");
-    if (!(a.dp_bytes >= 0 || isinf(a.dp_bytes)))
+    if (plan_given(a.dp_bytes) && a.dp_bytes < 0)
         return plan_refuse("plan place", "--dp-bytes", a.dp_bytes, "at least 0; leave it out for the network's own");
-    if (!(a.pp_bytes >= 0 || isinf(a.pp_bytes)))
+    if (plan_given(a.pp_bytes) && a.pp_bytes < 0)
         return plan_refuse("plan place", "--pp-bytes", a.pp_bytes, "at least 0; leave it out for the network's own");
     if (strcmp(a.solver, "all") && ddp_place_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan place", "%s", err.msg);

@@ -108,7 +108,8 @@ static int plan_preserve(int argc, char **argv)
         "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.\n"
         "With --profile: DeFT's plan for it, its knapsacks grown by 1.1 until the test accepts.";
     ddp_preserver m;
-    double eta = NAN, mu = NAN, sigma = NAN, batch = NAN, start = NAN, target = 0, tolerance = NAN;
+    double eta = PLAN_NOT_GIVEN, mu = PLAN_NOT_GIVEN, sigma = PLAN_NOT_GIVEN, batch = PLAN_NOT_GIVEN, start = PLAN_NOT_GIVEN;
+    double target = 0, tolerance = PLAN_NOT_GIVEN;
     int sum = 0, one_sided = 0, rotations = 0, *k = NULL, n;
     const char *sequence = NULL, *profile = NULL, *json = NULL;
     plan_deft_request request;
@@ -138,30 +139,30 @@ static int plan_preserve(int argc, char **argv)
     ddp_error err;
 
     memset(&request, 0, sizeof request);
-    request.mu = request.partition_params = request.partition_s = NAN; /* not given */
+    request.mu = request.partition_params = request.partition_s = PLAN_NOT_GIVEN;
     code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
-    if (isnan(eta)) return plan_usage("plan preserve", "%s is needed", "--eta X");
-    if (isnan(mu)) return plan_usage("plan preserve", "%s is needed", "--mu X");
-    if (isnan(sigma)) return plan_usage("plan preserve", "%s is needed", "--sigma X");
-    if (isnan(batch)) return plan_usage("plan preserve", "%s is needed", "--batch B");
-    if (isnan(start)) return plan_usage("plan preserve", "%s is needed", "--start S");
+    if (!plan_given(eta)) return plan_usage("plan preserve", "%s is needed", "--eta X");
+    if (!plan_given(mu)) return plan_usage("plan preserve", "%s is needed", "--mu X");
+    if (!plan_given(sigma)) return plan_usage("plan preserve", "%s is needed", "--sigma X");
+    if (!plan_given(batch)) return plan_usage("plan preserve", "%s is needed", "--batch B");
+    if (!plan_given(start)) return plan_usage("plan preserve", "%s is needed", "--start S");
     if (!sequence == !profile)
         return plan_usage("plan preserve", "either --k 1,1,2 or %s is needed", "--profile P.csv");
-    if (!profile && (!isnan(request.mu) || request.alpha_s != 0 || !isnan(request.partition_params) ||
-                     !isnan(request.partition_s) || request.no_barrier))
+    if (!profile && (plan_given(request.mu) || request.alpha_s != 0 || plan_given(request.partition_params) ||
+                     plan_given(request.partition_s) || request.no_barrier))
         return plan_usage("plan preserve", "%s needs --profile P.csv",
                           "--link-mu, --alpha, --partition, --partition-s or --no-barrier");
-    if (request.partition_params <= 0)
+    if (plan_given(request.partition_params) && request.partition_params <= 0)
         return plan_refuse("plan preserve", "--partition", request.partition_params, "more than 0; leave it out for 6.5e6");
-    if (request.partition_s <= 0)
+    if (plan_given(request.partition_s) && request.partition_s <= 0)
         return plan_refuse("plan preserve", "--partition-s", request.partition_s, "more than 0; leave it out for --partition");
-    if (request.mu < 1)
+    if (plan_given(request.mu) && request.mu < 1)
         return plan_refuse("plan preserve", "--link-mu", request.mu, "at least 1; leave it out for one link");
-    request.links = isnan(request.mu) ? 1 : 2;
-    if (isnan(request.mu)) request.mu = 0;
-    if (isnan(request.partition_params)) request.partition_params = 0;
-    if (isnan(request.partition_s)) request.partition_s = 0;
+    request.links = plan_given(request.mu) ? 2 : 1;
+    if (!plan_given(request.mu)) request.mu = 0;
+    if (!plan_given(request.partition_params)) request.partition_params = 0;
+    if (!plan_given(request.partition_s)) request.partition_s = 0;
     n = sequence ? preserve_sequence(sequence, &k) : 1;
     if (n == 0) return 2;
     memset(&m, 0, sizeof m);
@@ -172,7 +173,7 @@ static int plan_preserve(int argc, char **argv)
     m.start = start;
     m.target = target;
     /* 0 would ask for the default; asked for, it leaves room for rounding only */
-    m.tolerance = isnan(tolerance) ? 0 : tolerance == 0 ? DBL_MIN : tolerance;
+    m.tolerance = tolerance == 0 ? DBL_MIN : plan_given(tolerance) ? tolerance : 0;
     m.sum = sum;
     m.one_sided = one_sided;
     m.rotations = rotations;

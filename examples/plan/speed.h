@@ -20,11 +20,11 @@ static int speed_read(const char *path, speed_samples *s)
     memset(s, 0, sizeof *s);
     if (!f) fprintf(stderr, "plan speed: cannot open %s: %s\n", path, strerror(errno));
     while (good && fgets(text, sizeof text, f)) {
-        double flops = strtod(text, &end), seconds = NAN;
+        double flops = strtod(text, &end), seconds = PLAN_NOT_GIVEN;
         if (end != text && *end == ',') seconds = strtod(end + 1, &end);
         end += strspn(end, " \t\r\n");
-        if (++line == 1 && isnan(seconds) && strchr(text, ',')) continue;
-        if (isnan(seconds) || *end) {
+        if (++line == 1 && !plan_given(seconds) && strchr(text, ',')) continue;
+        if (!plan_given(seconds) || *end) {
             text[strcspn(text, "\r\n")] = 0;
             fprintf(stderr, "plan speed: %s, line %d: '%.60s' is not flops,seconds\n", path, line, text);
             good = 0;
@@ -67,7 +67,7 @@ static int plan_speed(int argc, char **argv)
         "Which fraction lambda of its peak does a device reach? A least-squares fit to measured\n"
         "operators. \"tflops\" = lambda x peak is what the network file of `plan fence` asks for.";
     const char *samples = NULL, *json = NULL;
-    double peak = NAN, lambda;
+    double peak = PLAN_NOT_GIVEN, lambda;
     const cli_option table[] = {
         {"--samples", CLI_TEXT, &samples, "S.csv", "lines of flops,seconds, one for each operator"},
         {"--peak-tflops", CLI_REAL, &peak, "X", "what the device could do at most"},

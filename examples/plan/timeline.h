@@ -7,8 +7,8 @@
 
 typedef struct timeline_arguments {
     const char *profile, *scheme, *select, *net, *svg, *json;
-    double      mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or NAN */
-    double      frequency, capacity;                                             /* or NAN */
+    double      mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or PLAN_NOT_GIVEN */
+    double      frequency, capacity;                                             /* or PLAN_NOT_GIVEN */
     double      gap;
     long        links, operations, workers;
     int         no_barrier, schedule;
@@ -213,13 +213,13 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
 {
     memset(r, 0, sizeof *r);
     r->links = a->links;
-    r->mu = isnan(a->mu) ? 0 : a->mu;
-    r->alpha_s = isnan(a->alpha) ? 0 : a->alpha;
+    r->mu = plan_given(a->mu) ? a->mu : 0;
+    r->alpha_s = plan_given(a->alpha) ? a->alpha : 0;
     r->select = a->select;
-    r->partition_s = isnan(a->partition_s) ? 0 : a->partition_s;
-    r->partition_params = isnan(a->partition) ? 0 : a->partition;
-    r->frequency = isnan(a->frequency) ? 0 : a->frequency;
-    r->capacity = isnan(a->capacity) ? 0 : a->capacity;
+    r->partition_s = plan_given(a->partition_s) ? a->partition_s : 0;
+    r->partition_params = plan_given(a->partition) ? a->partition : 0;
+    r->frequency = plan_given(a->frequency) ? a->frequency : 0;
+    r->capacity = plan_given(a->capacity) ? a->capacity : 0;
     r->no_barrier = a->no_barrier;
     r->schedule = a->schedule;
     deft_default_partition(p, r);
@@ -334,17 +334,17 @@ static int timeline_check(timeline_arguments *a)
     if (a->net && a->workers < 2)
         return plan_usage("plan timeline", "%s needs --workers N, at least 2", "--net");
     for (i = 0; i < 8; i++)
-        if (value[i] < 0 || (i > 0 && value[i] <= 0))
+        if (plan_given(value[i]) && (value[i] < 0 || (i > 0 && value[i] <= 0)))
             return plan_usage("plan timeline",
                               i ? "%s must be positive" : "%s must not be negative", name[i]);
-    if (a->mu < 1)
+    if (plan_given(a->mu) && a->mu < 1)
         return plan_usage("plan timeline",
                           "%s is time on the slow link over the fast one, at least 1", "--mu");
-    if (a->links < 0) a->links = isnan(a->mu) ? 1 : 2;
+    if (a->links < 0) a->links = plan_given(a->mu) ? 2 : 1;
     if (a->links < 1 || a->links > 2) return plan_usage("plan timeline", "%s is 1 or 2", "--links");
-    if (a->links == 2 && isnan(a->mu))
+    if (a->links == 2 && !plan_given(a->mu))
         return plan_usage("plan timeline", "--links 2 needs %s", "--mu X");
-    if (!isnan(a->partition) && !isnan(a->partition_s))
+    if (plan_given(a->partition) && plan_given(a->partition_s))
         return plan_usage("plan timeline", "--partition and %s exclude each other",
                           "--partition-s");
     if (a->select && strcmp(a->select, "release") && strcmp(a->select, "paper"))
@@ -357,13 +357,13 @@ static int timeline_check(timeline_arguments *a)
 
 static void timeline_options(const timeline_arguments *a, ddp_timeline_options *o)
 {
-    o->alpha_s = isnan(a->alpha) ? 0 : a->alpha;
-    o->partition_params = isnan(a->partition) ? 0 : a->partition;
-    o->partition_s = isnan(a->partition_s) ? 0 : a->partition_s;
-    o->credit = isnan(a->credit) ? 0 : a->credit;
+    o->alpha_s = plan_given(a->alpha) ? a->alpha : 0;
+    o->partition_params = plan_given(a->partition) ? a->partition : 0;
+    o->partition_s = plan_given(a->partition_s) ? a->partition_s : 0;
+    o->credit = plan_given(a->credit) ? a->credit : 0;
     o->operations = a->operations > 0 ? a->operations : 0;
-    o->bucket_bytes = isnan(a->bucket) ? 0 : a->bucket * 1048576;
-    o->first_bucket_bytes = isnan(a->first_bucket) ? 0 : a->first_bucket * 1048576;
+    o->bucket_bytes = plan_given(a->bucket) ? a->bucket * 1048576 : 0;
+    o->first_bucket_bytes = plan_given(a->first_bucket) ? a->first_bucket * 1048576 : 0;
 }
 
 static int plan_timeline(int argc, char **argv)
@@ -372,8 +372,8 @@ static int plan_timeline(int argc, char **argv)
         "How long is an iteration when gradients are sent by S-SGD, WFBP, MG-WFBP, ASC-WFBP,\n"
         "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
         "side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, NAN, NAN, NAN, NAN,
-                            NAN,  NAN,   NAN,  NAN,  NAN,  0,    -1,  -1,  -1,  0,   0};
+    timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN,
+                            PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, PLAN_NOT_GIVEN, 0, -1, -1, -1, 0, 0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",

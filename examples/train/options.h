@@ -19,7 +19,7 @@ typedef struct program {
     int    edge_feedback;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, rank;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
-    double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
+    double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, forward, temperature;
     const char *dump;
     char   dump_path[1024]; /* with %r in it */
     int    overwrite;
@@ -65,7 +65,7 @@ static void defaults(program *p, const char *name)
     p->period = p->rank = p->stages = -1; /* not given */
     p->samples = "sequence", p->most = 256;
     p->t.keep = 2;
-    p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
+    p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1, p->forward = 0.5;
 }
 
 /* The names of the library's strategies, the first of which is the default, stand last. */
@@ -194,6 +194,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--plan", CLI_SETTING, &p->cfg, "FILE", NULL},
         {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
          "layers sleep for these times and compute nothing"},
+        {"--forward", CLI_REAL, &p->forward, "F",
+         "forward time of a layer if the profile has none, as a multiple of its backward time [0.5]"},
         {"--sleep", CLI_TEXT, &p->t.sleep, "S,S,..",
          "seconds that each worker sleeps in a step; the last is of the others too [0]"},
         {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
@@ -338,6 +340,8 @@ static ddp_status check(const program *p, ddp_error *err)
     if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
     if (!(p->held_out >= 0 && p->held_out < 1))
         return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1", p->held_out);
+    if (!(p->forward >= 0 && p->forward <= 1000))
+        return refuse(err, "--forward %g: a multiple of the backward time, from 0 to 1000", p->forward);
     if (!(p->emulate_scale >= 1))
         return refuse(err, "--emulate-scale %g: at least 1, which sends every byte", p->emulate_scale);
     if (p->rank >= p->workers + (p->cfg.servers > 0 ? p->cfg.servers : 0))

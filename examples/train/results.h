@@ -32,12 +32,20 @@ static void print_memory(const training_result *r)
             r->state_mb, r->activation_mb, r->peak_rss_mb);
 }
 
-/* By the strategy's plan; of a pipeline, all that its step takes. */
+/* By the strategy's plan; of a pipeline, all that its step takes. NAN: there is no plan. */
 static double predicted_step_ms(const program *p)
 {
     const training_result *r = p->t.result;
+    const double s = p->stages > 1 ? r->pipe.predicted_step_s : r->rank[r->leader].stats.predicted_step_s;
 
-    return 1e3 * (p->stages > 1 ? r->pipe.predicted_step_s : r->rank[r->leader].stats.predicted_step_s);
+    return s > 0 ? 1e3 * s : (double)NAN;
+}
+
+static double predicted_hidden_pct(const program *p)
+{
+    const training_result *r = p->t.result;
+
+    return predicted_step_ms(p) > 0 ? r->rank[r->leader].stats.predicted_hidden_pct : (double)NAN;
 }
 
 /* Who keeps the others waiting; and how the plan followed the link. */
@@ -103,7 +111,7 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
     ddp_jsonl_number(j, "predicted_step_ms", predicted_step_ms(p));
-    ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[r->leader].stats.predicted_hidden_pct);
+    ddp_jsonl_number(j, "predicted_hidden_pct", predicted_hidden_pct(p));
     ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[r->leader].stats.wait_s);
     if (r->rank[r->leader].stats.slow_ratio > 0) {
         ddp_jsonl_integer(j, "slowest_rank", r->rank[r->leader].stats.slowest_rank);
@@ -133,7 +141,7 @@ static void write_results(const program *p, ddp_jsonl *j)
         if (r->rank[r->leader].stats.bytes_as[as])
             ddp_jsonl_integer(j, as ? ddp_wire_name((ddp_wire)as) : "own", r->rank[r->leader].stats.bytes_as[as]);
     ddp_jsonl_up(j);
-    ddp_jsonl_number(j, "comm_cpu_s", r->rank[0].stats.comm_cpu_s);
+    ddp_jsonl_number(j, "comm_cpu_s", r->rank[r->leader].stats.comm_cpu_s);
     ddp_jsonl_number(j, "planned_mb", planned_mb(r));
     ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
@@ -180,7 +188,7 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
     memset(run, 0, sizeof *run);
     run->strategy = p->strategy, run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
     run->predicted_step_ms = predicted_step_ms(p);
-    run->predicted_hidden_pct = r->rank[r->leader].stats.predicted_hidden_pct;
+    run->predicted_hidden_pct = predicted_hidden_pct(p);
     run->bytes_sent = r->bytes_sent, run->time_to_loss_s = NAN, run->final_loss = r->final_loss;
     run->param_hash = r->param_hash;
     run->period = r->period, run->step_of = r->step_of, run->fill = r->fill;

@@ -21,7 +21,7 @@ enum { SIMULATE_LANES = 16 };
 /* What is asked beside a trainer's options, and what came out of one run. */
 typedef struct simulate {
     program  p; /* first: its functions get it */
-    double   forward, noise, tokens, target, price;
+    double   noise, tokens, target, price;
     const char *slow, *faults, *sweep, *csv, *svg;
     int      real, unfolded;
     double   compute_s, whole_s; /* of a step: computing; without faults, 0 = none were asked for */
@@ -36,7 +36,6 @@ static int simulate_parse(simulate *x, int argc, char **argv)
     program *p = &x->p;
     const cli_option own[] = {
         {"--profile", CLI_TEXT, &p->emulate, "P.csv", "what each layer has and takes: layer,params,forward_s,backward_s,comm_s"},
-        {"--forward", CLI_REAL, &x->forward, "F", "where it has no forward times: F times the backward's [0.5]"},
         {"--faults", CLI_TEXT, &x->faults, "FILE", "stalls and slow links at their times (docs/links.md)"},
         {"--noise", CLI_REAL, &x->noise, "X", "each layer takes up to X times longer or shorter, drawn anew each time [0]"},
         {"--slow", CLI_TEXT, &x->slow, "R:F,..", "worker R computes F times as long"},
@@ -66,25 +65,19 @@ static ddp_status simulate_chosen(program *p, ddp_error *err)
 
     if (!p->emulate) return simulate_none(p, err);
     if (!(x->noise >= 0 && x->noise < 1)) return refuse(err, "--noise %g: a share from 0 up to but not 1", x->noise);
-    if (!(x->forward >= 0 && x->forward <= 1000)) return refuse(err, "--forward %g: from 0 to 1000 times the backward", x->forward);
     if (!(x->target >= 0 && x->tokens > 0 && x->price >= 0))
         return refuse(err, "--target %g, --tokens %g, --price %g: numbers above 0", x->target, x->tokens, x->price);
     if (x->price > 0 && !(x->target > 0)) return refuse(err, "--price %g needs --target N, the tokens to be trained on", x->price);
     return DDP_OK;
 }
 
-/* Forward times where the profile has none; what a step computes. */
+/* The seconds that a worker computes in a step. */
 static void simulate_times(simulate *x)
 {
-    ddp_profile *e = &x->p.emulated;
-    double forward = 0;
+    const ddp_profile *e = &x->p.emulated;
 
     x->compute_s = 0;
-    for (int l = 0; l < e->layers; l++) forward += e->forward_s[l];
-    for (int l = 0; l < e->layers; l++) {
-        if (!(forward > 0)) e->forward_s[l] = x->forward * e->backward_s[l];
-        x->compute_s += e->forward_s[l] + e->backward_s[l];
-    }
+    for (int l = 0; l < e->layers; l++) x->compute_s += e->forward_s[l] + e->backward_s[l];
     x->compute_s *= (double)(x->p.stages > 1 ? x->p.accumulate : 1) / (double)x->p.stages;
 }
 
@@ -175,7 +168,7 @@ static void simulate_defaults(simulate *x)
 {
     memset(x, 0, sizeof *x);
     defaults(&x->p, "simulate");
-    x->forward = 0.5, x->tokens = 1;
+    x->tokens = 1;
     x->p.optimizer = "sgd", x->p.most = 65535, x->p.places = SIMULATE_LANES, x->p.quiet = 1;
     x->p.choose = simulate_chosen, x->p.load = simulate_none;
     x->p.launch = simulate_launch, x->p.more = simulate_more;

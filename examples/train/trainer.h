@@ -2,6 +2,15 @@
 #ifndef EXAMPLES_TRAINER_H
 #define EXAMPLES_TRAINER_H
 
+/* A profile without forward times gets a share of the backward times. train_gpt, train_image and simulate share this rule. */
+static void fill_forward(ddp_profile *e, double share)
+{
+    double forward = 0;
+
+    for (int l = 0; l < e->layers; l++) forward += e->forward_s[l];
+    for (int l = 0; l < e->layers && !(forward > 0); l++) e->forward_s[l] = share * e->backward_s[l];
+}
+
 static ddp_status load_emulated(program *p, ddp_error *err)
 {
     ddp_link none = {0, 0};
@@ -12,6 +21,7 @@ static ddp_status load_emulated(program *p, ddp_error *err)
     p->t.emulate_scale = p->emulate_scale;
     snprintf(p->described, sizeof p->described, "sleeps for the times of %.90s", p->emulate);
     s = ddp_profile_read(p->emulate, &none, &p->emulated, err);
+    if (s == DDP_OK) fill_forward(&p->emulated, p->forward);
     for (l = 0; s == DDP_OK && l < p->emulated.layers; l++)
         if (!(p->emulated.forward_s[l] <= 3600 && p->emulated.backward_s[l] <= 3600))
             s = refuse(err, "%s: layer %d takes %g s forward and %g s backward; at most an hour each can be emulated",

@@ -42,7 +42,7 @@ DDP_LOG_ERROR = 2
 DDP_LOG_WARN = 3
 DDP_LOG_INFO = 4
 DDP_LOG_DEBUG = 5
-DDP_SAME = 8
+DDP_SAME = 32
 DDP_SOLVER_DEFAULT = 0
 DDP_SOLVER_OPTIMAL = 1
 DDP_SOLVER_DFS = 2
@@ -158,6 +158,7 @@ DDP_LATE_COMPENSATE = 2
 DDP_KEPT_DRAINED = 2
 DDP_KEPT_HERE = 4
 DDP_KEPT_NOWHERE = 8
+DDP_KEPT_TOLD = 16
 DDP_NOTE_SLOW = 0
 DDP_NOTE_EVEN = 1
 DDP_NOTE_REPLAN = 2
@@ -660,9 +661,9 @@ ddp_config._fields_ = [
     ("op_timeout_s", c_double), ("dump_path", c_char_p), ("overwrite", c_int), ("min_world", c_int),
     ("max_world", c_int), ("join", c_int), ("elastic_bytes", c_size_t), ("insecure", c_int),
     ("tls_psk", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p),
-    ("no_env", c_int), ("no_checksum", c_int), ("check_writes", c_int), ("trace_spans", c_int),
-    ("cancel", POINTER(c_int)), ("backend", POINTER(ddp_backend)), ("nccl", c_int),
-    ("cuda_stream", c_void_p), ("allocator", ddp_allocator), ("logger", ddp_logger)]
+    ("no_env", c_int), ("no_checksum", c_int), ("no_finite_check", c_int), ("check_writes", c_int),
+    ("trace_spans", c_int), ("cancel", POINTER(c_int)), ("backend", POINTER(ddp_backend)),
+    ("nccl", c_int), ("cuda_stream", c_void_p), ("allocator", ddp_allocator), ("logger", ddp_logger)]
 ddp_setting._fields_ = [
     ("field", c_char_p), ("variable", c_char_p), ("preset", c_char_p), ("help", c_char_p),
     ("same", c_int), ("values", c_char * 256), ("value", c_char * 256)]
@@ -695,7 +696,8 @@ ddp_piece._fields_ = [
 ddp_received._fields_ = [
     ("verb", c_int), ("peer", c_int), ("layer", c_int), ("count", c_size_t)]
 ddp_owner._fields_ = [
-    ("rule", CFUNCTYPE(None, c_void_p, c_size_t, c_void_p, c_size_t)), ("user", c_void_p)]
+    ("rule", CFUNCTYPE(None, c_void_p, c_size_t, c_void_p, c_size_t)), ("user", c_void_p),
+    ("again", CFUNCTYPE(None, c_void_p))]
 ddp_maker._fields_ = [
     ("make", CFUNCTYPE(c_int, c_void_p, POINTER(ddp_error))), ("user", c_void_p)]
 
@@ -729,8 +731,10 @@ ddp_strategy_ops._fields_ = [
     ("settle", CFUNCTYPE(c_int, POINTER(ddp_strategy_ops), POINTER(ddp_config), POINTER(ddp_error))),
     ("failed", CFUNCTYPE(None, c_void_p, c_void_p)), ("close", CFUNCTYPE(None, c_void_p, c_void_p)),
     ("plan_make", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(ddp_profile), c_int, POINTER(ddp_blob))),
+    ("plan_whole", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(ddp_profile), POINTER(ddp_plan))),
     ("plan_adopt", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(ddp_plan), POINTER(ddp_blob))),
     ("plan_take", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(ddp_blob), POINTER(ddp_profile))),
+    ("plan_fits", CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(ddp_blob))),
     ("plan_view", CFUNCTYPE(POINTER(ddp_plan), c_void_p)),
     ("plan_stale", CFUNCTYPE(c_int, c_void_p, c_void_p)),
     ("plan_exposed", CFUNCTYPE(c_double, c_void_p)),
@@ -757,7 +761,7 @@ ddp_stats._fields_ = [
     ("divergence", c_double), ("link", ddp_link), ("replans", c_long), ("staleness", c_double),
     ("staleness_most", c_long), ("deferred_pct", c_double), ("updates", c_long),
     ("compute_s", c_double), ("median_compute_s", c_double), ("slowest_rank", c_int),
-    ("slow_ratio", c_double), ("optimizer_bytes", c_size_t)]
+    ("slow_ratio", c_double), ("optimizer_bytes", c_size_t), ("not_finite", c_long)]
 ddp_note._fields_ = [
     ("kind", c_int), ("step", c_long), ("time_s", c_double), ("rank", c_int), ("workers", c_int),
     ("before", c_double), ("now", c_double)]
@@ -1067,10 +1071,13 @@ FUNCTIONS = {
     "ddp_add_block": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),
     "ddp_layer_named": (c_int, [c_void_p, c_char_p]),
     "ddp_same": (c_int, [c_void_p, c_char_p, c_int64]),
+    "ddp_usually_same": (c_int, [c_void_p, c_char_p, c_int64]),
+    "ddp_unlike": (c_char_p, [c_void_p]),
     "ddp_forward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_end": (c_int, [c_void_p, c_int]),
     "ddp_skip": (c_int, [c_void_p, c_int]),
+    "ddp_left_out": (c_int, [c_void_p, c_int]),
     "ddp_report": (c_int, [c_void_p, POINTER(ddp_step_info)]),
     "ddp_step_end": (c_int, [c_void_p]),
     "ddp_wait": (c_int, [c_void_p]),
@@ -1117,6 +1124,7 @@ FUNCTIONS = {
     "ddp_update_late": (c_int, [c_void_p, c_int, c_void_p, c_float]),
     "ddp_update_copy": (c_int, [c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_float]),
     "ddp_clip": (c_int, [c_void_p]),
+    "ddp_no_gradient": (c_int, [c_void_p, c_size_t]),
     "ddp_axpy": (c_int, [c_void_p, c_void_p, c_void_p, c_size_t, c_float]),
     "ddp_copy": (c_int, [c_void_p, c_void_p, c_void_p, c_size_t]),
     "ddp_scale": (c_int, [c_void_p, c_void_p, c_size_t, c_float]),

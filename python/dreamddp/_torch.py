@@ -178,6 +178,9 @@ class Wrapped:
     def forward(self, index):
         if self.done:
             return  # an evaluation between backward and step
+        if not torch.is_grad_enabled() and not self.layers[index].module.training:
+            self.check(self.lib.ddp_wait(self.ptr))  # an evaluation: the first hook of a step lets joining workers in
+            return
         self.check(self.lib.ddp_forward_begin(self.ptr, index))
 
     def fired(self, p, *_):
@@ -217,7 +220,8 @@ class Wrapped:
         for p in layer.params:
             p.version = p.grad._version
         if not layer.passes:
-            self.check(self.lib.ddp_skip(self.ptr, layer.index))
+            for _ in range(self.micro):
+                self.check(self.lib.ddp_skip(self.ptr, layer.index))
             return
         self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
 
@@ -245,8 +249,9 @@ class Wrapped:
         self.end()
         if self.gradients and not self.alone:
             for layer in self.layers:
+                left_out = self.lib.ddp_left_out(self.ptr, layer.index)  # no rank had a gradient: the optimizer leaves it
                 for p in layer.params:
-                    p.tensor.grad = p.grad
+                    p.tensor.grad = None if left_out else p.grad
 
     def check_memory(self):
         for layer in self.layers:

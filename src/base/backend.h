@@ -68,9 +68,11 @@ struct ddp_backend {
     ddp_status (*download_elements)(void *self, float *to, const void *from, const struct ddp_shape *shape, ddp_error *err);
 
     /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] - then[i]),
-     * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
-     * device arrays and u->stream. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins
-     * it), clip_scale multiplies x with the factor that this sum asks for, if the norm is above limit. */
+     * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a
+     * registered optimizer, and with zero 1 zeroes u->grads; gradients whose first and last value is -0.0 are none
+     * (ddp_no_gradient): nothing is updated, and they may stay. A user's rule is called with device arrays and u->stream,
+     * also then. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins it), clip_scale multiplies
+     * x with the factor that this sum asks for, if the norm is above limit. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);

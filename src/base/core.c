@@ -37,7 +37,7 @@ ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
     if (!err) return code;
     err->code = code;
     va_start(ap, fmt);
-    vsnprintf(err->msg, sizeof err->msg, fmt, ap);
+    ddp__format_list(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
     ddp__text_tame(err->msg);
     return code;
@@ -48,9 +48,9 @@ ddp_status ddp__check_finite(double value, int above, ddp_error *err, const char
     char what[sizeof err->msg];
     va_list ap;
 
-    if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
+    if (ddp__finite(value) && (above ? value > 0 : value >= 0)) return DDP_OK;
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    ddp__format_list(what, sizeof what, fmt, ap);
     va_end(ap);
     return ddp__fail(err, DDP_ARG, "%s; it must be finite and %s 0", what, above ? "above" : "at least");
 }
@@ -93,7 +93,7 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
 
     if (!log || !log->fn || level > log->level) return;
     va_start(ap, fmt);
-    vsnprintf(line, sizeof line, fmt, ap);
+    ddp__format_list(line, sizeof line, fmt, ap);
     va_end(ap);
     ddp__text_tame(line);
     log->fn(log->user, level, line);
@@ -244,6 +244,11 @@ double ddp_now(void)
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
+void ddp__extend(double *since, double seconds, double now)
+{
+    if (*since >= 0) *since = *since + seconds < now ? *since + seconds : now;
+}
+
 /* ---- random numbers ---- */
 
 ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream)
@@ -346,6 +351,92 @@ uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
 
     for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
     return h;
+}
+
+#define DDP__DIGEST_C1 UINT64_C(0x87c37b91114253d5)
+#define DDP__DIGEST_C2 UINT64_C(0x4cf5ad432745937f)
+
+static uint64_t ddp__rotated(uint64_t x, int by) { return x << by | x >> (64 - by); }
+
+static uint64_t ddp__digest_first(uint64_t word) { return ddp__rotated(word * DDP__DIGEST_C1, 31) * DDP__DIGEST_C2; }
+static uint64_t ddp__digest_second(uint64_t word) { return ddp__rotated(word * DDP__DIGEST_C2, 33) * DDP__DIGEST_C1; }
+
+static ddp__digest ddp__digest_blocks(ddp__digest x, const unsigned char *p, size_t blocks)
+{
+    uint64_t a = x.word[0], b = x.word[1], word[2];
+
+    for (; blocks > 0; blocks--, p += sizeof word) {
+        memcpy(word, p, sizeof word);
+        a ^= ddp__digest_first(word[0]);
+        a = (ddp__rotated(a, 27) + b) * 5 + 0x52dce729;
+        b ^= ddp__digest_second(word[1]);
+        b = (ddp__rotated(b, 31) + a) * 5 + 0x38495ab5;
+    }
+    x.word[0] = a;
+    x.word[1] = b;
+    return x;
+}
+
+void ddp__digest_add(ddp__digester *d, const void *data, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)data;
+    const size_t held = (size_t)(d->bytes % sizeof d->tail), room = sizeof d->tail - held;
+
+    if (!n) return;
+    d->bytes += n;
+    if (n < room) {
+        memcpy(d->tail + held, p, n);
+        return;
+    }
+    if (held) {
+        memcpy(d->tail + held, p, room);
+        d->state = ddp__digest_blocks(d->state, d->tail, 1);
+        p += room;
+        n -= room;
+    }
+    d->state = ddp__digest_blocks(d->state, p, n / sizeof d->tail);
+    memcpy(d->tail, p + n / sizeof d->tail * sizeof d->tail, n % sizeof d->tail);
+}
+
+static uint64_t ddp__digest_mixed(uint64_t x)
+{
+    x = (x ^ x >> 33) * UINT64_C(0xff51afd7ed558ccd);
+    x = (x ^ x >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
+    return x ^ x >> 33;
+}
+
+ddp__digest ddp__digest_end(const ddp__digester *d)
+{
+    unsigned char last[16] = {0};
+    uint64_t word[2];
+    ddp__digest x;
+
+    memcpy(last, d->tail, (size_t)(d->bytes % sizeof last));
+    memcpy(word, last, sizeof word);
+    x.word[0] = d->state.word[0] ^ ddp__digest_first(word[0]) ^ d->bytes;
+    x.word[1] = d->state.word[1] ^ ddp__digest_second(word[1]) ^ d->bytes;
+    x.word[0] += x.word[1];
+    x.word[1] += x.word[0];
+    x.word[0] = ddp__digest_mixed(x.word[0]);
+    x.word[1] = ddp__digest_mixed(x.word[1]);
+    x.word[0] += x.word[1];
+    x.word[1] += x.word[0];
+    return x;
+}
+
+ddp__digest ddp__digest_of(const void *data, size_t n)
+{
+    ddp__digester d = DDP__ZEROS;
+
+    ddp__digest_add(&d, data, n);
+    return ddp__digest_end(&d);
+}
+
+int ddp__digest_equal(ddp__digest a, ddp__digest b) { return a.word[0] == b.word[0] && a.word[1] == b.word[1]; }
+
+void ddp__digest_text(ddp__digest x, char out[DDP__DIGEST_TEXT])
+{
+    snprintf(out, DDP__DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, x.word[0], x.word[1]);
 }
 
 uint64_t ddp__fresh_number(void)

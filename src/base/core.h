@@ -80,6 +80,57 @@ static inline DDP__DEVICE uint64_t ddp__rng_stream(uint64_t mixed, uint64_t stre
     return mixed ^ ddp__mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
 }
 
+/* ---- numbers that are not finite. Under -ffinite-math-only, which -Ofast and -ffast-math include, a compiler assumes
+ * that there are none and removes every comparison that would find them. So only these functions look for them, by their
+ * bits, which the compiler may not trace back to the number. A sentinel is DBL_MAX, never INFINITY. ---- */
+
+static inline int ddp__finite(double x)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    __asm__("" : "+r"(bits));
+    return (bits >> 52 & 0x7ff) != 0x7ff;
+}
+
+static inline int ddp__is_nan(double x)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    __asm__("" : "+r"(bits));
+    return bits << 1 > UINT64_C(0xffe) << 52;
+}
+
+/* Finite and from least to most; an argument that is NaN is in no range. */
+static inline int ddp__within(double x, double least, double most) { return ddp__finite(x) && x >= least && x <= most; }
+
+/* The same, or 0 for the default. */
+static inline int ddp__zero_or_within(double x, double least, double most)
+{
+    return ddp__finite(x) && (x == 0 || (x >= least && x <= most));
+}
+
+/* NaN, for figures that are not known. */
+static inline double ddp__unknown(void)
+{
+    uint64_t bits = UINT64_C(0x7ff8) << 48;
+    double x;
+
+    __asm__("" : "+r"(bits));
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* ---- numbers as text. A program may call setlocale and get a decimal comma; this library reads and writes a point.
+ * Only these functions call strtod and vsnprintf. ---- */
+
+/* snprintf and vsnprintf with a decimal point, whatever locale the program or the thread has chosen. */
+DDP_LIB int ddp__format(char *out, size_t room, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB int ddp__format_list(char *out, size_t room, const char *fmt, va_list list) DDP__PRINTF(3, 0);
+/* strtod with a decimal point. */
+DDP_LIB double ddp__number(const char *s, char **end);
+
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
 /* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */
@@ -158,7 +209,8 @@ DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
 #undef STBDS_NO_SHORT_NAMES
 #endif
 
-/* ---- hashes of bytes: FNV-1a for names and settings, SHA-256 (FIPS 180-4) against adversaries ---- */
+/* ---- hashes of bytes: FNV-1a for names and settings, MurmurHash3 against damage, SHA-256 (FIPS 180-4) against
+ * adversaries ---- */
 
 /* 64-bit FNV-1a, chained: pass the previous result, or DDP__HASH_START. */
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
@@ -166,6 +218,26 @@ DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
 /* A number that no other call has given, in any process on any machine; odd, so never 0. */
 DDP_LIB uint64_t ddp__fresh_number(void);
+
+/* 128 bits of any number of bytes, in pieces of any length: MurmurHash3_x64_128 with seed 0 (Austin Appleby, public
+ * domain). A change within 16 aligned bytes always changes it. An all-zero digester is the start. */
+typedef struct ddp__digest {
+    uint64_t word[2];
+} ddp__digest;
+
+typedef struct ddp__digester {
+    ddp__digest   state;
+    uint64_t      bytes;    /* so far */
+    unsigned char tail[16]; /* the last bytes % 16 of them */
+} ddp__digester;
+
+enum { DDP__DIGEST_TEXT = 33 }; /* 32 hexadecimal digits */
+
+DDP_LIB void        ddp__digest_add(ddp__digester *d, const void *data, size_t n);
+DDP_LIB ddp__digest ddp__digest_end(const ddp__digester *d);
+DDP_LIB ddp__digest ddp__digest_of(const void *data, size_t n);
+DDP_LIB int         ddp__digest_equal(ddp__digest a, ddp__digest b);
+DDP_LIB void        ddp__digest_text(ddp__digest x, char out[DDP__DIGEST_TEXT]);
 
 #define DDP__SHA256_BYTES 32
 DDP_LIB void ddp__sha256(const void *data, size_t n, unsigned char *digest);
@@ -194,12 +266,15 @@ DDP_LIB double *ddp__time_set(double *now);
 DDP_LIB double *ddp__time(void);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
+/* Moves the start of a time limit later by `seconds`, at most to now. A start below 0 means that no limit runs. */
+DDP_LIB void ddp__extend(double *since, double seconds, double now);
+
 /* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:
  * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
-/* pthread_create of a thread that computes: operators keep their blocks on the stack (430 KiB of a
- * matrix product), and musl gives a thread 128 KiB, macOS 512. */
+/* pthread_create of a thread that calls functions of the program, which may need more stack than the 128 KiB of musl and the
+ * 512 KiB of macOS. No function of the library has a frame above 16 KiB. */
 DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 /* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
@@ -221,3 +296,11 @@ DDP_LIB void ddp__pool_close(ddp__pool *pool);
 DDP_LIB int  ddp__pool_threads(const ddp__pool *pool);
 /* Runs fn over 0..items in blocks of grain items; returns when all are done. NULL pool: inline. */
 DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
+
+/* Working memory of a thread, for arrays that are too large for a stack: DDP__ROOM_BYTES, aligned to 64 bytes, as the last call
+ * left it. ddp__pool_rooms allocates one for each thread, once; 0 when memory is short. ddp__pool_run_rooms - as
+ * ddp__pool_run of a pool that has rooms; fn may use its thread's room until it returns. */
+enum { DDP__ROOM_BYTES = 672 << 10 };
+typedef void (*ddp__room_fn)(void *user, void *room, long first, long last);
+DDP_LIB int  ddp__pool_rooms(ddp__pool *pool);
+DDP_LIB void ddp__pool_run_rooms(ddp__pool *pool, long items, long grain, ddp__room_fn fn, void *user);

@@ -35,11 +35,11 @@ void ddp__text_addf(ddp__text *t, const char *fmt, ...)
     int n;
 
     va_start(ap, fmt);
-    n = vsnprintf(NULL, 0, fmt, ap);
+    n = ddp__format_list(NULL, 0, fmt, ap);
     va_end(ap);
     if (n < 0 || !ddp__text_reserve(t, (size_t)n)) return;
     va_start(ap, fmt);
-    vsnprintf(t->data + t->size, (size_t)n + 1, fmt, ap);
+    ddp__format_list(t->data + t->size, (size_t)n + 1, fmt, ap);
     va_end(ap);
     t->size += (size_t)n;
 }
@@ -89,7 +89,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     int gz, bad, code = 0;
     pid_t child = -1;
     struct stat st;
-    char block[65536];
+    char block[8192];
     FILE *f;
 
     if (!path) return ddp__fail(err, DDP_ARG, "a file to read needs a name; NULL was given");
@@ -209,8 +209,8 @@ int ddp__parse_double(const char *s, double *out)
     double v;
 
     if (!s || !*s || isspace((unsigned char)*s)) return 0;
-    v = strtod(s, &end);
-    if (*end || !(v >= -DBL_MAX && v <= DBL_MAX)) return 0;
+    v = ddp__number(s, &end);
+    if (*end || !ddp__finite(v)) return 0;
     *out = v;
     return 1;
 }

@@ -110,32 +110,48 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
 #endif
 }
 
+typedef struct ddp__helper {
+    struct ddp__pool *pool;
+    pthread_t         thread;
+    int               number; /* from 1; the caller of ddp__pool_run has number 0 */
+} ddp__helper;
+
 struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
     int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
-    ddp__range_fn   fn;
+    ddp__room_fn    fn;
     void           *user;
     long            items, grain;
     long            next;        /* first item nobody has taken; atomic */
-    pthread_t       thread[1];   /* [threads - 1] */
+    unsigned char  *rooms;       /* aligned, in `memory`; NULL before ddp__pool_rooms */
+    void           *memory;
+    ddp__helper     helper[1];   /* [threads - 1] */
 };
 
-/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
-static void ddp__pool_drain(ddp__pool *p)
+static void *ddp__pool_room(const ddp__pool *p, int number)
 {
+    return p && p->rooms ? p->rooms + (size_t)number * DDP__ROOM_BYTES : NULL;
+}
+
+/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
+static void ddp__pool_drain(ddp__pool *p, int number)
+{
+    void *room = ddp__pool_room(p, number);
+
     for (;;) {
         long first = ddp__atomic_add(&p->next, p->grain), last = first + p->grain;
         if (first >= p->items) return;
-        p->fn(p->user, first, last < p->items ? last : p->items);
+        p->fn(p->user, room, first, last < p->items ? last : p->items);
     }
 }
 
 static void *ddp__pool_main(void *arg)
 {
-    ddp__pool *p = (ddp__pool *)arg;
+    const ddp__helper *self = (const ddp__helper *)arg;
+    ddp__pool *p = self->pool;
     unsigned long seen = 0;
 
     pthread_mutex_lock(&p->lock);
@@ -145,7 +161,7 @@ static void *ddp__pool_main(void *arg)
         seen = p->job;
         p->busy++;
         pthread_mutex_unlock(&p->lock);
-        ddp__pool_drain(p);
+        ddp__pool_drain(p, self->number);
         pthread_mutex_lock(&p->lock);
         if (--p->busy == 0) pthread_cond_signal(&p->idle);
     }
@@ -155,7 +171,7 @@ static void *ddp__pool_main(void *arg)
 
 ddp__pool *ddp__pool_open(int threads)
 {
-    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p + (size_t)threads * sizeof *p->thread);
+    ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p + (size_t)threads * sizeof *p->helper);
 
     if (!p) return NULL;
     pthread_mutex_init(&p->lock, NULL);
@@ -163,7 +179,9 @@ ddp__pool *ddp__pool_open(int threads)
     pthread_cond_init(&p->idle, NULL);
     p->threads = 1;
     for (int i = 0; i < threads - 1; i++) {
-        if (ddp__thread_deep(&p->thread[i], ddp__pool_main, p)) {
+        p->helper[i].pool = p;
+        p->helper[i].number = i + 1;
+        if (ddp__thread_deep(&p->helper[i].thread, ddp__pool_main, &p->helper[i])) {
             ddp__pool_close(p);
             return NULL;
         }
@@ -179,22 +197,35 @@ void ddp__pool_close(ddp__pool *p)
     p->stop = 1;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
-    for (int i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 0; i < p->threads - 1; i++) pthread_join(p->helper[i].thread, NULL);
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);
+    if (p->memory) DDP_FREE(p->memory);
     DDP_FREE(p);
+}
+
+int ddp__pool_rooms(ddp__pool *p)
+{
+    const size_t align = 64;
+
+    if (p->rooms) return 1;
+    p->memory = DDP_REALLOC(NULL, (size_t)p->threads * DDP__ROOM_BYTES + align); /* not touched before it is used */
+    if (!p->memory) return 0;
+    p->rooms = (unsigned char *)p->memory + (align - (uintptr_t)p->memory % align) % align;
+    return 1;
 }
 
 int ddp__pool_threads(const ddp__pool *p) { return p ? p->threads : 1; }
 
-void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void *user)
+void ddp__pool_run_rooms(ddp__pool *p, long items, long grain, ddp__room_fn fn, void *user)
 {
     if (items <= 0) return;
     if (grain < 1) grain = 1;
     if (!p || p->threads == 1 || items <= grain) {
-        long first;
-        for (first = 0; first < items; first += grain) fn(user, first, first + grain < items ? first + grain : items);
+        void *room = ddp__pool_room(p, 0);
+        for (long first = 0; first < items; first += grain)
+            fn(user, room, first, first + grain < items ? first + grain : items);
         return;
     }
     pthread_mutex_lock(&p->lock);
@@ -208,8 +239,29 @@ void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void 
     p->job++;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
-    ddp__pool_drain(p);
+    ddp__pool_drain(p, 0);
     pthread_mutex_lock(&p->lock);
     while (p->busy) pthread_cond_wait(&p->idle, &p->lock);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* A loop that needs no room. */
+typedef struct ddp__plain_loop {
+    ddp__range_fn fn;
+    void         *user;
+} ddp__plain_loop;
+
+static void ddp__plain_range(void *user, void *room, long first, long last)
+{
+    const ddp__plain_loop *loop = (const ddp__plain_loop *)user;
+
+    (void)room;
+    loop->fn(loop->user, first, last);
+}
+
+void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void *user)
+{
+    ddp__plain_loop loop = {fn, user};
+
+    ddp__pool_run_rooms(p, items, grain, ddp__plain_range, &loop);
 }

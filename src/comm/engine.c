@@ -173,6 +173,7 @@ static void ddp__engine_free(ddp__engine *e)
 
     ddp__guard_close(e);
     if (e->membership) e->membership->close(e);
+    ddp__strips_close(e);
     pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
@@ -198,7 +199,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.shaped = plan.paced || plan.links.farthest > 0;
     if (plan.cfg.queue < 1 || (cfg->wire->carrier && cfg->world > DDP__LARGE_WORLD)) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
-    plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
+    plan.checks = !cfg->no_checksum && !cfg->wire->intact;
     ddp__ways_fill(plan.ways);
     plan.due.first = plan.due.last = -1;
     ddp__dimension(&plan);
@@ -236,6 +237,11 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
+
+void ddp__engine_disown(const ddp__engine *e)
+{
+    if (e && e->wire->disown) e->wire->disown(e->wire);
+}
 
 void ddp__engine_close(ddp__engine *e)
 {

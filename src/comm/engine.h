@@ -82,6 +82,8 @@ typedef struct ddp__engine_config {
 DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
 /* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
+/* In a forked child, which has no comm thread: closes the descriptors of the wire. NULL is fine. */
+DDP_LIB void ddp__engine_disown(const ddp__engine *e);
 
 /* Errors call a rank so from now on, beside its number: "stage 2 of pipeline 1". Copied, up to 47 characters. */
 DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
@@ -132,6 +134,9 @@ DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
  * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
  * all ranks, before any of them submits again. */
 DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
+/* Makes room for messages of up to this many pieces; as opened: 2048, or 512 of very many engines in a process. Nothing may
+ * be in flight (DDP_USAGE). */
+DDP_LIB ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err);
 /* How many collectives are in flight at a time: the oldest not yet complete. */
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */

@@ -55,4 +55,3 @@ DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
 /* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. Chained: the first call's h is 0. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
-DDP_LIB int      ddp__crc32c_is_fast(void); /* the processor has an instruction for it */

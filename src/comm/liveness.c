@@ -63,7 +63,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
         const ddp__peer *p = &e->peers[r];
         if (!ddp__takes_part(e, op, r) || now - p->last_got <= longest) continue;
         longest = now - p->last_got;
-        snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
+        ddp__format(buf, room, "; rank %d has been silent for %.1f s", r, longest);
     }
     return buf;
 }
@@ -157,14 +157,54 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
 }
 
+/* ---- stops of this process ---- */
+
+static void ddp__op_stopped(ddp__op *op, double seconds, double now)
+{
+    if (!op) return;
+    ddp__extend(&op->clock, seconds, now);
+    ddp__extend(&op->last_move, seconds, now);
+}
+
+int ddp__was_stopped(ddp__engine *e, double now)
+{
+    const double beat = ddp__beat(e), gap = now - e->ran_at;
+
+    e->ran_at = now;
+    if (gap <= 2 * beat) return 0; /* an idle engine runs a round per beat */
+    if (gap > beat + 1)
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s; time-outs are extended by that",
+                 e->rank, gap);
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        ddp__extend(&p->last_got, gap, now);
+        for (int i = 0; i < DDP__PAIRED; i++) ddp__op_stopped(p->paired[i], gap, now);
+        for (int s = p->pending.first; s >= 0; s = e->slot[s].next) ddp__extend(&e->slot[s].arrived, gap, now);
+    }
+    for (int i = 0; i < DDP__WINDOW; i++) ddp__op_stopped(e->window[i], gap, now);
+    ddp__extend(&e->last_move, gap, now);
+    if (e->membership) e->membership->stopped(e, gap, now);
+    if (e->wire->table->stopped) e->wire->table->stopped(e->wire, gap, now);
+    return 1;
+}
+
+/* ---- all limits ---- */
+
+int ddp__one_process(const ddp__engine *e) { return e->wire->offers && !e->links.path; }
+
+/* Whether the silence of a peer is a failure. */
+static int ddp__may_be_lost(const ddp__engine *e, const ddp__peer *p)
+{
+    return e->cfg.peer_timeout_s > 0 && !ddp__one_process(e) && !e->newcomer &&
+           (p->in_state != DDP__IN_PAUSED || e->stalled);
+}
+
 void ddp__check_liveness(ddp__engine *e, double now)
 {
-    double beat = ddp__beat(e), again = now + beat, late = now - e->next_check;
+    double beat = ddp__beat(e), again = now + beat;
 
-    if (late > beat + 1) {
-        /* This process was stopped or starved: what came meanwhile is to be read before anybody is judged. */
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
-        e->next_check = now + beat / 5;
+    if (ddp__was_stopped(e, now)) { /* what came meanwhile is read before a peer is declared lost */
+        e->next_check = now;
         return;
     }
     for (int peer = 0; peer < e->world && e->fault.code == DDP_OK; peer++) {
@@ -175,10 +215,9 @@ void ddp__check_liveness(ddp__engine *e, double now)
                 p->want_heartbeat = 1;
                 p->last_beat = now;
             }
-            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled) &&
-                ddp__passed(p->last_got + e->cfg.peer_timeout_s, now, &again)) {
+            if (ddp__may_be_lost(e, p) && ddp__passed(p->last_got + e->cfg.peer_timeout_s, now, &again)) {
                 char why[64];
-                snprintf(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
+                ddp__format(why, sizeof why, "no sign of life for %.1f s", now - p->last_got);
                 ddp__peer_lost(e, peer, why);
             }
         }

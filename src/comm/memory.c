@@ -102,6 +102,44 @@ void ddp__bfloat_round(float *x, size_t n)
 
 /* ---- pieces ---- */
 
+ddp_status ddp__engine_pieces(ddp__engine *e, size_t pieces, ddp_error *err)
+{
+    const size_t room = 2 * pieces, bytes = room * sizeof(ddp__strip);
+    ddp_status status = DDP_OK;
+    ddp__strip *strips;
+
+    if (room <= (size_t)e->strip_room) return DDP_OK;
+    strips = (ddp__strip *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!strips)
+        return ddp__fail(err, DDP_MEMORY, "out of memory: messages of %lu arrays need %lu bytes", (unsigned long)pieces,
+                         (unsigned long)bytes);
+    pthread_mutex_lock(&e->lock);
+    if (e->first != e->submitted) {
+        status = ddp__fail(err, DDP_USAGE, "room for messages of %lu arrays cannot be made while %ld are in flight",
+                           (unsigned long)pieces, e->submitted - e->first);
+        ddp__release(&e->cfg.allocator, strips, bytes);
+    } else {
+        ddp__strips_close(e);
+        e->strips = strips;
+        e->strip_room = (long)room;
+        e->strips_grown = 1;
+        e->strips_head = e->strips_tail = 0;
+        e->stats.staging_bytes += bytes;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+void ddp__strips_close(ddp__engine *e)
+{
+    const size_t bytes = (size_t)e->strip_room * sizeof *e->strips;
+
+    if (!e->strips_grown) return;
+    ddp__release(&e->cfg.allocator, e->strips, bytes);
+    e->stats.staging_bytes -= bytes;
+    e->strips_grown = 0;
+}
+
 void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here)
 {
     int low = 0, high = in->count - 1;
@@ -255,32 +293,48 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int 
     return 1;
 }
 
+/* As INT8 -0.0 travels as it is, because all ranks may have skipped the layer: its residual waits. 0 for other values. */
+static int ddp__is_none(const ddp__op *op, float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return op->m.coding == DDP_AS_INT8 && bits == 0x80000000u;
+}
+
 void ddp__residual_add(const ddp__op *op, size_t at, size_t count)
 {
     size_t here;
 
     for (; count > 0; at += here, count -= here) {
         float *x = (float *)ddp__memory_at(op, &op->from, at, count, &here), *rest = op->m.residual + at;
-        for (size_t i = 0; i < here; i++)
+        for (size_t i = 0; i < here; i++) {
+            if (ddp__is_none(op, x[i])) continue;
             if (rest[i] != 0) x[i] += rest[i]; /* -0 stays what it is */
-        memset(rest, 0, here * sizeof *rest);
+            rest[i] = 0;
+        }
     }
 }
 
 /* What is summed becomes what the others will read. Chunks are whole blocks. */
 int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
 {
-    const size_t end = at + n;
+    enum { SOME = 64 * DDP__CODING_BLOCK };
+    const size_t end = at + n, most = e->chunk < SOME ? e->chunk : (size_t)SOME;
+    unsigned char none[SOME];
     size_t count;
 
     for (; at < end; at += count) {
         float *x = e->rounded, *rest = op->m.residual + at;
-        count = end - at < e->chunk ? end - at : e->chunk;
+        count = end - at < most ? end - at : most;
         ddp__memory_copy(op, &op->from, at, count, x, 0);
-        ddp__floats_add(x, rest, count);
-        memcpy(rest, x, count * sizeof *rest);
+        for (size_t i = 0; i < count; i++) {
+            none[i] = (unsigned char)ddp__is_none(op, x[i]);
+            if (!none[i]) rest[i] = x[i] += rest[i];
+        }
         if (!ddp__code_round(e, op, x, count)) return 0;
-        for (size_t i = 0; i < count; i++) rest[i] -= x[i];
+        for (size_t i = 0; i < count; i++)
+            if (!none[i]) rest[i] -= x[i];
         ddp__memory_copy(op, &op->from, at, count, x, 1);
     }
     return 1;

@@ -49,10 +49,15 @@ typedef struct ddp_received {
 
 /* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread for the
  * parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the message, scaled; what it
- * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or from device to device. */
+ * leaves there is the result. Such a sum is direct. Not in two levels, or from device to device.
+ *
+ * An elastic world needs `again`, called on the comm thread when a rank was lost and the sum starts over, with other
+ * segments: it restores all that the rule has changed since the message was posted. A sum that another rank has completed
+ * does not start over. */
 typedef struct ddp_owner {
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
+    void (*again)(void *user); /* NULL: the world is not elastic */
 } ddp_owner;
 
 /* What makes a message: called on the comm thread when it begins, once, to fill the memory that it sends from what those

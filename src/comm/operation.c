@@ -51,7 +51,7 @@ int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 
     if (e->fault.code != DDP_OK) return 0;
     va_start(args, fmt);
-    vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
+    ddp__format_list(e->fault.msg, sizeof e->fault.msg, fmt, args);
     va_end(args);
     e->fault.code = code;
     e->fault_origin = e->rank;

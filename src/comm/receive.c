@@ -73,16 +73,19 @@ static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_C
 /* Whether a chunk has a shape that some operation of this engine could have. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
-    const size_t most = e->chunk * sizeof(float), values = ddp__frame_values(f);
+    const size_t most = e->chunk * sizeof(float);
+    size_t values;
 
+    if (f->length > most) return 0; /* before anything is computed of it */
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
     if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding) return 0;
-    return f->length > 0 && f->length <= most && values <= most && f->offset <= f->count &&
-           (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
+    if (f->length == 0 || f->offset > f->count) return 0;
+    values = ddp__frame_values(f);
+    return values <= most && (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
            !(f->p2p && f->type != DDP__FRAME_DATA) && (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
 }
 
@@ -92,6 +95,12 @@ static int ddp__control_possible(const ddp__engine *e, int peer, const ddp__fram
     if (f->type == DDP__FRAME_ABORT) return f->length < DDP_ERROR_TEXT;
     if (f->type < DDP__FRAME_STATE) return f->length == 0 && f->layer >= 0 && f->layer < DDP__SLOTS_MAX;
     return e->membership && (f->length == 0 || e->membership->payload((ddp__engine *)(uintptr_t)e, peer, f) != NULL);
+}
+
+/* A frame that is dropped: its payload is still read. */
+static int ddp__length_possible(const ddp__engine *e, int peer, const ddp__frame *f)
+{
+    return ddp__is_control(f) ? ddp__control_possible(e, peer, f) : f->length <= e->chunk * sizeof(float);
 }
 
 static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
@@ -260,19 +269,12 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
     return (unsigned char *)e->slot[p->in_slot].data + got;
 }
 
-/* 1 if the payload is what was sent, as far as its sender said. */
+/* 1 if the payload is what its sender sent, or the sender gave no checksum. */
 static int ddp__payload_intact(ddp__engine *e, int peer)
 {
     const ddp__frame *f = &e->peers[peer].in;
-    size_t got = 0, here;
-    uint32_t h = 0;
 
-    if (!f->check || !f->length || !ddp__crc32c_is_fast()) return 1;
-    for (; got < f->length; got += here) {
-        const unsigned char *data = ddp__payload_at(e, peer, got, &here);
-        h = ddp__crc32c(h, data, here);
-    }
-    if (h == f->check) return 1;
+    if (!f->check || e->peers[peer].in_sum == f->check) return 1;
     return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
                       "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
                       "layer); restart the job from its last checkpoint", (unsigned long)f->length,
@@ -343,6 +345,7 @@ static int ddp__head_read(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     p->in_got = 0;
+    p->in_sum = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
         else
@@ -351,6 +354,14 @@ static int ddp__head_read(ddp__engine *e, int peer)
         return 0;
     }
     if (e->membership && e->membership->drops(e, peer, &p->in)) {
+        if (!ddp__length_possible(e, peer, &p->in)) {
+            if (p->out_of_world) p->closed = 1;
+            else
+                ddp__fault(e, DDP_NET, "rank %d (%s) sent a frame of type %d and %lu bytes, more than it may have: its stream "
+                           "is damaged or it runs another version of this library", peer, e->wire->names[peer],
+                           (int)p->in.type, (unsigned long)p->in.length);
+            return 0;
+        }
         p->discard = 1;
         p->in_state = DDP__IN_PAYLOAD;
         return 1;
@@ -389,6 +400,8 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         }
         if (got == 0) break;
         moved = 1;
+        /* now, not from memory at the end: pieces of a message may overlap */
+        if (p->in_state == DDP__IN_PAYLOAD && p->in.check) p->in_sum = ddp__crc32c(p->in_sum, to, (size_t)got);
         p->in_got += (size_t)got;
         p->last_got = ddp_now();
         ddp__atomic_add(&e->bytes_received, (int64_t)got);

@@ -48,6 +48,12 @@ size_t ddp__ring_bytes(const ddp__engine *e)
     return (size_t)(50 * world * (world - 2) / (world - 1) * (e->links.farthest * e->links.slowest + chunk));
 }
 
+void ddp__ring_reset(ddp__engine *e)
+{
+    for (int i = 0; i < e->world; i++) e->order[i] = i;
+    e->ring_bytes = ddp__ring_bytes(e);
+}
+
 ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err)
 {
     ddp_status status = DDP_OK;

@@ -114,6 +114,8 @@ typedef struct ddp__owed { /* slots freed but not yet given back */
     int      p2p, count;
 } ddp__owed;
 
+/* The comm thread leaves the engine to callers until park_until, or until one that drives it signals. */
+typedef enum ddp__parking { DDP__NOT_PARKED, DDP__PARKED_FOR_A_MOMENT, DDP__PARKED_UNTIL_SIGNAL } ddp__parking;
 typedef enum ddp__out_state { DDP__OUT_IDLE, DDP__OUT_SERIALISING, DDP__OUT_WRITING } ddp__out_state;
 typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp__in_state;
 
@@ -140,6 +142,7 @@ typedef struct ddp__peer {
     ddp__frame     in;
     unsigned char  in_head[DDP__FRAME_BYTES];
     size_t         in_got;
+    uint32_t       in_sum;     /* CRC-32C of the payload's first in_got bytes, if in.check */
     int            in_slot;    /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
     int            discard;    /* the frame that is being read counts for nothing */
@@ -230,6 +233,8 @@ typedef struct ddp__membership {
     /* Once a round; its time limits. */
     void (*run)(ddp__engine *e, double now);
     void (*check)(ddp__engine *e, double now, double *again);
+    /* This process was stopped for `seconds`, which do not count for any time limit. */
+    void (*stopped)(ddp__engine *e, double seconds, double now);
     /* Others may need a result of this one: it cannot close yet. */
     int  (*busy)(const ddp__engine *e);
 } ddp__membership;
@@ -266,8 +271,9 @@ struct ddp__engine {
     size_t             block_bytes;
 
     ddp__op           *ops;           /* ring of cfg.queue, by ticket */
-    ddp__strip        *strips;
+    ddp__strip        *strips;        /* [strip_room] of all queued messages: of the block, or grown */
     long               strip_room;
+    int                strips_grown;
     ddp__peer         *peers;
     ddp__exchange     *rows;          /* DDP__ROWS x world */
     ddp__slot         *slot;          /* world x slots */
@@ -304,6 +310,7 @@ struct ddp__engine {
     double             last_move;
     int                closing, stopping; /* goodbye was queued; close was called */
     double             next_check;    /* when liveness is to be looked at again */
+    double             ran_at;        /* start of the last round: a longer gap than usual is a stop of this process */
 
     /* shared, under lock */
     pthread_mutex_t    lock;
@@ -317,8 +324,9 @@ struct ddp__engine {
     int                retires;       /* ddp__engine_retire waits */
     int                tight;         /* a message waits for room in the queue */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
-    double             park_until;    /* as long as that */
+    ddp__parking       parked;        /* the comm thread leaves the engine to a caller */
+    int                driven;        /* a caller moves the bytes */
+    double             park_until;    /* when the comm thread resumes, unless a caller drives */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
@@ -400,6 +408,7 @@ DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
+DDP_LIB void ddp__strips_close(ddp__engine *e); /* where ddp__engine_pieces made room */
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
 /* 0 after a failure: the program has freed what an operation under way uses there. Asked again after each wait. */
@@ -470,6 +479,7 @@ DDP_LIB int  ddp__sum_chunk(ddp__engine *e, ddp__op *op, const int *rank, int ra
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
+DDP_LIB void   ddp__ring_reset(ddp__engine *e); /* as opened: ddp__engine_ring is undone. Under the lock */
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
 DDP_LIB int    ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
@@ -480,6 +490,12 @@ DDP_LIB int    ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
 /* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
 DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
 DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
+/* 1 if all ranks are threads of this process: a silent one is starved, since one that ended has closed its streams. 0 where
+ * links are emulated, which may stall. */
+DDP_LIB int    ddp__one_process(const ddp__engine *e);
+/* 1 if this process did not run since the last round for longer than a heartbeat may take (SIGSTOP, a suspended machine,
+ * starvation): all time limits are extended by that gap, since the peers may have been stopped with it. */
+DDP_LIB int    ddp__was_stopped(ddp__engine *e, double now);
 /* Heartbeats, silent peers, old operations; sets when to look again. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
@@ -525,6 +541,7 @@ DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: a copy of the 
 DDP_LIB int  ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
 #define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
+#define DDP__DRIVE_S 0.1 /* a longer call returns the engine to the comm thread, whose heartbeats no caller delays */
 /* Under the lock: what the comm thread must not sleep over. */
 DDP_LIB int  ddp__needed(const ddp__engine *e);
 DDP_LIB void *ddp__engine_main(void *engine);

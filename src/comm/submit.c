@@ -112,8 +112,12 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
                          verb);
-    if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence || e->membership))
-        return ddp__fail(err, DDP_ARG, "only a plain all-reduce in a world that cannot lose a rank has an owner's rule");
+    if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence))
+        return ddp__fail(err, DDP_ARG, "an all-reduce that adds or measures its divergence has an owner's rule: leave out one "
+                         "of the two");
+    if (m->verb == DDP_ALL_REDUCE && m->owner && e->membership && !m->owner->again)
+        return ddp__fail(err, DDP_ARG, "an all-reduce in an elastic world (min_world) has an owner's rule that cannot start "
+                         "over: set ddp_owner.again");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
                          m->to ? " with a `to` of its own" : "");
@@ -383,7 +387,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     int parks = !e->shaped && !e->membership && !e->wire->begin && !e->wire->carrier, driven = 0;
     ddp_status status;
-    double until;
+    double until, drive_until;
     long ticket;
 
     if (parks) {
@@ -395,15 +399,16 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     }
     status = ddp__engine_submit(e, m, &ticket, err);
     if (driven) {
-        while (status == DDP_OK) { /* until the message is done, or the comm thread has to go on */
+        drive_until = ddp_now() + DDP__DRIVE_S;
+        while (status == DDP_OK) { /* until the message is done, or the comm thread has to continue */
             const int moved = ddp__round(e, &until);
-            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) break;
-            if (!moved) ddp__sleep(e, until);
+            if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket) || ddp_now() >= drive_until) break;
+            if (!moved) ddp__sleep(e, fmin(until, drive_until));
         }
         pthread_mutex_lock(&e->lock);
         e->driven = 0;
         e->park_until = ddp_now() + DDP__PARK_S;
-        if (ddp__needed(e)) pthread_cond_signal(&e->park);
+        if (ddp__needed(e) || e->parked == DDP__PARKED_UNTIL_SIGNAL) pthread_cond_signal(&e->park);
         if (status != DDP_OK) ddp__settle(e);
         pthread_mutex_unlock(&e->lock);
     }

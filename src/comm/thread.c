@@ -225,7 +225,9 @@ int ddp__round(ddp__engine *e, double *until)
 
     e->looked_at[0] = e->looked_at[1] = 0;
     ddp__look(e);
-    script = ddp__emulate_script(e, ddp_now());
+    now = ddp_now();
+    (void)ddp__was_stopped(e, now); /* before the wire looks at its time limits */
+    script = ddp__emulate_script(e, now);
     moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
     now = ddp_now();
     if (e->membership && e->fault.code == DDP_OK) e->membership->run(e, now);
@@ -259,10 +261,12 @@ static int ddp__park(ddp__engine *e)
 
     pthread_mutex_lock(&e->lock);
     while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
-        parked = e->parked = 1;
-        (void)ddp__cond_wait_until(&e->park, &e->lock, e->driven ? -1 : e->park_until);
+        const double until = e->driven ? -1 : e->park_until;
+        parked = 1;
+        e->parked = e->driven ? DDP__PARKED_UNTIL_SIGNAL : DDP__PARKED_FOR_A_MOMENT;
+        (void)ddp__cond_wait_until(&e->park, &e->lock, until);
     }
-    e->parked = 0;
+    e->parked = DDP__NOT_PARKED;
     pthread_mutex_unlock(&e->lock);
     return parked;
 }
@@ -273,7 +277,7 @@ void *ddp__engine_main(void *engine)
     double now, until;
 
     if (!ddp__wire_begin(e)) return NULL;
-    now = e->next_check = ddp_now();
+    now = e->next_check = e->ran_at = ddp_now();
     if (e->paced)
         ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
     for (int r = 0; r < e->world; r++) e->peers[r].last_got = now;

@@ -219,7 +219,7 @@ static ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how,
         const int code = ddp__quantised_level(0, p, at) + DDP__E3M0_SIGN, e = code % DDP__E3M0_SIGN;
         const size_t b = at / DDP_QUANTISE_BLOCK;
         if (at % DDP_QUANTISE_BLOCK == 0) scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
+        if (!ddp__zero_or_within((double)scale, (double)DDP__E3M0_LEAST, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
                              (double)scale, (double)DDP__E3M0_LEAST);
         if (code == DDP__E3M0_SIGN || (code && scale == 0))
@@ -251,7 +251,7 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     }
     for (b = 0; b < blocks; b++) {
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-        if (!(scale >= 0) || !(scale * levels <= FLT_MAX))
+        if (!ddp__within((double)(scale * levels), 0, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
                              ">= 0", b, (double)scale);
         if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;

@@ -157,7 +157,7 @@ static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep,
     const float u = ddp__codec_float(ddp__codec_get32(p));
     size_t last = 0;
 
-    if (!(u >= 0 && u <= (float)DDP__SPARSE_MOST))
+    if (!ddp__within((double)u, 0, (double)DDP__SPARSE_MOST))
         return ddp__fail(err, DDP_FORMAT, "a chunk's scale is %g; it must be finite and >= 0", (double)u);
     for (size_t i = 0; i < ddp__sparse_entries(len, keep) && u > 0; i++) {
         const unsigned field = ddp__sparse_get(p + DDP__SPARSE_SCALES, i);

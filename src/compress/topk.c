@@ -256,7 +256,7 @@ size_t ddp_keep_count(size_t n, double ratio)
 {
     double k;
 
-    if (!(ratio > 1) || n < 1) return n;
+    if (ddp__is_nan(ratio) || ratio <= 1 || n < 1) return n;
     k = ceil((double)n / ratio);
     if (k >= (double)n) return n;
     return k < 1 ? 1 : (size_t)k;
@@ -266,10 +266,10 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
                                      const ddp_adatopk_options *o, ddp_error *err)
 {
     if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
-    if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
+    if (!ddp__within(o->ratio, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
                          "(100 = a hundredth is sent)", o->ratio);
-    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
+    if (!o->uniform && !ddp__within(o->factor, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
     if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
         return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
@@ -279,7 +279,7 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
         return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
                          (int)o->packing, ddp_packing_name(o->packing));
     for (int i = 0; i < links; i++) {
-        if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
+        if (!ddp__within(link_s[i], 0, DBL_MAX))
             return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
             return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",

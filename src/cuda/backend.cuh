@@ -271,7 +271,7 @@ static void ddp__cuda_early(ddp__cuda_self *c, const float *from)
 static int ddp__cuda_early_value(ddp__cuda_self *c, const float *from, float *value)
 {
     if (c->early_from != from) return 0;
-    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
+    *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : (float)ddp__unknown();
     return 1;
 }
 

@@ -101,6 +101,7 @@ ddp__k_flash(T *out, float *stat, const __grid_constant__ ddp__tiles<T> in, ddp_
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
         }
+    if (GROUP) __syncthreads(); /* other warps may still read the queries by wgmma */
     ddp__tile_store<D, MR>(out + ddp__heads_out(&z, head), z.width, from, count, z.d, 0, acc, 1.0f,
                            q + 16 * MR * warp * D);
 }
@@ -170,6 +171,7 @@ ddp__k_flash_dq(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid_
                     s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
         ddp__tile_add<GROUP, D, MR, N>(acc, s, k);
     }
+    if (GROUP) __syncthreads(); /* other warps may still read the queries and dout by wgmma */
     ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
                            z.scale, q + 16 * MR * warp * D);
 }
@@ -254,6 +256,7 @@ ddp__k_flash_dkv(T *grad, const __grid_constant__ ddp__tiles<T> in, const __grid
         ddp__tile_add<GROUP, D, MR, N>(dv, s, q + N * D);
         ddp__tile_add<GROUP, D, MR, N>(dk, dp, q);
     }
+    if (GROUP) __syncthreads(); /* other warps may still read the keys and values by wgmma */
     ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
     ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
 }
@@ -319,7 +322,7 @@ static void ddp__cuda_flash_forward(ddp__cuda *dev, const ddp_op_call *c, const 
 {
     const int threads = DDP__FLASH_THREADS;
 
-    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 1, 2 * threads, 1>(dev, c, z);
+    if (z->d <= 64 && dev->map) ddp__cuda_flash_forward_of<ddp__bf16, 64, 1, 64, 0, 2 * threads, 1>(dev, c, z);
     else if (z->d <= 64 && dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 64, 2, 64, 0, threads, 0>(dev, c, z);
     else if (z->d <= 64) ddp__cuda_flash_forward_of<float, 64, 2, 32, 0, threads, 0>(dev, c, z);
     else if (dev->half) ddp__cuda_flash_forward_of<ddp__bf16, 128, 1, 64, 1, threads, 0>(dev, c, z);

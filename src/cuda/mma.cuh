@@ -79,18 +79,19 @@ template <int N = 0> __device__ static __forceinline__ void ddp__copy_wait(void)
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
-/* c (64 x 64 floats of a group, warp w has rows 16 w on as ddp__mma has them) = a b, added to it if add. a: 16 columns as
- * ddp__mma's. b: a piece of a tile in shared memory, by ddp__group_piece: 64 rows of 16 columns, which are b's columns;
- * TURNED: 16 rows of 64, b's rows. Between ddp__group_begin and ddp__group_end, which waits for it. */
-template <int TURNED>
+/* c = a b, or c += a b if add is not 0. c: 64 x 64 floats of a group; warp w has rows 16 w to 16 w + 15, in
+ * ddp__mma's layout. a: 64 x 16 in registers, in ddp__mma's layout. b: 16 x 64, a part of a row-major tile in
+ * shared memory, from ddp__group_piece. Call it between ddp__group_begin and ddp__group_end, which waits for
+ * c. Compute a in the loop iteration that uses it: ptxas 13.0 overwrites the registers of a factor that is
+ * loaded in the first iteration and used in all. Such a factor stays in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
 {
     DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}\n" : DDP__GROUP_EIGHT(c)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TURNED));
+                   DDP__GROUP_SUMS ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n" : DDP__GROUP_EIGHT(c)
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
-/* The same with a in shared memory: a piece of 64 rows, the group's, of 16 columns. */
+/* c = a b^T, or c += a b^T if add is not 0. a, b: 64 x 16 parts of row-major tiles in shared memory. */
 __device__ static __forceinline__ void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)
 {
     DDP__GROUP_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
@@ -287,12 +288,11 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
     const int lane = (int)threadIdx.x % 32;
 
     if constexpr (GROUP) {
+        static_assert(!HOLD, "wgmma reads a from shared memory");
         const T *mine = a.rows - (int)threadIdx.x / 32 % 4 * 16 * D; /* the group's */
         ddp__group_begin();
-        DDP__UNROLL for (int step = 0; step < 4; step++) {
-            if (HOLD) ddp__group_mma<0>(c[0], a.kept[HOLD ? step : 0][0], ddp__group_piece(b, 2 * step), step > 0);
-            else ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
-        }
+        DDP__UNROLL for (int step = 0; step < 4; step++)
+            ddp__group_mma(c[0], ddp__group_piece(mine, 2 * step), ddp__group_piece(b, 2 * step), step > 0);
         ddp__group_end(c[0]);
     } else {
         ddp__tile_zero(c);
@@ -330,7 +330,7 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
         DDP__UNROLL for (int step = 0; step < 4; step++) ddp__pack_left(a[step], p[0][2 * step], p[0][2 * step + 1]);
         ddp__group_begin();
         DDP__UNROLL for (int step = 0; step < 4; step++)
-            ddp__group_mma<1>(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
+            ddp__group_mma(c[0], a[step], ddp__group_piece(b, 128 * step), 1);
         ddp__group_end(c[0]);
         DDP__UNROLL for (int i = 0; i < 4; i++) ddp__group_keep(a[i]);
     } else {

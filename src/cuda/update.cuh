@@ -43,7 +43,10 @@ struct ddp__rule_adam {
     }
 };
 
-/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. */
+static __device__ inline int ddp__is_no_gradient(float x) { return __float_as_uint(x) == 0x80000000u; }
+
+/* zero: g becomes 0. wide: all float arrays are multiples of 16 bytes. copy may be NULL. A gradient that is none stays -0.0:
+ * other threads look at it. */
 template <typename R>
 static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, ddp__bf16 *copy,
                                      long n, int zero, int wide, R rule)
@@ -51,7 +54,7 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     float vw[4], vg[4], v0[4], v1[4];
 
-    if (i >= n) return;
+    if (i >= n || (ddp__is_no_gradient(g[0]) && ddp__is_no_gradient(g[n - 1]))) return;
     wide = wide && i + 4 <= n;
     ddp__piece_load(vw, w, i, n, wide);
     ddp__piece_load(vg, g, i, n, wide);

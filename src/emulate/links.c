@@ -19,7 +19,7 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     memcpy(word, text, n);
     word[n] = 0;
     digits = strspn(word, "0123456789.");
-    *out = strtod(word, &unit);
+    *out = ddp__number(word, &unit);
     while (units->name && strcmp(units->name, unit)) units++;
     *out *= units->value;
     return digits > 0 && unit == word + digits && units->name;

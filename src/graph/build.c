@@ -79,8 +79,8 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
 
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
-    if (b) snprintf(has, sizeof has, "; the device has %.0f free", total);
-    else if (total > 0) snprintf(has, sizeof has, "; this machine has %.0f", total);
+    if (b) ddp__format(has, sizeof has, "; the device has %.0f free", total);
+    else if (total > 0) ddp__format(has, sizeof has, "; this machine has %.0f", total);
     return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);
@@ -226,6 +226,15 @@ static ddp_status ddp__build_values(ddp_graph *g)
     return s;
 }
 
+/* Operators of the CPU work in the rooms of a pool: the context's, or where it has one thread, one of the graph's own. */
+static ddp_status ddp__build_rooms(ddp_graph *g)
+{
+    if (ddp__graph_backend(g)) return DDP_OK;
+    g->pool = g->host ? g->host->pool : NULL;
+    if (!g->pool) g->pool = g->own_pool = ddp__pool_open(1);
+    return g->pool && ddp__pool_rooms(g->pool) ? DDP_OK : ddp__build_too_large(g);
+}
+
 /* Who computes each node, and what that needs besides the arrays of the plan. */
 static ddp_status ddp__build_operators(ddp_graph *g)
 {
@@ -269,6 +278,22 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
     return h;
 }
 
+/* What ddp__build_hash leaves out of dropout. */
+static void ddp__build_dropout(ddp_graph *g)
+{
+    uint64_t h = DDP__HASH_START;
+
+    g->owned.most_dropout = 0;
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (!n->op || strcmp(n->op->name, "dropout")) continue;
+        h = ddp__hash(h, &i, sizeof i);
+        h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
+        if (n->spec.arg[0] > g->owned.most_dropout) g->owned.most_dropout = n->spec.arg[0];
+    }
+    g->owned.dropout = h;
+}
+
 static ddp_status ddp__build_state(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
@@ -285,6 +310,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     }
     g->owned.passes = &g->state->pass;
     g->owned.model = ddp__build_hash(g);
+    ddp__build_dropout(g);
     g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes[DDP__ARENA_OWN];
     return DDP_OK;
 }
@@ -336,6 +362,7 @@ static ddp_status ddp__build_register(ddp_graph *g)
 int ddp_graph_build(ddp_graph *g)
 {
     if (!g) return (int)DDP_MEMORY; /* ddp_graph_new had none */
+    DDP__DO(ddp__host_check(g->host, &g->error));
     if (g->error.code) return (int)g->error.code;
     if (g->built) return (int)ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
     DDP__DO(ddp__build_check(g));
@@ -343,6 +370,7 @@ int ddp_graph_build(ddp_graph *g)
     DDP__DO(ddp__build_plan(g));
     DDP__DO(ddp__build_layers(g));
     ddp__build_pointers(g);
+    DDP__DO(ddp__build_rooms(g));
     DDP__DO(ddp__build_operators(g));
     DDP__DO(ddp__build_values(g));
     DDP__DO(ddp__build_state(g));
@@ -386,6 +414,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     DDP_FREE(g->segment);
     DDP_FREE(g->node);
     DDP_FREE((void *)g->ops);
+    ddp__pool_close(g->own_pool);
     DDP_FREE(g);
 }
 

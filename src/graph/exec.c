@@ -176,7 +176,7 @@ float ddp_value(ddp_graph *g, const ddp_node *n)
         if (g->host->backend->early_value(g->host->device, out, &value)) return value;
     }
     out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
-    return out ? *out : NAN;
+    return out ? *out : (float)ddp__unknown();
 }
 
 /* ---- one operator ---- */
@@ -201,7 +201,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
     again = again && l->fate[n->index] == DDP__AGAIN;
     c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
-    c->pool = g->host ? g->host->pool : NULL;
+    c->pool = g->pool;
     if (g->host && g->host->backend) c->pool = g->host->backend->compute(g->host->device);
     c->training = training;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
@@ -345,6 +345,7 @@ static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer
 static ddp_status ddp__runnable(ddp_graph *g, const char *what)
 {
     if (!g) return DDP_MEMORY;
+    DDP__TRY(ddp__host_check(g->host, &g->error));
     if (g->error.code) return g->error.code;
     if (!g->built) return ddp__fail(&g->error, DDP_USAGE, "%s before ddp_graph_build", what);
     if (g->stages)

@@ -401,7 +401,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
 void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 {
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
-    if (n->graph != g || param < 0 || param >= n->spec.params || !(scale >= 0 && scale <= FLT_MAX)) {
+    if (n->graph != g || param < 0 || param >= n->spec.params || !ddp__within((double)scale, 0, FLT_MAX)) {
         ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g is not a finite "
                   "number >= 0", n->index, param, (double)scale);
         return;

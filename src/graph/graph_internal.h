@@ -134,6 +134,8 @@ struct ddp_graph {
     ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own, or a stage's */
     ddp_state         *state;      /* the built-in one */
     int                early;      /* node whose scalar the device copies in good time; -1: none */
+    ddp__pool         *pool;       /* of its operators, with rooms; NULL on a device */
+    ddp__pool         *own_pool;   /* the same where the context has none, else NULL */
     uint64_t           states_made;
     ddp_error          error;
 };

@@ -21,6 +21,8 @@ typedef struct ddp__owned {
     void (*destroy)(struct ddp__owned *self);
     uint64_t *passes; /* what random masks depend on, part of a checkpoint; NULL before the build */
     uint64_t  model;  /* hash of the operators: a checkpoint is of one model */
+    uint64_t  dropout; /* hash of places and probabilities: a checkpoint's may be others, the ranks' of a run are equal */
+    double    most_dropout; /* the largest probability; 0: none */
     double    bytes;  /* of this machine's memory: parameters, gradients, activations */
 } ddp__owned;
 
@@ -36,7 +38,19 @@ typedef struct ddp__host {
     void             *device;   /* its self */
     const unsigned char *paper; /* [paper_bytes] where nothing is read or written: the layers' memory in its first half, */
     size_t            paper_bytes; /* what is allocated beside it in the second. NULL = none (src/sim) */
+    pid_t             process; /* that opened the context, and has its threads; 0 = any may use it */
 } ddp__host;
+
+/* A forked child has the memory of a context and none of its threads: it may hold a lock for ever. h may be NULL. */
+static inline int ddp__host_forked(const ddp__host *h) { return h && h->process && h->process != getpid(); }
+
+/* DDP_USAGE in a forked child. */
+static inline ddp_status ddp__host_check(const ddp__host *h, ddp_error *err)
+{
+    if (!ddp__host_forked(h)) return DDP_OK;
+    return ddp__fail(err, DDP_USAGE, "process %ld opened this context, and process %ld was forked from it: only ddp_close "
+                     "may be called here; open a new context in the child", (long)h->process, (long)getpid());
+}
 
 static inline int ddp__on_paper(const ddp__host *h, const void *at)
 {

@@ -1,8 +1,6 @@
 /* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
 #include "io/json.h"
 
-#include <locale.h>
-
 #define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
@@ -135,13 +133,12 @@ static int ddp__json_digits(ddp__json_reader *r)
     return r->at > start;
 }
 
-/* The grammar is checked here; strtod only converts. It expects the decimal point of the
- * program's locale, so that is what it gets. */
+/* The grammar is checked here; ddp__number only converts. */
 static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 {
     const char *start = r->at, *whole;
     size_t n;
-    char text[400], *point;
+    char text[400];
     int ok;
 
     if (*r->at == '-') r->at++;
@@ -161,10 +158,8 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
     if (n >= sizeof text) return ddp__json_bad(r, start, "a number of more than 399 characters");
     memcpy(text, start, n);
     text[n] = 0;
-    point = strchr(text, '.');
-    if (point) *point = *localeconv()->decimal_point;
-    *out = strtod(text, NULL);
-    if (!(*out >= -DBL_MAX && *out <= DBL_MAX)) return ddp__json_bad(r, start, "a number beyond the range of a double");
+    *out = ddp__number(text, NULL);
+    if (!ddp__finite(*out)) return ddp__json_bad(r, start, "a number beyond the range of a double");
     return DDP_OK;
 }
 
@@ -385,16 +380,14 @@ void ddp__json_string(ddp__text *t, const char *s)
 
 void ddp__json_number(ddp__text *t, double x)
 {
-    char text[40], *p;
+    char text[40];
     int digits = 15;
 
-    if (!(x >= -DBL_MAX && x <= DBL_MAX)) {
+    if (!ddp__finite(x)) {
         ddp__text_add(t, "null", 4);
         return;
     }
-    do snprintf(text, sizeof text, "%.*g", digits, x);
-    while (strtod(text, NULL) != x && digits++ < 17); /* both in the program's locale */
-    for (p = text; *p; p++)
-        if (!strchr("0123456789+-e", *p)) *p = '.';
+    do ddp__format(text, sizeof text, "%.*g", digits, x);
+    while (ddp__number(text, NULL) != x && digits++ < 17);
     ddp__text_add(t, text, strlen(text));
 }

@@ -5,7 +5,7 @@
  * to {dtype, shape, data_offsets} that may end in blanks; the arrays without gaps. */
 #define DDP__ST_HEADER ((uint64_t)8 << 20) /* longest header that is read */
 #define DDP__ST_EXACT  9007199254740992.0  /* 2^53: JSON numbers are exact up to here */
-#define DDP__ST_CHUNK  4096                /* elements converted at a time */
+#define DDP__ST_CHUNK  8192                /* bytes read at a time */
 
 DDP_STATIC_ASSERT(sizeof(float) == 4 && sizeof(double) == 8, "IEEE floats are assumed");
 
@@ -74,7 +74,7 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(what, sizeof what, fmt, ap);
+    ddp__format_list(what, sizeof what, fmt, ap);
     va_end(ap);
     return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" %s", s->name, t->name, what);
 }
@@ -97,7 +97,7 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
     for (const ddp__json *v = list->first; v; v = v->next) {
         if (!ddp__st_whole(v, &n))
             return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
-                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
+                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : ddp__unknown());
         t->dim[t->dims++] = (int64_t)n;
     }
     if (ddp__st_measure(t)) return DDP_OK;
@@ -324,6 +324,17 @@ static float ddp__st_from_half(uint16_t h)
     return out;
 }
 
+/* Beyond float's range the cast would be undefined; those numbers become infinite. */
+static float ddp__st_from_double(double wide)
+{
+    const uint32_t bits = (uint32_t)(wide < 0) << 31 | UINT32_C(0x7f800000);
+    float out;
+
+    if (fabs(wide) > (double)FLT_MAX) memcpy(&out, &bits, sizeof out);
+    else out = (float)wide;
+    return out;
+}
+
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
     double wide;
@@ -336,8 +347,7 @@ static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from
             memcpy(&out[i], &bits, sizeof bits);
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
-            /* beyond float's range the cast would be undefined */
-            out[i] = wide > (double)FLT_MAX ? INFINITY : wide < -(double)FLT_MAX ? -INFINITY : (float)wide;
+            out[i] = ddp__st_from_double(wide);
         }
     }
 }
@@ -364,15 +374,17 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
 ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
                                   size_t count, float *out, ddp_error *err)
 {
-    unsigned char chunk[8 * DDP__ST_CHUNK];
+    unsigned char chunk[DDP__ST_CHUNK];
+    size_t most; /* elements converted at a time */
 
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
                          "BF16)", s->name, t->name, ddp_safetensors_type_name(t->type));
     DDP__TRY(ddp__st_range(s, t, first, count, err));
+    most = sizeof chunk / ddp_safetensors_type_bytes(t->type);
     while (count) {
-        size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
+        const size_t n = count < most ? count : most;
         DDP__TRY(ddp_safetensors_bytes(s, t, first, n, chunk, err));
         ddp__st_convert(t->type, chunk, n, out);
         out += n;

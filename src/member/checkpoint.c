@@ -1,168 +1,10 @@
 /* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk: there
  * is none of half a checkpoint. */
-#include "member/state.h"
+#include "member/manifest.h"
 
 #include <dirent.h>
 
-/* ---- the manifest, as JSON: what all ranks' files are of ---- */
-
-#define DDP__MANIFEST "dreamddp checkpoint 4"
-
 enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
-
-typedef struct ddp__manifest {
-    ddp__json  *root;
-    long        step;
-    int         world, copies, period, synchronised, generation;
-    uint64_t    run, model;
-    const char *strategy, *optimizer; /* borrowed of root */
-    ddp__said  *said; /* [world] but common */
-} ddp__manifest;
-
-/* 1: ranks with the same part of the model hold the same values. */
-static int ddp__said_equal(const ddp__said *said, int world)
-{
-    for (int i = 0; i < world; i++)
-        for (int k = 0; said[i].hash && k < i; k++)
-            if (said[k].hash && said[k].cut == said[i].cut && said[k].common != said[i].common) return 0;
-    return 1;
-}
-
-static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said *said, int world, int cut)
-{
-    ddp__text_addf(t, ",\n \"%s\": [", name);
-    for (int i = 0; i < world; i++)
-        if (!said[i].hash) ddp__text_addf(t, "%snull", i ? ", " : "");
-        else ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", cut ? said[i].cut : said[i].hash);
-    ddp__text_addf(t, "]");
-}
-
-static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said,
-                                      int generation, ddp_error *err)
-{
-    ddp__text t = DDP__ZEROS;
-    ddp_status code;
-
-    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
-                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
-                   "\"generation\": %d, \"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
-                   ddp__said_equal(said, s->world) ? "true" : "false", generation);
-    ddp__json_string(&t, s->optimizer);
-    ddp__manifest_ranks(&t, "hash", said, s->world, 0);
-    ddp__manifest_ranks(&t, "cut", said, s->world, 1);
-    ddp__text_addf(&t, ",\n \"copy\": [");
-    for (int i = 0; i < s->world; i++) ddp__text_addf(&t, "%s%d", i ? ", " : "", (int)said[i].copy);
-    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
-    for (int i = 0; i < s->wholes; i++) {
-        ddp__text_addf(&t, "%s", i ? ", " : "");
-        ddp__json_string(&t, s->whole[i]);
-    }
-    ddp__text_addf(&t, "]}\n");
-    code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
-                    : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return code;
-}
-
-static uint64_t ddp__manifest_number(const ddp__json *v)
-{
-    return v && v->kind == DDP__JSON_STRING ? (uint64_t)strtoull(v->string, NULL, 16) : 0;
-}
-
-/* What each rank said. */
-static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_error *err)
-{
-    static const char *const name[3] = {"hash", "cut", "copy"};
-    const ddp__json *list[3], *v[3];
-
-    for (int k = 0; k < 3; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, name[k], DDP__JSON_ARRAY, &list[k], err));
-        if (list[k]->count != m->world || m->world < 1)
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k],
-                             list[k]->count, m->world);
-        v[k] = list[k]->first;
-    }
-    m->said = (ddp__said *)ddp__calloc((size_t)m->world, sizeof *m->said);
-    if (!m->said) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
-    for (int i = 0; i < m->world; i++) {
-        const double copy = v[2]->kind == DDP__JSON_NUMBER ? v[2]->number : -1;
-        m->said[i].hash = ddp__manifest_number(v[0]);
-        m->said[i].cut = ddp__manifest_number(v[1]);
-        if (!(copy >= 0 && copy < m->copies) || copy != floor(copy))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: the copy of rank %d is not one of %d", path, i, m->copies);
-        m->said[i].copy = (uint64_t)copy;
-        for (int k = 0; k < 3; k++) v[k] = v[k]->next;
-    }
-    return DDP_OK;
-}
-
-/* m is to be freed also after an error. */
-static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
-{
-    static const char *const number[4] = {"step", "world", "period", "copies"};
-    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
-    const char *value[5];
-    const ddp__json *v;
-    long whole[4];
-
-    memset(m, 0, sizeof *m);
-    m->root = ddp__json_read(path, err);
-    if (!m->root) return err->code;
-    for (int k = 0; k < 5; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
-        value[k] = v->string;
-        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
-                             path, v->string);
-    }
-    for (int k = 0; k < 4; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
-        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
-        whole[k] = (long)v->number;
-    }
-    m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2], m->optimizer = value[3];
-    m->model = (uint64_t)strtoull(value[4], NULL, 16);
-    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
-    v = ddp__json_get(m->root, "generation");
-    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
-    v = ddp__json_get(m->root, "synchronised");
-    m->synchronised = v && v->kind == DDP__JSON_TRUE;
-    return ddp__manifest_said(path, m, err);
-}
-
-static void ddp__manifest_free(ddp__manifest *m)
-{
-    ddp__json_free(m->root);
-    if (m->said) DDP_FREE(m->said);
-}
-
-/* Is it of this model, and may this run take it? *kin: of as many copies, this strategy and period, so that each copy
- * goes on as it was. */
-static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
-                                     ddp_error *err)
-{
-    const ddp__json *layers, *v;
-    int l = 0;
-
-    DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
-    if (layers->count != s->wholes)
-        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
-                         path, layers->count, s->wholes);
-    for (v = layers->first; v; v = v->next, l++)
-        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->whole[l]))
-            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
-                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
-    if (strcmp(m->optimizer, s->optimizer))
-        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
-                         "has %.40s", path, m->optimizer, s->optimizer);
-    *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
-    if (*kin || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
-                     "period %d", path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
-}
 
 /* ---- names ---- */
 
@@ -345,7 +187,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
     uint64_t *said = v->said;
     int r, others, written = 0, sealed = 0;
 
-    for (r = 0; r < s->world; r++) said[r] = v->file[r].hash; /* of those who are lost 0 */
+    for (r = 0; r < s->world; r++) said[r] = v->file[r].there; /* of those who are lost 0 */
     while (!sealed) {
         for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
             if (!said[r]) continue;
@@ -387,7 +229,7 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     ddp__shard_path(v->path, v->folder, s->step, s->rank, v->generation);
     DDP__TRY(ddp__worker_write(s, v->path, &v->file[s->rank], err));
     DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
-    while (!v->file[r].hash) r++;
+    while (!v->file[r].there) r++;
     ddp__shard_path(v->path, v->folder, s->step, r, v->generation);
     if (is_new && access(v->path, F_OK))
         ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
@@ -400,6 +242,10 @@ ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, in
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, ""};
     ddp_status code = ddp__save_all(&v, err);
 
+    if (code != DDP_OK) { /* the step's folder, if it is empty */
+        ddp__checkpoint_path(v.path, folder, s->step, "");
+        (void)rmdir(v.path);
+    }
     if (v.file) DDP_FREE(v.file);
     if (v.said) DDP_FREE(v.said);
     return code;
@@ -415,18 +261,21 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
                      path);
 }
 
-/* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path,
+/* All ranks have verified their files before one of them changes its first array. */
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, int rank, const char *path, uint64_t *words,
                                  ddp_error *err)
 {
+    const ddp__listed listed = ddp__manifest_listed(m, rank);
     ddp_safetensors *f = ddp_safetensors_open(path, err);
     ddp_status code;
 
-    if (!f) return err->code;
+    if (!f) return ddp__damaged(err->code, err);
     code = ddp__worker_fits(s, f, path, err);
     if (code == DDP_OK) code = ddp__model_fits(s, m, path, err);
-    if (code == DDP_OK) code = ddp__worker_unchanged(f, hash, path, err);
-    if (code == DDP_OK) code = ddp__worker_load(s, f, m->step, path, err);
+    if (code == DDP_OK) code = ddp__worker_listed(f, &listed, path, err);
+    if (code == DDP_OK) code = ddp__worker_read(s, f, m->step, path, err);
+    if (code == DDP_OK) code = ddp__worker_gather(s, words, 1, err);
+    if (code == DDP_OK) code = ddp__worker_load(s, f, path, err);
     ddp_safetensors_close(f);
     return code;
 }
@@ -485,7 +334,7 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
     *rank = -1;
     for (int c = 0; c < m->copies; c++) {
         for (int r = 0; r < m->world; r++) {
-            if (!m->said[r].hash || m->said[r].cut != s->cut) continue;
+            if (!m->said[r].there || m->said[r].cut != s->cut) continue;
             if ((int)m->said[r].copy != (s->copy + c) % m->copies) continue;
             if (first < 0) first = r;
             ddp__shard_path(path, folder, m->step, r, m->generation);
@@ -502,20 +351,24 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
 
 /* The files of all ranks of the copy that this worker goes on with. */
 static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
-                                 char *room, ddp_error *err)
+                                 char *room, uint64_t *words, ddp_error *err)
 {
     ddp__shards *x = NULL;
+    ddp__listed listed;
     ddp_status code = ddp__shards_open(&x, s, m->world, err);
 
     for (int r = 0; code == DDP_OK && r < m->world; r++) {
-        if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
+        if (!m->said[r].there || (int)m->said[r].copy != s->copy % m->copies) continue;
         ddp__shard_path(room, folder, m->step, r, m->generation);
-        code = ddp__shards_add(x, room, m->said[r].hash, err);
+        listed = ddp__manifest_listed(m, r);
+        code = ddp__shards_add(x, room, &listed, err);
     }
     if (code == DDP_OK) code = ddp__shards_cover(x, err);
     ddp__checkpoint_path(room, folder, m->step, "/manifest.json");
     if (code == DDP_OK) code = ddp__model_fits(s, m, room, err);
-    if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
+    if (code == DDP_OK) code = ddp__shards_read(x, m->step, kin, err);
+    if (code == DDP_OK) code = ddp__worker_gather(s, words, 1, err);
+    if (code == DDP_OK) code = ddp__shards_load(x, kin, err);
     ddp__shards_close(x);
     return code;
 }
@@ -531,6 +384,9 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     ddp__checkpoint_path(path, folder, step, "/manifest.json");
     DDP__TRY(ddp__manifest_read(path, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path, m->step);
+    if (m->older && s->rank == 0)
+        ddp__log(&s->host->log, DDP_LOG_WARN, "%.200s: format \"" DDP__MANIFEST_OLDER "\" has no checksum, so a changed "
+                 "manifest is not detected; the next save writes \"" DDP__MANIFEST "\"", path);
     of->world = m->world;
     DDP__TRY(ddp__manifest_fits(s, path, m, &of->kin, err));
     DDP__TRY(ddp__checkpoint_agree(s, m, path, words, err));
@@ -539,8 +395,9 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
     for (int r = 0; r < s->world; r++) uncut &= words[r] != 2; /* every rank finds the part of the model that it has */
     of->same = of->kin && uncut && m->world == s->world;
-    DDP__TRY(uncut ? ddp__file_load(s, m, m->said[rank].hash, path, err)
-                   : ddp__copy_load(s, m, of->kin, folder, path, err));
+    s->takes_plan = of->same;
+    DDP__TRY(uncut ? ddp__file_load(s, m, rank, path, words, err)
+                   : ddp__copy_load(s, m, of->kin, folder, path, words, err));
     s->run = m->run;
     return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
 }

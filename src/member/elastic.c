@@ -160,7 +160,8 @@ const ddp__membership *ddp__elastic_membership(void)
     static const ddp__membership table = {
         ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__shadow_may,    ddp__shadow_began,
         ddp__shadow_result, ddp__epoch_lost,      ddp__elastic_left, ddp__elastic_frame, ddp__elastic_payload,
-        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__shadow_busy};
+        ddp__elastic_read,  ddp__elastic_drops,   ddp__epoch_run,    ddp__epoch_check,   ddp__epoch_stopped,
+        ddp__shadow_busy};
 
     return &table;
 }

@@ -128,7 +128,8 @@ DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 DDP_LIB int  ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
 /* An operation begins: its input is kept, or it goes the way of one that another worker has completed. Again: in a new
- * epoch, with the residual as it was, unless it is complete elsewhere: then what it cut off is part of the result. */
+ * epoch, with the residual and the owner's state as they were, unless it is complete elsewhere: then its residual is
+ * part of the result. */
 DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
 DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
 DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
@@ -155,3 +156,4 @@ DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view,
 /* Once a round of the comm thread: newcomers, and votes where something changed; and time limits. */
 DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
+DDP_LIB void ddp__epoch_stopped(ddp__engine *e, double seconds, double now);

@@ -450,10 +450,20 @@ static double ddp__grace(const ddp__engine *e, double limit)
     return limit < 0.3 ? limit : 0.3;
 }
 
+void ddp__epoch_stopped(ddp__engine *e, double seconds, double now)
+{
+    ddp__elastic *el = e->member_data;
+
+    ddp__extend(&el->lost_at, seconds, now);
+    ddp__extend(&el->round_at, seconds, now);
+    ddp__extend(&el->admit_at, seconds, now);
+    ddp__extend(&el->hopeless_at, seconds, now);
+}
+
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
     ddp__elastic *el = e->member_data;
-    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due = *again;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;
@@ -464,7 +474,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
     if (el->hopeless_at >= 0) {
         due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
-    } else {
+    } else if (!ddp__one_process(e)) {
         /* the one who decides looks first at who is late */
         uint64_t old = el->set & el->own.base.live;
         due = el->round_at + limit + (ddp__lowest(old) == e->rank ? 0 : limit / 2);

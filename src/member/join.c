@@ -3,11 +3,9 @@
 #include "member/elastic.h"
 #include "member/join.h"
 
-enum { DDP__JOIN_VISITORS = 8 };
-
 typedef struct ddp__visit {
     ddp__join *j;
-    int fd;
+    int fd, place; /* and where it is in join.fd */
     int only;      /* the id that its certificate names; -1: any will do */
     int id;        /* that it was given, or -1, */
     long turn;     /* of join.turn, with it */
@@ -74,25 +72,38 @@ static int ddp__place_answer(ddp__visit *v)
     return code;
 }
 
+/* The numbers of the program, in the order in which it registered them. */
+static void ddp__sames_compare(const ddp__join_says *own, ddp__join_says *in, char *why)
+{
+    for (int i = 0; i < DDP__JOIN_SAMES && !why[0]; i++) {
+        const ddp__same *here = &own->same[i];
+        ddp__same *there = &in->same[i];
+        there->name[sizeof there->name - 1] = 0;
+        if (!strcmp(here->name, there->name) && here->value == there->value) continue;
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker has %.31s %" PRId64 ", this run %.31s %" PRId64 ": start it with "
+                 "the same", there->name[0] ? there->name : "nothing", there->value, here->name[0] ? here->name : "nothing",
+                 here->value);
+    }
+}
+
 /* Compares what the newcomer says with this run's: OK, or NEVER and why. */
 static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, char *why)
 {
     const ddp__join_says *own = &l->says;
 
     in->how[sizeof in->how - 1] = 0;
-    for (char *c = in->how; *c; c++)
-        if (*c < ' ' || *c > '~') *c = '?';
     if (in->layers != own->layers || in->hash != own->hash)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
                  own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", in->how,
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
                  own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
-            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value", l->name[i],
                      in->value[i], own->value[i]);
+    ddp__sames_compare(own, in, why);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
@@ -204,6 +215,9 @@ static void *ddp__visit_main(void *arg)
         if (ddp__hello_get(v->request, 4) == DDP__JOIN_ENTER) ddp__serve_enter(v);
         else if (ddp__hello_get(v->request, 4) == DDP__JOIN_TAKE) ddp__serve_clone(v);
     }
+    pthread_mutex_lock(&j->lock);
+    j->fd[v->place] = -1;
+    pthread_mutex_unlock(&j->lock);
     ddp__stream_close(v->tls, v->fd);
     ddp__tls_free(v->tls);
     DDP_FREE(v);
@@ -229,9 +243,15 @@ static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
     v->id = -1;
     pthread_mutex_lock(&j->lock);
     if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
+        while (j->fd[v->place] >= 0) v->place++;
+        j->fd[v->place] = fd;
         begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
-        if (begun) pthread_detach(thread);
-        else ddp__tls_free(v->tls);
+        if (begun) {
+            pthread_detach(thread);
+        } else {
+            j->fd[v->place] = -1;
+            ddp__tls_free(v->tls);
+        }
         j->visitors += begun;
     }
     pthread_mutex_unlock(&j->lock);
@@ -255,6 +275,7 @@ ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join 
     }
     j->c = *c;
     j->id = -1;
+    for (int i = 0; i < DDP__JOIN_VISITORS; i++) j->fd[i] = -1;
     for (int r = 0; r < c->world; r++)
         if (!ddp__wire_tcp_where(wire, r, &j->door[r])) j->door[r].size = 0;
     *out = j; /* also where it cannot serve: words and entries concern all */
@@ -292,6 +313,11 @@ void ddp__join_close(ddp__join *j)
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);
     DDP_FREE(j);
+}
+
+void ddp__join_disown(ddp__join *j)
+{
+    for (int i = 0; j && i < DDP__JOIN_VISITORS; i++) ddp__fd_close(&j->fd[i]);
 }
 
 /* ---- at a period's end ---- */

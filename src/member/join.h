@@ -18,7 +18,9 @@ enum {
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 24
+    DDP__JOIN_SETTINGS = 32,
+    DDP__JOIN_SAMES = 32,
+    DDP__JOIN_VISITORS = 8   /* connections that are served at a time */
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -35,7 +37,13 @@ typedef enum ddp__join_answer_code {
 typedef struct ddp__setting {
     const char *name;
     double      value;
+    const char *const *names; /* of a choice, by value; NULL: a number */
 } ddp__setting;
+
+typedef struct ddp__same { /* ddp_same; no name: none */
+    char    name[32];
+    int64_t value;
+} ddp__same;
 
 /* What must be the same for all workers: a newcomer sends it as it lies in memory. */
 typedef struct ddp__join_says {
@@ -43,6 +51,7 @@ typedef struct ddp__join_says {
     int32_t  layers, settings;           /* 0 layers: training has not begun */
     double   value[DDP__JOIN_SETTINGS];
     char     how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
+    ddp__same same[DDP__JOIN_SAMES];     /* of the program */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
@@ -70,6 +79,7 @@ typedef struct ddp__join {
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     int         stop, visitors; /* stop is atomic */
+    int         fd[DDP__JOIN_VISITORS]; /* of those who are served, or -1 */
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];
@@ -88,6 +98,7 @@ DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
+DDP_LIB void ddp__join_disown(ddp__join *j); /* in a forked child: closes the descriptors */
 DDP_LIB int  ddp__join_wants(ddp__join *j); /* somebody waits for a clone */
 /* s is what a newcomer gets. Short of memory there is a line and no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
@@ -127,3 +138,4 @@ DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *l
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void       ddp__joiner_again(ddp__joiner *j);
 DDP_LIB void       ddp__joiner_close(ddp__joiner *j); /* NULL is fine */
+DDP_LIB void       ddp__joiner_disown(ddp__joiner *j); /* in a forked child: closes the descriptor; NULL is fine */

@@ -207,6 +207,11 @@ void ddp__joiner_close(ddp__joiner *j)
     DDP_FREE(j);
 }
 
+void ddp__joiner_disown(ddp__joiner *j)
+{
+    if (j) ddp__fd_close(&j->fd);
+}
+
 /* ---- the clone ---- */
 
 /* Sends the layout, gets a donor and who lives. */
@@ -312,7 +317,8 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
     code = ddp__worker_fits(s, f, "the clone", err);
-    if (code == DDP_OK) code = ddp__worker_load(s, f, -1, "the clone", err);
+    if (code == DDP_OK) code = ddp__worker_read(s, f, -1, "the clone", err);
+    if (code == DDP_OK) code = ddp__worker_load(s, f, "the clone", err);
     ddp_safetensors_close(f);
     return code;
 }

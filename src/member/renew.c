@@ -211,6 +211,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i]) ddp__shadow_restore(e, e->window[i]);
     pthread_mutex_lock(&e->lock);
+    if (view->live & ~before) ddp__ring_reset(e); /* a joining worker does not know the order that was measured */
     ddp__members_set(e, view->live);
     for (long t = e->first; t < e->submitted; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];

@@ -6,7 +6,7 @@ enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
 typedef struct ddp__shard {
     char            *path;
-    uint64_t         hash; /* that it has to have */
+    ddp__listed      listed;
     ddp_safetensors *f;    /* NULL: it is not there */
     ddp__share      *share; /* [shares] */
     int              shares, layers;
@@ -100,7 +100,7 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
             in->used = 1;
         }
     for (int i = 0; i < x->files; i++)
-        if (x->shard[i].used) DDP__TRY(ddp__worker_unchanged(x->shard[i].f, x->shard[i].hash, x->shard[i].path, err));
+        if (x->shard[i].used) DDP__TRY(ddp__worker_listed(x->shard[i].f, &x->shard[i].listed, x->shard[i].path, err));
     return DDP_OK;
 }
 
@@ -118,16 +118,16 @@ ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_err
     return DDP_OK;
 }
 
-ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err)
+ddp_status ddp__shards_add(ddp__shards *x, const char *path, const ddp__listed *listed, ddp_error *err)
 {
     ddp__shard *f = &x->shard[x->files++];
 
     f->path = ddp__strdup(path);
-    f->hash = hash;
+    f->listed = *listed;
     if (!f->path) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     if (access(path, F_OK) && errno == ENOENT) return DDP_OK;
     f->f = ddp_safetensors_open(path, err);
-    return f->f ? ddp__shard_read(f, x->s, err) : err->code;
+    return f->f ? ddp__shard_read(f, x->s, err) : ddp__damaged(err->code, err);
 }
 
 void ddp__shards_close(ddp__shards *x)
@@ -350,11 +350,12 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err)
+ddp_status ddp__shards_read(ddp__shards *x, long step, int own, ddp_error *err)
 {
     for (int i = 0; i < x->files; i++) DDP__TRY(ddp__shard_known(x, &x->shard[i], err));
     DDP__TRY(ddp__shards_tensors(x, own, 1, err));
     DDP__TRY(ddp__shards_numbers(x, err));
-    DDP__TRY(x->s->check(x->s, step, x->shard[0].path, err));
-    return ddp__shards_tensors(x, own, 0, err);
+    return x->s->check(x->s, step, x->shard[0].path, err);
 }
+
+ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err) { return ddp__shards_tensors(x, own, 0, err); }

@@ -235,8 +235,10 @@ void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again)
         op->way = ddp__handed_way();
         op->u.handed.donor = donor;
         op->u.handed.asked = 0;
-    } else if (again && op->m.residual && op->n) {
-        memcpy(op->m.residual, ddp__shadow_residual(e->member_data, op), op->n * sizeof(float));
+    } else if (again) {
+        if (op->m.residual && op->n)
+            memcpy(op->m.residual, ddp__shadow_residual(e->member_data, op), op->n * sizeof(float));
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) op->m.owner->again(op->m.owner->user);
     }
 }
 

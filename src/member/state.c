@@ -74,7 +74,9 @@ static size_t ddp__tensor_bytes(const ddp__tensor *t) { return t->count * ddp_sa
 
 /* ---- to a file, and to memory ---- */
 
-static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head, ddp_error *err)
+/* notes: as of ddp__safetensors_head. */
+static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, const char *const *notes, ddp__text *head,
+                                   ddp_error *err)
 {
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
     ddp_status code;
@@ -86,21 +88,56 @@ static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__
         list[i].dims = 1;
         list[i].dim[0] = (int64_t)s->tensor[i].count;
     }
-    code = ddp__safetensors_head(path, s->tensors, list, NULL, head, err);
+    code = ddp__safetensors_head(path, s->tensors, list, notes, head, err);
     DDP_FREE(list);
     return code;
 }
 
-static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
+/* ---- the identity of a file ---- */
+
+/* What the file states of itself, and pointers to it. */
+enum { DDP__STATED = 5 };
+
+typedef struct ddp__stated {
+    char        text[DDP__STATED][24];
+    const char *pair[2 * DDP__STATED + 1]; /* key, text; NULL after the last */
+} ddp__stated;
+
+static void ddp__stated_fill(ddp__stated *n, uint64_t run, long step, int rank, uint64_t copy, uint64_t cut)
 {
-    if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
-    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
+    static const char *const key[DDP__STATED] = {"run", "step", "rank", "copy", "cut"};
+
+    snprintf(n->text[0], sizeof n->text[0], "%016" PRIx64, run);
+    snprintf(n->text[1], sizeof n->text[1], "%ld", step);
+    snprintf(n->text[2], sizeof n->text[2], "%d", rank);
+    snprintf(n->text[3], sizeof n->text[3], "%" PRIu64, copy);
+    snprintf(n->text[4], sizeof n->text[4], "%016" PRIx64, cut);
+    for (int i = 0; i < DDP__STATED; i++) {
+        n->pair[2 * i] = key[i];
+        n->pair[2 * i + 1] = n->text[i];
+    }
+    n->pair[2 * DDP__STATED] = NULL;
 }
 
+/* The hash of a file: of each array its name, type, length and digest of values, in the order of the file. So one pass
+ * over the values serves two hashes. */
+static void ddp__array_hash(ddp__digester *of, const char *name, ddp_safetensors_type type, uint64_t count,
+                            ddp__digest values)
+{
+    const char *kind = ddp_safetensors_type_name(type);
+
+    ddp__digest_add(of, name, strlen(name) + 1);
+    ddp__digest_add(of, kind, strlen(kind) + 1);
+    ddp__digest_add(of, &count, sizeof count);
+    ddp__digest_add(of, &values, sizeof values);
+}
+
+/* ---- writing ---- */
+
 /* Goes into a file or behind a text, which has room for it. What lies on a device comes and goes by way of part,
- * [DDP__WORKER_PART] of the widest type; said may be NULL. */
+ * [DDP__WORKER_PART] of the widest type; values may be NULL. */
 static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f, ddp__text *text, double *part,
-                                  ddp__said *said, ddp_error *err)
+                                  ddp__digester *values, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
     size_t at, n;
@@ -112,22 +149,34 @@ static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, dd
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        if (said) said->hash = ddp__part_hash(said->hash, t->type, data, n);
-        if (said && !(t->flags & DDP__WORKER_OWN)) said->common = ddp__part_hash(said->common, t->type, data, n);
+        if (values) ddp__digest_add(values, data, n * width);
         if (f) ddp__file_put(f, data, n * width);
         else ddp__text_add(text, (const char *)data, n * width);
     }
     return DDP_OK;
 }
 
+/* said: receives the two hashes, or is NULL. */
 static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text *text, ddp__said *said,
                                   ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
+    ddp__digester all = DDP__ZEROS, common = DDP__ZEROS;
 
-    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-        code = ddp__tensor_put(s, &s->tensor[i], f, text, part, said, err);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++) {
+        const ddp__tensor *t = &s->tensor[i];
+        ddp__digester values = DDP__ZEROS;
+        code = ddp__tensor_put(s, t, f, text, part, said ? &values : NULL, err);
+        if (!said) continue;
+        ddp__array_hash(&all, t->name, t->type, t->count, ddp__digest_end(&values));
+        if (!(t->flags & DDP__WORKER_OWN))
+            ddp__array_hash(&common, t->name, t->type, t->count, ddp__digest_end(&values));
+    }
+    if (said) {
+        said->hash = ddp__digest_end(&all);
+        said->common = ddp__digest_end(&common);
+    }
     if (part) DDP_FREE(part);
     return code;
 }
@@ -135,12 +184,14 @@ static ddp_status ddp__worker_put(const ddp__worker *s, ddp__file *f, ddp__text 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err)
 {
     ddp__text head = DDP__ZEROS;
+    ddp__stated notes;
     ddp__file f;
     ddp_status code;
 
-    said->hash = said->common = 0;
+    said->there = 1;
     said->cut = s->cut, said->copy = (uint64_t)s->copy;
-    code = ddp__worker_head(s, path, &head, err);
+    ddp__stated_fill(&notes, s->run, s->step, s->rank, said->copy, said->cut);
+    code = ddp__worker_head(s, path, notes.pair, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
         ddp__file_put(&f, head.data, head.size);
@@ -155,7 +206,7 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
-    ddp_status code = ddp__worker_head(s, "a copy for a newcomer", &t, err);
+    ddp_status code = ddp__worker_head(s, "a copy for a joining worker", NULL, &t, err);
     char *grown = NULL;
 
     *bytes = t.size;
@@ -173,7 +224,7 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
     ddp__text head = DDP__ZEROS;
 
-    DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
+    DDP__TRY(ddp__worker_head(s, "a copy for a joining worker", NULL, &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
     for (int i = 0; i < s->tensors; i++) {
@@ -204,27 +255,81 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
                      "%d", path, ddp_safetensors_count(f), s->tensors);
 }
 
-ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err)
+/* The 64-bit hash of checkpoints of format 4, over the values alone. */
+static uint64_t ddp__older_hash(uint64_t h, ddp_safetensors_type type, const void *p, size_t n)
 {
-    double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    uint64_t h = 0, n, at;
-    ddp_status s = DDP_OK;
-
-    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    for (int i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
-        const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__WORKER_PART) {
-            const size_t now = n - at < DDP__WORKER_PART ? (size_t)(n - at) : (size_t)DDP__WORKER_PART;
-            s = ddp_safetensors_bytes(f, t, at, now, part, err);
-            if (s == DDP_OK) h = ddp__part_hash(h, t->type, part, now);
-        }
-    }
-    DDP_FREE(part);
-    if (s != DDP_OK || h == hash) return s;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64
-                     ": it was changed, or is of another checkpoint", path, h, hash);
+    if (type == DDP_ST_F32) return ddp_hash_floats(h, (const float *)p, n);
+    return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
+static ddp_status ddp__file_hash(ddp_safetensors *f, int older, ddp__digest *out, ddp_error *err)
+{
+    double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    ddp__digester all = DDP__ZEROS;
+    uint64_t h = 0;
+
+    for (int i = 0; code == DDP_OK && i < ddp_safetensors_count(f); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(f, i);
+        const size_t width = ddp_safetensors_type_bytes(t->type);
+        const uint64_t count = ddp_safetensors_elements(t);
+        ddp__digester values = DDP__ZEROS;
+        for (uint64_t at = 0; code == DDP_OK && at < count; at += DDP__WORKER_PART) {
+            const size_t n = count - at < (size_t)DDP__WORKER_PART ? (size_t)(count - at) : (size_t)DDP__WORKER_PART;
+            code = ddp_safetensors_bytes(f, t, at, n, part, err);
+            if (code == DDP_OK && older) h = ddp__older_hash(h, t->type, part, n);
+            else if (code == DDP_OK) ddp__digest_add(&values, part, n * width);
+        }
+        ddp__array_hash(&all, t->name, t->type, count, ddp__digest_end(&values));
+    }
+    if (part) DDP_FREE(part);
+    *out = ddp__digest_end(&all);
+    if (!older) return code;
+    out->word[0] = 0;
+    out->word[1] = h;
+    return code;
+}
+
+static ddp_status ddp__file_states(const ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
+{
+    ddp__stated n;
+
+    ddp__stated_fill(&n, x->run, x->step, x->rank, x->copy, x->cut);
+    for (int i = 0; i < DDP__STATED; i++) {
+        const char *note = ddp_safetensors_note(f, n.pair[2 * i]);
+        if (note && !strcmp(note, n.text[i])) continue;
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its %s is %.40s, but the manifest lists %s: it is another file, or one "
+                         "of the two was changed", path, n.pair[2 * i], note ? note : "missing", n.text[i]);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__damaged(ddp_status s, ddp_error *err)
+{
+    static const char remedy[] = ": copy the file again, or remove its folder to resume from the checkpoint before";
+    const size_t n = err ? strlen(err->msg) : 0;
+
+    if (s == DDP_FORMAT && err && n + sizeof remedy <= sizeof err->msg) memcpy(err->msg + n, remedy, sizeof remedy);
+    return s;
+}
+
+ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err)
+{
+    char found[DDP__DIGEST_TEXT], listed[DDP__DIGEST_TEXT];
+    const int skip = x->older ? 16 : 0; /* digits that an older hash does not have */
+    ddp__digest hash;
+
+    if (!x->older) DDP__TRY(ddp__damaged(ddp__file_states(f, x, path, err), err));
+    DDP__TRY(ddp__damaged(ddp__file_hash(f, x->older, &hash, err), err));
+    if (ddp__digest_equal(hash, x->hash)) return DDP_OK;
+    ddp__digest_text(hash, found);
+    ddp__digest_text(x->hash, listed);
+    ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest lists %s: it was changed, or is of another "
+              "checkpoint", path, found + skip, listed + skip);
+    return ddp__damaged(DDP_FORMAT, err);
+}
+
+/* part: [DDP__WORKER_PART], for memory of the device; small values need none. */
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
                                    ddp_error *err)
 {
@@ -248,16 +353,20 @@ static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_saf
     return DDP_OK;
 }
 
-ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
+ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
+{
+    for (int i = 0; i < s->tensors; i++)
+        if (!s->tensor[i].layer) DDP__TRY(ddp__tensor_load(s, &s->tensor[i], f, NULL, err));
+    return s->check(s, step, path, err);
+}
+
+ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
     float *part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
 
-    for (int large = 0; large < 2; large++) {
-        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-            if (large == (s->tensor[i].layer != NULL)) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
-        if (code == DDP_OK && !large) code = s->check(s, step, path, err);
-    }
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+        if (s->tensor[i].layer) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
     if (part) DDP_FREE(part);
     return code;
 }

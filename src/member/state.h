@@ -8,7 +8,8 @@
 
 enum {
     DDP__WORKER_OWN = 1,   /* each has its own, in a synchronised checkpoint too */
-    DDP__WORKER_TOLD = 2,  /* all hold the same: a newcomer is told it when it enters */
+    DDP__WORKER_TOLD = 2,  /* a joining worker receives a member's when it enters; all hold the same, or those of
+                              DDP__WORKER_OWN nearly so */
     DDP__WORKER_THERE = 4, /* memory of the device */
     DDP__WORKER_BLOB = 8   /* another worker may have more or fewer of them */
 };
@@ -56,7 +57,9 @@ typedef struct ddp__worker {
     uint64_t         cut;    /* hash of its shares */
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
-    /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
+    int              takes_plan; /* the plan among the small values is to be followed, so it has to fit */
+    void            *owner;  /* for check */
+    /* Verifies the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
 
@@ -70,24 +73,39 @@ DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safet
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* What a rank says of its file. */
+/* The identity of a rank's file, in words, since the ranks gather it. */
 typedef struct ddp__said {
-    uint64_t hash, common; /* of its state; 0: the rank was lost; of what is the same on all if they are synchronised */
-    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
+    uint64_t    there;        /* 0: the rank was lost, and has no file */
+    ddp__digest hash, common; /* of all arrays; of those that are equal on all ranks of a synchronised checkpoint */
+    uint64_t    cut, copy;    /* hash of its shares; copy of the model, from 0 */
 } ddp__said;
 
-/* As a safetensors file. */
+/* As a safetensors file, whose __metadata__ states run, step, rank, copy and cut. */
 DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__said *said, ddp_error *err);
 /* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list; whether it has the hash that the manifest says. Then: its values, into
- * the list's memory, of which no large one changes before all that can be wrong was found. step as for check, path for
+/* What a manifest lists of a rank's file. */
+typedef struct ddp__listed {
+    uint64_t    run;
+    long        step;
+    int         rank;
+    int         older; /* a checkpoint of format 4: the hash has 64 bits, and the file does not state its identity */
+    ddp__digest hash;
+    uint64_t    cut, copy;
+} ddp__listed;
+
+/* Adds the remedy to the error of a damaged file of a checkpoint (s is DDP_FORMAT), and returns s. */
+DDP_LIB ddp_status ddp__damaged(ddp_status s, ddp_error *err);
+/* Verifies that a file has the arrays of this list; that it is the one that the manifest lists, unchanged. path: for
  * errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, const char *path, ddp_error *err);
+/* After ddp__worker_fits. read: the small values, and s->check of them, with its step. load: the large ones, into memory
+ * that the run uses: only what the disk does can fail then. */
+DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
 
@@ -120,11 +138,13 @@ DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp_
 
 typedef struct ddp__shards ddp__shards;
 
-/* Adds at most `most` files, each with its hash, and finds each layer's values in them (cover); a file may be missing
- * where this worker needs nothing of it. *out is to be closed also after an error.
- * load: into s. own: what a strategy keeps of each worker's own follows too. */
+/* Adds at most `most` files, as the manifest lists them, and finds each layer's values in them (cover); a file may be
+ * missing where this worker needs nothing of it. *out is to be closed also after an error.
+ * read: the small values, into s, and a check of all that can be wrong. load: the large ones. own: the strategy's state
+ * of each worker follows too. */
 DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, int most, ddp_error *err);
-DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, uint64_t hash, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_add(ddp__shards *x, const char *path, const ddp__listed *listed, ddp_error *err);
 DDP_LIB ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err);
-DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_read(ddp__shards *x, long step, int own, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err);
 DDP_LIB void       ddp__shards_close(ddp__shards *x);

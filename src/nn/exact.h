@@ -92,6 +92,10 @@ static inline void ddp__late_compensate(float *late, const float *now, const flo
  * every processor (the product of two floats is exact in double, fused or not). Pure. */
 DDP_LIB double ddp__sum_squares(const float *x, size_t n);
 
+/* The index of the first NaN or infinite value, n if there is none. It looks at bits: -ffast-math compiles other tests
+ * away. Pure. */
+DDP_LIB size_t ddp__first_not_finite(const float *x, size_t n);
+
 /* What to multiply the gradients with: max_norm / (norm + 1e-6), at most 1, with norm the root
  * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
 DDP_LIB float ddp__clip_factor(double sum_squares, double max_norm);

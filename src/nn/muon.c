@@ -6,7 +6,7 @@
 /* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
 
 /* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the diagonal are made. */
-enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 256 };
+enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 192 };
 
 typedef struct ddp__panels {
     const float *a, *b;

@@ -236,6 +236,36 @@ double ddp__sum_squares(const float *x, size_t n)
     return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
+enum { DDP__FINITE_RUN = 1024 };
+
+size_t ddp__first_not_finite(const float *x, size_t n)
+{
+    typedef int32_t word __attribute__((vector_size(16)));
+    const int32_t ones = 0x7f800000; /* an exponent of ones: neither a number nor zero */
+    const word exponent = {ones, ones, ones, ones};
+
+    for (size_t from = 0; from < n; from += DDP__FINITE_RUN) {
+        const size_t run = n - from < DDP__FINITE_RUN ? n - from : (size_t)DDP__FINITE_RUN;
+        word a, b, c, d, bad = {0, 0, 0, 0};
+        int32_t one;
+        size_t i;
+        for (i = 0; i + 16 <= run; i += 16) {
+            memcpy(&a, x + from + i, sizeof a);
+            memcpy(&b, x + from + i + 4, sizeof b);
+            memcpy(&c, x + from + i + 8, sizeof c);
+            memcpy(&d, x + from + i + 12, sizeof d);
+            bad |= ((a & exponent) == exponent) | ((b & exponent) == exponent) | ((c & exponent) == exponent) |
+                   ((d & exponent) == exponent);
+        }
+        if (bad[0] | bad[1] | bad[2] | bad[3]) i = 0;
+        for (; i < run; i++) {
+            memcpy(&one, x + from + i, sizeof one);
+            if ((one & ones) == ones) return from + i;
+        }
+    }
+    return n;
+}
+
 float ddp__clip_factor(double sum_squares, double max_norm)
 {
     double factor = max_norm / (sqrt(sum_squares) + 1e-6);

@@ -43,6 +43,22 @@ typedef struct ddp__attention_tile {
     long                keys, queries; /* of a tile; what is packed of either fits its array */
 } ddp__attention_tile;
 
+/* A thread's room. Forward: the packed keys and values of a tile, and the arrays of its queries. */
+typedef struct ddp__attention_forward_room {
+    float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+} ddp__attention_forward_room;
+DDP__ROOM_FITS(ddp__attention_forward_room);
+
+/* Backward: a tile of keys, transposed and as rows, and the arrays of a tile of queries. */
+typedef struct ddp__attention_backward_room {
+    float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
+    float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
+    float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE], pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+} ddp__attention_backward_room;
+DDP__ROOM_FITS(ddp__attention_backward_room);
+
 static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
 {
     const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
@@ -133,18 +149,18 @@ static void ddp__attention_exp(const ddp__kernels *kn, const ddp__heads *z, floa
 }
 
 /* One tile of queries of one head against n keys from s on. */
-static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head, long from,
-                                   long rows, long s, long n, const float *k_pack, const float *v_pack)
+static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t,
+                                   ddp__attention_forward_room *room, long head, long from, long rows, long s, long n)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
     const float *q = (const float *)call->in[0] + ddp__heads_q(&z, head) + from * z.row;
     float *out = (float *)call->out + ddp__heads_out(&z, head) + from * z.width;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float *score = room->score, *p_pack = room->p_pack;
 
-    ddp__attention_turn(kn, q_pack, kn->mr, q, z.row, rows, z.d);
-    ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
+    ddp__attention_turn(kn, room->q_pack, kn->mr, q, z.row, rows, z.d);
+    ddp__attention_scores(t, score, room->q_pack, room->k_pack, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += kn->mr) {
         const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
@@ -154,25 +170,24 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
             for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
+        ddp__attention_row(kn, keys, p_pack, room->v_pack, kn->nr * n, out + i * z.width, z.width, whole, z.d, s > 0);
     }
 }
 
 /* Queries lo..hi-1 of the heads that share the keys of this one. */
-static void ddp__attention_part(const ddp_op_call *call, long head, long lo, long hi)
+static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head, long lo, long hi)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     const float *k = (const float *)call->in[0] + ddp__heads_k(&z, head / z.group);
-    float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
 
     for (long s = 0; s < hi; s += t.keys) {
         const long n = ddp__min_long(t.keys, hi - s);
-        ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.row, z.row, n, z.d);
-        ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.row, z.row, n, z.d);
+        ddp__attention_turn(t.kn, room->k_pack, t.kn->nr, k + s * z.row, z.row, n, z.d);
+        ddp__attention_pick(t.kn, room->v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.row, z.row, n, z.d);
         for (long h = head; h < head + z.group; h++)
             for (long from = lo > s ? lo : s; from < hi; from += t.queries)
-                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
+                ddp__attention_queries(call, &t, room, h, from, ddp__min_long(t.queries, hi - from), s, n);
     }
     for (long h = head; h < head + z.group; h++)
         for (long i = lo; i < hi; i++) {
@@ -184,7 +199,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
 }
 
 /* Items are (batch, head of keys, part), the last parts, which have the most work, first. */
-static void ddp__attention_parts(void *user, long first, long last)
+static void ddp__attention_parts(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__heads z = ddp__heads_of(call->spec);
@@ -192,7 +207,8 @@ static void ddp__attention_parts(void *user, long first, long last)
 
     for (long i = first; i < last; i++) {
         const long lo = (ddp__parts(z.t, DDP__ATTENTION_PART) - 1 - i / heads) * DDP__ATTENTION_PART;
-        ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
+        ddp__attention_part(call, (ddp__attention_forward_room *)room, i % heads * z.group, lo,
+                            ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
 
@@ -200,7 +216,7 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
 
-    ddp_op_parallel(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
+    ddp__op_rooms(call, z.b * z.kv_heads * ddp__parts(z.t, DDP__ATTENTION_PART), 1, ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -208,35 +224,26 @@ static void ddp__attention_clear(float *x, long rows, long ld, long d)
     for (; rows > 0; rows--, x += ld) memset(x, 0, (size_t)d * sizeof *x);
 }
 
-/* A tile of keys as backward needs it: turned, and as rows. */
-typedef struct ddp__attention_keys {
-    long  s, n;
-    float k[DDP__ATTENTION_PACK] DDP__ALIGNED, v[DDP__ATTENTION_PACK] DDP__ALIGNED;
-    float k_rows[DDP__ATTENTION_PACK] DDP__ALIGNED;
-} ddp__attention_keys;
-
-/* Gradients between one tile of queries of one head and one tile of keys, added: with p and
+/* Gradients between one tile of queries of one head and one tile of n keys from s on, added: with p and
  * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
-                                     const ddp__attention_keys *keys, long head, long from, long rows)
+                                     ddp__attention_backward_room *room, long s, long n, long head, long from, long rows)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__kernels *kn = t->kn;
-    const long s = keys->s, n = keys->n, ld = z.row, mr = kn->mr, kv = z.kv_heads * z.d;
+    const long ld = z.row, mr = kn->mr, kv = z.kv_heads * z.d;
     const long q_at = ddp__heads_q(&z, head) + from * ld, k_at = ddp__heads_k(&z, head / z.group) + s * ld;
     const long out_at = ddp__heads_out(&z, head) + from * z.width;
     const float *q = (const float *)call->in[0] + q_at, *out = (const float *)call->out + out_at;
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
     float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
-    float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
-    float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
-    float pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float *p = room->p, *d = room->d, *q_pack = room->q_pack, *dout_pack = room->dout_pack, *pack = room->pack;
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
-    ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
+    ddp__attention_scores(t, p, q_pack, room->k, z.d, from, rows, s, n);
     ddp__attention_turn(kn, dout_pack, mr, dout, z.width, rows, z.d);
-    ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
+    ddp__attention_scores(t, d, dout_pack, room->v, z.d, from, rows, s, n);
     for (long i = 0; i < rows; i += mr) {
         const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
         for (long r = i; r < i + whole; r++) {
@@ -247,7 +254,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
             for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
-        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
+        ddp__attention_row(kn, wide, pack, room->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.width, rows, z.d);
@@ -263,13 +270,13 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
 
 /* Items are (batch, head of keys): the heads of queries that share it add to its gradients one
  * after the other, so no sum is split over threads. */
-static void ddp__attention_groups(void *user, long first, long last)
+static void ddp__attention_groups(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__heads z = ddp__heads_of(call->spec);
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
-    ddp__attention_keys keys;
+    ddp__attention_backward_room *own = (ddp__attention_backward_room *)room;
 
     for (long i = first; i < last; i++) {
         const long head = i * z.group, k_at = ddp__heads_k(&z, i);
@@ -279,14 +286,14 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_clear(grad + k_at, z.t, z.row, z.d);
             ddp__attention_clear(grad + k_at + z.kv_heads * z.d, z.t, z.row, z.d);
         }
-        for (keys.s = 0; keys.s < z.t; keys.s += t.keys) {
-            keys.n = ddp__min_long(t.keys, z.t - keys.s);
-            ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
-            ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.row, z.row, keys.n, z.d);
-            ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.row, z.row, keys.n, z.d);
+        for (long s = 0; s < z.t; s += t.keys) {
+            const long n = ddp__min_long(t.keys, z.t - s);
+            ddp__attention_turn(t.kn, own->k, t.kn->nr, k + s * z.row, z.row, n, z.d);
+            ddp__attention_turn(t.kn, own->v, t.kn->nr, v + s * z.row, z.row, n, z.d);
+            ddp__attention_pick(t.kn, own->k_rows, t.kn->nr, k + s * z.row, z.row, n, z.d);
             for (long h = head; h < head + z.group; h++)
-                for (long from = keys.s; from < z.t; from += t.queries)
-                    ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
+                for (long from = s; from < z.t; from += t.queries)
+                    ddp__attention_tile_grad(call, &t, own, s, n, h, from, ddp__min_long(t.queries, z.t - from));
         }
     }
 }
@@ -295,7 +302,7 @@ static void ddp__attention_backward(const ddp_op_call *call)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
 
-    if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
+    if (call->grad_in[0]) ddp__op_rooms(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
 DDP__OPS(ddp__attention_ops,

@@ -43,9 +43,14 @@ enum {
     DDP__DEPTHWISE_SLAB = 32768 /* floats */
 };
 
+typedef struct ddp__depthwise_room {
+    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+} ddp__depthwise_room;
+DDP__ROOM_FITS(ddp__depthwise_room);
+
 /* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their remainders by
  * the step into phases. An output row is as long as a row of a phase, so that all outputs of a block in one line meet a
- * tap in one line of the slab; what lies between the rows is thrown away. */
+ * tap in one line of the slab; the values between the rows are dropped. */
 typedef struct ddp__depthwise {
     const ddp__conv_product *g;
     const ddp__kernels      *kn;
@@ -116,14 +121,14 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
     }
 }
 
-/* y = or += the convolution. Items are (image, group). About 260 KiB of stack, as backward. */
-static void ddp__depthwise_planes(void *user, long first, long last)
+/* y = or += the convolution. Items are (image, group). */
+static void ddp__depthwise_planes(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
     const ddp__conv_product *g = d->g;
     const ddp__conv_view *v = &g->view;
     const long taps = v->kh * v->kw;
-    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+    float *slab = ((ddp__depthwise_room *)room)->slab, *flat = ((ddp__depthwise_room *)room)->flat;
     long item, r0, o, t, r;
 
     ddp__depthwise_clear(d, slab);
@@ -148,13 +153,13 @@ static void ddp__depthwise_planes(void *user, long first, long last)
 
 /* With y the gradient of the output: that of the weights is added to, and that of the input set or added to. Items are
  * groups: all images add to the gradient of a group's weights, in order. */
-static void ddp__depthwise_groups(void *user, long first, long last)
+static void ddp__depthwise_groups(void *user, void *room, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
     const ddp__conv_product *g = d->g;
     const ddp__conv_view *v = &g->view;
     const long taps = v->kh * v->kw;
-    float slab[DDP__DEPTHWISE_SLAB + DDP__DEPTHWISE_TAPS], flat[DDP__DEPTHWISE_SLAB];
+    float *slab = ((ddp__depthwise_room *)room)->slab, *flat = ((ddp__depthwise_room *)room)->flat;
     long item, image, r0, o, t, r;
 
     ddp__depthwise_clear(d, slab);
@@ -292,7 +297,7 @@ static void ddp__conv_forward(const ddp_op_call *call)
         g.add = 1;
     }
     if (ddp__depthwise_plan(&d, &g))
-        ddp_op_parallel(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
+        ddp__op_rooms(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
     else ddp__conv_over_images(call, &g);
 }
 
@@ -346,7 +351,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
         d.dw = (float *)call->grad_param[0];
         d.dx = (float *)call->grad_in[0];
         d.add = call->add_in[0];
-        if (d.dw || d.dx) ddp_op_parallel(call, g.groups, 1, ddp__depthwise_groups, &d);
+        if (d.dw || d.dx) ddp__op_rooms(call, g.groups, 1, ddp__depthwise_groups, &d);
         return;
     }
     g.w = (float *)call->grad_param[0];

@@ -14,6 +14,14 @@ enum {
     DDP__CONV_RESULT = 262144 /* floats of the result in a block over images */
 };
 
+/* A thread's room. The last three arrays: over weights, the offsets in a slab. */
+typedef struct ddp__conv_room {
+    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
+    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
+    long  from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC];
+} ddp__conv_room;
+DDP__ROOM_FITS(ddp__conv_room);
+
 /* How a view is read chunk by chunk. A chunk is rows_each whole rows of positions, of one image or
  * of several, or where these are long, one of parts pieces of a row. */
 typedef struct ddp__conv_plan {
@@ -22,7 +30,8 @@ typedef struct ddp__conv_plan {
     int  direct;           /* 1: every tap of every position lies in the image; no slab */
     long rows_each, parts, part; /* part: positions of a row in a chunk */
     long chunks;
-    void (*block)(const struct ddp__conv_plan *plan, long group, long i0, long i1, long first, long last);
+    void (*block)(const struct ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long first,
+                  long last);
     long all;              /* chunks, or columns of W */
     long down, across;     /* rows of the slab from a position to the next; its kinds of columns */
     long pitch, plane, slab; /* floats of a row, of a plane and of all of the slab */
@@ -239,7 +248,8 @@ static void ddp__conv_tiles(const ddp__conv_plan *plan, long k, const float *a, 
 }
 
 /* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
-static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0, long t1)
+static void ddp__conv_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long t0,
+                            long t1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -248,9 +258,8 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     const long each = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps * taps : (long)DDP__CONV_KC;
     const float *x = v->x + group * v->planes * v->h * v->w;
     float *y = g->y + group * g->m * g->y_plane;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    long from[DDP__CONV_KC], p, t, q, j, n, run, first, last;
+    float *a_pack = room->a_pack, *b_pack = room->b_pack, *slab = room->slab;
+    long *from = room->from, p, t, q, j, n, run, first, last;
 
     memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (p = 0; p < total; p += each) {
@@ -264,7 +273,7 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
             if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
             for (q = first; q < last; q += n) {
                 n = ddp__min_long(kn->nr, last - q);
-                if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+                if (n < kn->nr) memset(b_pack, 0, sizeof room->b_pack);
                 for (j = 0; j < n; j += run) {
                     const long at = ddp__conv_at(plan, first, q + j, &run);
                     run = ddp__min_long(run, n - j);
@@ -276,14 +285,14 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     }
 }
 
-static void ddp__conv_blocks(void *user, long first, long last)
+static void ddp__conv_blocks(void *user, void *room, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
 
     for (long t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows, c = t / plan->row_blocks % plan->spans * plan->span;
-        plan->block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
-                    ddp__min_long(c + plan->span, plan->all));
+        plan->block(plan, (ddp__conv_room *)room, t / plan->row_blocks / plan->spans, i,
+                    ddp__min_long(i + plan->rows, plan->g->m), c, ddp__min_long(c + plan->span, plan->all));
     }
 }
 
@@ -307,7 +316,7 @@ static void ddp__conv_run(ddp__conv_plan *plan, const ddp_op_call *call, long sp
     while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all) plan->spans++;
     plan->span = ddp__parts(ddp__parts(all, plan->spans), least) * least;
     plan->spans = ddp__parts(all, plan->span);
-    ddp_op_parallel(call, g->groups * plan->row_blocks * plan->spans, 1, ddp__conv_blocks, plan);
+    ddp__op_rooms(call, g->groups * plan->row_blocks * plan->spans, 1, ddp__conv_blocks, plan);
 }
 
 void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
@@ -346,7 +355,8 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 of W. */
-static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0, long j1)
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, ddp__conv_room *room, long group, long i0, long i1, long j0,
+                                 long j1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -354,10 +364,8 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
     const long taps = v->kh * v->kw, p0 = j0 / taps;
     const float *x = v->x + group * v->planes * v->h * v->w, *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
-    float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
-    float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__CONV_NC], at[DDP__CONV_KC], runs[DDP__CONV_KC], t, q, i, j, k, e, f, n, first, last;
+    float *a_pack = room->a_pack, *b_pack = room->b_pack, *slab = room->slab, part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long *from = room->from, *at = room->at, *runs = room->runs, t, q, i, j, k, e, f, n, first, last;
 
     memset(slab, 0, (size_t)plan->slab * sizeof *slab);
     for (j = j0; j < j1; j++) from[j - j0] = ddp__conv_tap(plan, j / taps - p0, j % taps / v->kw, j % v->kw);
@@ -373,7 +381,7 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
         }
         for (j = j0; j < j1; j += n) {
             n = ddp__min_long(kn->nr, j1 - j);
-            if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
+            if (n < kn->nr) memset(b_pack, 0, sizeof room->b_pack);
             for (q = 0; q < k; q += runs[q])
                 kn->turn(b_pack + q * kn->nr, kn->nr, source + at[q], from + (j - j0), n, runs[q]);
             for (i = i0; i < i1; i += kn->mr) {

@@ -33,7 +33,7 @@ static void ddp__embedding_rows(void *user, long first, long last)
     for (long i = first; i < last; i++)
         if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
-            for (long j = 0; j < c; j++) y[i * c + j] = NAN;
+            for (long j = 0; j < c; j++) y[i * c + j] = (float)ddp__unknown();
 }
 
 static void ddp__embedding_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__embedding_rows); }

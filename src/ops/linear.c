@@ -9,8 +9,8 @@
 
 /* A panel of b is packed once into L2, as strips of nr columns that stay in L1 while
  * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
- * where its columns lie together, and where a last tile has fewer rows, they are copied. All is
- * on the stack: no allocation in a training step, no state shared between threads. */
+ * where its columns lie together, and where a last tile has fewer rows, they are copied. All is in
+ * the thread's room: no allocation in a training step, no state shared between threads. */
 enum {
     DDP__MATMUL_KC = 384,
     DDP__MATMUL_DEPTH = 256,
@@ -19,6 +19,12 @@ enum {
     DDP__MATMUL_PANELS = 4,
     DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
 };
+
+typedef struct ddp__matmul_room {
+    float b_pack[DDP__MATMUL_PACK] DDP__ALIGNED;
+    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
+} ddp__matmul_room;
+DDP__ROOM_FITS(ddp__matmul_room);
 
 typedef struct ddp__matmul_job {
     const ddp__matmul  *g;
@@ -44,7 +50,7 @@ long ddp__matmul_depth(long k)
 }
 
 /* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
- * but what lies on the stack may be subnormal, which is slow. */
+ * but what the room held before may be subnormal, which is slow. */
 static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0,
                              long k, long j0, long cols)
 {
@@ -111,10 +117,10 @@ static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, l
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
-static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1, long j0, long j1)
+static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, ddp__matmul_room *room, long i0, long i1,
+                              long j0, long j1)
 {
-    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
-    float b_pack[DDP__MATMUL_PACK] DDP__ALIGNED;
+    float *a_pack = room->a_pack, *b_pack = room->b_pack;
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
     const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
@@ -141,14 +147,14 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long
     }
 }
 
-static void ddp__matmul_blocks(void *user, long first, long last)
+static void ddp__matmul_blocks(void *user, void *room, long first, long last)
 {
     const ddp__matmul_job *job = (const ddp__matmul_job *)user;
     const ddp__matmul *g = job->g;
 
     for (long t = first; t < last; t++) {
         const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
-        ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
+        ddp__matmul_block(job->kernels, g, (ddp__matmul_room *)room, i, ddp__min_long(i + job->rows, g->m), j,
                           ddp__min_long(j + job->cols, g->n));
     }
 }
@@ -178,7 +184,7 @@ void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
     const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
                                           ddp__pool_threads((const ddp__pool *)call->pool));
 
-    ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
+    ddp__op_rooms(call, blocks, 1, ddp__matmul_blocks, &job);
 }
 
 #ifdef DDP_USE_CBLAS

@@ -62,7 +62,7 @@ static double ddp__loss_sum(const ddp_op_call *call, double loss)
     ddp__op_rows(call, s, ddp__loss_rows);
     for (long i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
-        if (label[i] < 0 || label[i] >= n) loss = NAN;
+        if (label[i] < 0 || label[i] >= n) loss = ddp__unknown();
         else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
     return loss;
@@ -97,7 +97,7 @@ static void ddp__loss_grad_rows(void *user, long first, long last)
         if (label[i] == -1) {
             if (!call->add_in[0]) memset(dx, 0, (size_t)n * sizeof *dx);
         } else if (label[i] < 0 || label[i] >= n) {
-            for (long j = 0; j < n; j++) dx[j] = NAN;
+            for (long j = 0; j < n; j++) dx[j] = (float)ddp__unknown();
         } else {
             kn->softmax(dx, x, n, 1, stat[2 * i], g / stat[2 * i + 1], call->add_in[0]);
             dx[label[i]] -= g;

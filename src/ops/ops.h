@@ -21,6 +21,14 @@
 #define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
 #define DDP__GEMM_NR 32
 
+/* The working memory of a block of a kernel, which would be too large for a stack. */
+#define DDP__ROOM_FITS(type) DDP_STATIC_ASSERT(sizeof(type) <= DDP__ROOM_BYTES, "raise DDP__ROOM_BYTES")
+/* As ddp_op_parallel; fn has its thread's room (ddp__pool_run_rooms). */
+static inline void ddp__op_rooms(const ddp_op_call *call, long items, long grain, ddp__room_fn fn, void *user)
+{
+    ddp__pool_run_rooms((ddp__pool *)call->pool, items, grain, fn, user);
+}
+
 /* Of an array that gemm reads as b: a vector across two cache lines takes twice as long. */
 #define DDP__ALIGNED __attribute__((aligned(64)))
 
@@ -110,7 +118,7 @@ typedef struct ddp__matmul {
 } ddp__matmul;
 
 /* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose own threads are
- * switched off, else to ddp__matmul_kernels, our own, which take about 430 KiB of stack. */
+ * switched off, else to ddp__matmul_kernels, our own, which need a pool with rooms. */
 DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
 DDP_LIB long ddp__matmul_depth(long k); /* sums over k are cut into parts of that many */
@@ -152,7 +160,7 @@ typedef struct ddp__conv_view {
  * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns are contiguous.
  * Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is
  * contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane. Every sum runs in one fixed order
- * whatever the blocks, so results depend on neither threads nor position. About 420 KiB of stack. */
+ * whatever the blocks, so results depend on neither threads nor position. The pool of a call needs rooms. */
 typedef struct ddp__conv_product {
     ddp__conv_view view;
     long           groups, m;
@@ -163,7 +171,7 @@ typedef struct ddp__conv_product {
     int            add; /* over images */
 } ddp__conv_product;
 
-/* Most taps of a side: then the part of an image behind any one position fits the stack. */
+/* Most taps of a side: then the part of an image behind any one position fits the slab. */
 enum { DDP__CONV_KERNEL = 64 };
 
 /* The product that forward is, without its arrays; and that of the gradient of x at rows r0, r0 + step, ... and columns

@@ -80,7 +80,7 @@ static void ddp__window_pool_planes(void *user, long first, long last)
                 }
                 for (r = r0; r < r1; r++)
                     for (c = c0; c < c1; c++)
-                        if (!(x[r * z.w + c] <= x[best]) && !isnan(x[best])) best = r * z.w + c;
+                        if (!(x[r * z.w + c] <= x[best]) && !ddp__is_nan((double)x[best])) best = r * z.w + c;
                 *y++ = x[best];
                 *at++ = (float)((best / z.w - i * z.stride + z.padding) * z.kernel +
                                 best % z.w - j * z.stride + z.padding);

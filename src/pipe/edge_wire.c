@@ -32,7 +32,7 @@ ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *
                          "adatopk:R:FACTOR, bottleneck:R or aq:BITS", text ? text : "");
     if (i == (int)DDP_EDGE_AQ && !ddp__is_bits(w.ratio))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': changes take 2, 3 or 4 bits", text);
-    if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
+    if (i >= (int)DDP_EDGE_TOPK && !ddp__within(w.ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
                          "hundredth", text);
     if (factor && *factor && !(w.factor > 0 && w.factor <= 1e6))
@@ -54,7 +54,7 @@ static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
     if (w->coding == DDP_EDGE_AQ && !ddp__is_bits(w->ratio))
         return ddp__fail(err, DDP_ARG, "edge wire aq of %g bits: changes take 2, 3 or 4", w->ratio);
-    if (w->coding >= DDP_EDGE_TOPK && !(w->ratio >= 1 && w->ratio <= 1e9))
+    if (w->coding >= DDP_EDGE_TOPK && !ddp__within(w->ratio, 1, 1e9))
         return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
                          ddp__edge_names[w->coding], w->ratio);
     if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))

@@ -73,7 +73,8 @@ static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_err
     if (code == DDP_OK) code = ddp__post_flush(d, err);
     if (code == DDP_OK) code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
-    if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
+    if (code == DDP_OK) code = ddp__worker_read(&s, f, k->step, name, err);
+    if (code == DDP_OK) code = ddp__worker_load(&s, f, name, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
     if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
     ddp__worker_free(&s);

@@ -233,7 +233,7 @@ int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out)
     a.boundary = (ddp_boundary *)ddp__scratch_take(&room, S * S, sizeof *a.boundary);
     s = !room.failed ? ddp__told_play(p, &a, out, &p->d->host.error) :
         ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for what %d stages tell", p->stages);
-    if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = (double)NAN;
+    if (s == DDP_OK && p->d->host.backend) out->step_s = out->bubble_pct = out->predicted_step_s = ddp__unknown();
     out->steps = p->lanes.steps;
     ddp__scratch_free(&room);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;

@@ -48,7 +48,12 @@ static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
         if (n->op) h = ddp__hash(h, &stage_of[i], sizeof *stage_of);
         images += n->op && n->spec.out.dims == 4 && ddp__stage_after(p->g, n, n->stage) >= 0;
     }
-    bad = ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+    bad = ddp_same(p->d, "hash of the pipeline stages", (int64_t)(h >> 33));
+    if (!bad) bad = ddp_same(p->d, "ahead", p->ahead);
+    if (!bad) bad = ddp_same(p->d, "coding of edges", (int64_t)p->edge.coding);
+    if (!bad) bad = ddp_same(p->d, "edge ratio x 1000", (int64_t)(p->edge.ratio * 1000));
+    if (!bad) bad = ddp_same(p->d, "edge factor x 1000", (int64_t)(p->edge.factor * 1000));
+    if (!bad) bad = ddp_same(p->d, "edge feedback (0: no, 1: yes)", p->edge.feedback);
     if (bad || !images) return (ddp_status)bad;
     return (ddp_status)ddp_same(p->d, b && b->channels_last ? "images between GPU stages" : "images between CPU stages", images);
 }
@@ -242,7 +247,7 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     ddp_pipe *p = NULL;
     ddp_status s;
 
-    if (!d || d->host.error.code) return NULL;
+    if (!d || ddp__host_check(&d->host, &d->host.error) || d->host.error.code) return NULL;
     s = ddp__pipe_check(d, g, loss, c, &d->host.error);
     if (s == DDP_OK) p = (ddp_pipe *)ddp__calloc(1, sizeof *p);
     if (s == DDP_OK && !p) s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a pipeline");

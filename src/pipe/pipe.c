@@ -130,14 +130,14 @@ int ddp_pipe_evaluate(ddp_pipe *p, int n)
 
 float ddp_pipe_loss(ddp_pipe *p)
 {
-    float mean = NAN;
+    float mean = (float)ddp__unknown();
 
-    if (!p || p->d->host.error.code) return mean;
+    if (!p || ddp__host_check(&p->d->host, &p->d->host.error) || p->d->host.error.code) return mean;
     if (p->losses) mean = (float)(p->loss_sum / p->losses);
     if (p->stages == 1) return mean;
     if (!ddp__word_exchange(p, DDP_BROADCAST, p->loss->stage, &mean, sizeof mean)) return mean;
     ddp__ctx_fail(p->d, &p->d->host.error);
-    return NAN;
+    return (float)ddp__unknown();
 }
 
 const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)

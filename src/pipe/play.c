@@ -37,21 +37,21 @@ static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) {
 static int    ddp__played_end(const ddp_boundary *b, int gradient) { return gradient ? b->from : b->to; }
 static double ddp__played_cost(const ddp_boundary *b, int gradient) { return gradient ? b->backward_s : b->forward_s; }
 
-/* ---- what could begin next, and when; HUGE_VAL: nothing ---- */
+/* ---- what could begin next, and when; DBL_MAX: nothing ---- */
 
-/* Everything that the stage's next task waits for has come: when, or HUGE_VAL. */
+/* Everything that the stage's next task waits for has come: when, or DBL_MAX. */
 static double ddp__compute_ready(const ddp__played *x, int s)
 {
     const ddp__played_stage *k = &x->stage[s];
     const ddp_task *t = &k->task[k->next];
     double ready = 0;
 
-    if (k->next == k->tasks) return HUGE_VAL;
+    if (k->next == k->tasks) return DBL_MAX;
     if (t->kind == DDP_TASK_WEIGHT_GRADIENT) return 0;
     for (int w = 0; w < 2 * x->c->boundaries; w++) {
         const ddp_boundary *b = ddp__played_boundary(x, w);
         if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, w % 2) != s || (w % 2 && b->one_way)) continue;
-        if (x->way[w].arrived <= t->micro_batch) return HUGE_VAL;
+        if (x->way[w].arrived <= t->micro_batch) return DBL_MAX;
         if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
     }
     return ready;
@@ -60,7 +60,7 @@ static double ddp__compute_ready(const ddp__played *x, int s)
 /* The way of which a message begins or ends first to come to stage s. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
-    double first = HUGE_VAL;
+    double first = DBL_MAX;
 
     for (int w = 0; w < 2 * x->c->boundaries; w++) {
         const ddp__played_way *y = &x->way[w];
@@ -142,12 +142,12 @@ static void ddp__play_receive(ddp__played *x, int s, int way, double now)
 /* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
 static int ddp__play_next(ddp__played *x)
 {
-    double least = HUGE_VAL;
+    double least = DBL_MAX;
     int stage = -1, slot = 0, way = 0;
 
     for (int s = 0; s < x->c->shape.stages; s++) {
         const ddp__played_stage *k = &x->stage[s];
-        const double computed = k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
+        const double computed = k->sent < k->sends ? k->send[k->sent].ready : DBL_MAX;
         int from = 0;
         const double begin[3] = {fmax(ddp__compute_ready(x, s), k->free_at[DDP__SLOT_COMPUTE]),
                                  fmax(computed, k->free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
@@ -177,7 +177,7 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
     for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
-        if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !isfinite(sum))
+        if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !ddp__finite(sum))
             return ddp__fail(err, DDP_NUMERIC, "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
                              k->forward_s, k->inputs_s, k->weights_s);
     }
@@ -187,7 +187,7 @@ static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
             return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
                              i, b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
-            !isfinite(b->forward_s + b->backward_s + b->alpha_s))
+            !ddp__finite(b->forward_s + b->backward_s + b->alpha_s))
             return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
                              i, b->forward_s, b->backward_s, b->alpha_s);
     }

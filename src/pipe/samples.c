@@ -45,7 +45,7 @@ ddp_status ddp__changes_add(const unsigned char *in, size_t n, int bits, float *
         const uint32_t top = (1u << bits) - 1;
         uint32_t waiting = 0;
         int held = 0;
-        if (!(scale >= 0 && scale <= FLT_MAX))
+        if (!ddp__within((double)scale, 0, FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "a block of changes has the scale %g: a finite one from 0 on is needed",
                              (double)scale);
         len = n < DDP_QUANTISE_BLOCK ? n : DDP_QUANTISE_BLOCK;

@@ -22,22 +22,21 @@ ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *er
 /* What a stage has done of a step, in micro-batches: each kind runs in their order. */
 typedef struct ddp__stage_done {
     int forwards, inputs, weights;
-    int backward_last; /* of the forwards and input gradients: 1 = one of these was the last */
 } ddp__stage_done;
 
 /* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
  * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
- * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
+ * turn: backward_last is 1 where an input gradient ran last of the two. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
  * else can run, a weight gradient does. */
-static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before, const ddp__stage_done *after,
-                        int most, int full, int micro_batches)
+static int ddp__zb_next(const ddp__stage_done *s, int backward_last, const ddp__stage_done *before,
+                        const ddp__stage_done *after, int most, int full, int micro_batches)
 {
     const int left = s->forwards < micro_batches, held = s->forwards - s->weights;
     const int forward = left && held < most && (!before || before->forwards > s->forwards);
     const int input = s->inputs < s->forwards && (!after || after->inputs > s->inputs);
 
-    if (forward && (s->forwards < full || s->backward_last)) return (int)DDP_TASK_FORWARD;
-    if (s->backward_last && left && held == most && s->weights < s->inputs) return (int)DDP_TASK_WEIGHT_GRADIENT;
+    if (forward && (s->forwards < full || backward_last)) return (int)DDP_TASK_FORWARD;
+    if (backward_last && left && held == most && s->weights < s->inputs) return (int)DDP_TASK_WEIGHT_GRADIENT;
     if (input) return (int)DDP_TASK_INPUT_GRADIENT;
     if (forward) return (int)DDP_TASK_FORWARD;
     return s->weights < s->inputs ? (int)DDP_TASK_WEIGHT_GRADIENT : -1;
@@ -45,7 +44,6 @@ static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before,
 
 static int ddp__zb_run(ddp__stage_done *s, int kind)
 {
-    if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) s->backward_last = kind == (int)DDP_TASK_INPUT_GRADIENT;
     if (kind == (int)DDP_TASK_FORWARD) return s->forwards++;
     return kind == (int)DDP_TASK_INPUT_GRADIENT ? s->inputs++ : s->weights++;
 }
@@ -57,21 +55,24 @@ static int ddp__least(int a, int b) { return a < b ? a : b; }
 /* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
 static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
-    ddp__stage_done done[DDP__STAGES_MOST + 2], was[DDP__STAGES_MOST + 2];
+    ddp__stage_done done[DDP__STAGES_MOST], before = DDP__ZEROS, own;
+    unsigned char backward_last[DDP__STAGES_MOST];
     const int stages = p->stages, M = p->micro_batches, ahead = ddp__least(p->ahead, M);
     int n = 0;
 
-    memset(done, 0, ((size_t)stages + 2) * sizeof *done);
-    for (int s = 1; s <= stages; s++) done[s].backward_last = 1;
-    while (done[stage + 1].weights < M) {
-        memcpy(was, done, ((size_t)stages + 2) * sizeof *done);
-        for (int s = 1; s <= stages; s++) {
-            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL,
-                                          ddp__least(stages + ahead, M), ddp__least(stages - s + 1 + ahead, M), M);
+    memset(done, 0, (size_t)stages * sizeof *done);
+    memset(backward_last, 1, (size_t)stages);
+    while (done[stage].weights < M) {
+        for (int s = 0; s < stages; s++, before = own) { /* before: passes done by the previous stage */
+            const int kind = ddp__zb_next(&done[s], backward_last[s], s > 0 ? &before : NULL,
+                                          s + 1 < stages ? &done[s + 1] : NULL, ddp__least(stages + ahead, M),
+                                          ddp__least(stages - s + ahead, M), M);
             int which;
+            own = done[s];
             if (kind < 0) continue;
+            if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) backward_last[s] = kind == (int)DDP_TASK_INPUT_GRADIENT;
             which = ddp__zb_run(&done[s], kind);
-            if (s != stage + 1) continue;
+            if (s != stage) continue;
             out[n].kind = (ddp_task_kind)kind;
             out[n++].micro_batch = which;
         }

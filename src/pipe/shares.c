@@ -37,6 +37,9 @@ int ddp__shares_open(ddp_pipe *p)
     for (int i = 0; i < p->g->nodes; i++) arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
     c->copies = p->d->world / p->stages;
     c->copy = p->number;
+    c->stages = p->stages;
+    c->stage = p->stage;
+    c->group = p->team;
     c->layers = p->g->layers;
     c->name = (const char **)ddp__scratch_take(&p->room, (size_t)c->layers + 1, sizeof *c->name);
     c->whole = ddp__ints(&p->room, (size_t)c->layers + 1);
@@ -46,6 +49,7 @@ int ddp__shares_open(ddp_pipe *p)
         c->name[l] = p->g->layer[l].name;
         if (p->g->layer[l].first < 0) continue;
         c->whole[p->g->layer[l].unit] = l;
+        c->units++;
         for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
     }
     p->d->cut = c;

@@ -10,13 +10,13 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
     DDP__TRY(ddp_profile_check(p, err));
     if (o->links < 0 || o->links > 2) return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
-    if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
+    if (o->links == 2 ? !ddp__within(o->mu, 1, DBL_MAX) : !ddp__zero_or_within(o->mu, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
                          "and at least 1", o->mu);
     DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
-    if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
+    if (!ddp__zero_or_within(o->capacity_scale, 1, 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
-    if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
+    if (!ddp__zero_or_within(o->target_frequency, 0, 1))
         return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 (updates per "
                          "iteration)", o->target_frequency);
     if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE && o->select != DDP_SELECT_PAPER)
@@ -58,7 +58,7 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
 {
     int most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
     double longest, limit = ddp__deft_limit(d, &longest), alpha = d->alpha, n = 0, ready = 0, k, c;
-    double shortest = INFINITY;
+    double shortest = DBL_MAX;
     if (limit <= alpha)
         return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
                          "%g s; nothing can hide", d->forward, d->backward, alpha);
@@ -286,7 +286,7 @@ static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *
     DDP__TRY(ddp__check_finite(m->sigma, 0, err, "sigma is %g", m->sigma));
     DDP__TRY(ddp__check_finite(m->batch, 1, err, "batch is %g", m->batch));
     DDP__TRY(ddp__check_finite(m->target, 0, err, "target is %g", m->target));
-    if (!(m->start >= m->target && m->start <= DBL_MAX))
+    if (!ddp__within(m->start, m->target, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
                          m->target);
     return ddp__check_finite(m->tolerance, 0, err, "tolerance is %g", m->tolerance);
@@ -330,7 +330,7 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     for (int first = 0; first < (model->rotations ? updates : 1); first++) {
         plan = model->start;
         for (int i = 0; i < updates; i++) plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
-        if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
+        if (!(plan > 0 && ddp__finite(plan) && ddp__finite(r.expected_base)))
             return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g without; their ratio "
                              "says nothing", plan, r.expected_base);
         ratio = r.expected_base / plan;

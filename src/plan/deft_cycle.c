@@ -68,7 +68,7 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     memset(best, 0, bytes);
     for (int j = 0; j < d->buckets; j++) {
         for (int l = 0; l < 2; l++) start[l] = fmax(busy[l], offset + d->ready[j]);
-        DDP__TRY(ddp__deft_fill(d, left, j, -INFINITY, start, room, &sum, err));
+        DDP__TRY(ddp__deft_fill(d, left, j, -DBL_MAX, start, room, &sum, err));
         if (!(sum > most)) continue;
         most = sum;
         memcpy(best, d->on, bytes);
@@ -164,7 +164,7 @@ static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double 
     ddp_delayed_step *s = &r->step[t];
 
     ++*k_fut; /* this iteration's gradient joins the stored ones */
-    if (ddp__deft_pending(r)) DDP__TRY(ddp__deft_stage(r, t, at, -INFINITY, busy, room, err));
+    if (ddp__deft_pending(r)) DDP__TRY(ddp__deft_stage(r, t, at, -DBL_MAX, busy, room, err));
     if (!ddp__deft_pending(r)) {
         s->applied = *k_cur;
         r->delay[t] = t - r->born;
@@ -191,7 +191,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
     s->first_send = r->sends;
     s->forward_s = d->forward;
     if (!d->way.no_barrier && ddp__deft_pending(r)) { /* case 1 */
-        DDP__TRY(ddp__deft_stage(r, t, 0, -INFINITY, busy, d->forward * d->scale, err));
+        DDP__TRY(ddp__deft_stage(r, t, 0, -DBL_MAX, busy, d->forward * d->scale, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
     DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s, d->way.no_barrier ? d->forward : 0, err));

@@ -55,14 +55,14 @@ static double ddp__fence_try(ddp__fence_job *job)
 {
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
     ddp__workload_sum(&job->tape.graph, job->device_of, &job->sums);
-    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : INFINITY;
+    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : DBL_MAX;
 }
 
 static double ddp__fence_price(void *user)
 {
     ddp__fence_job *job = (ddp__fence_job *)user;
     job->steps += job->tape.graph.net->devices + job->tape.n;
-    return job->steps > DDP__FENCE_STEPS ? INFINITY : ddp__fence_try(job);
+    return job->steps > DDP__FENCE_STEPS ? DBL_MAX : ddp__fence_try(job);
 }
 
 /* Cuts along job->trial; keeps the order if that is better than the cut held. */
@@ -115,11 +115,11 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
     DDP__TRY(ddp__fence_recut(job, err));
     ddp__shuffle(job->trial, N, NULL);
     DDP__TRY(ddp__fence_recut(job, err));
-    if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
+    if (!(job->cut.pipeline_s < DBL_MAX)) { /* then memory decides about the order */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
         DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, err));
-        if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
+        if (!(job->cut.pipeline_s < DBL_MAX)) return ddp__fence_nothing_fits(job, every, err);
     }
     for (int round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
@@ -247,9 +247,9 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
     double n = list->count, N = net->devices;
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
-    if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))
+    if (!ddp__within(o->message_bytes, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0", o->message_bytes);
-    if (!(o->resolution >= 0 && o->resolution <= 1e100))
+    if (!ddp__within(o->resolution, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1", o->resolution);
     if (0.5 * N * n * n + (o->allow_idle ? 4 * N * N * n : 0) > DDP__FENCE_SIZE || N * N > 1e8)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
@@ -272,7 +272,7 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
     memset(&job, 0, sizeof job);
     job.o = o;
-    job.cut.pipeline_s = INFINITY;
+    job.cut.pipeline_s = DBL_MAX;
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;

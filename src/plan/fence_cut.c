@@ -83,7 +83,7 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
         if (s->label[y].latency > l->latency) continue;
         old = s->lies + (size_t)y * (size_t)t->width;
         for (i = 0; i < count; i++)
-            if (old[i].position != own[i].position || (s->cap < INFINITY && old[i].load > own[i].load)) break;
+            if (old[i].position != own[i].position || (s->cap < DBL_MAX && old[i].load > own[i].load)) break;
         s->work += i;
         if (i == count) return 1;
     }
@@ -188,13 +188,13 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
-    double top = INFINITY;
+    double top = DBL_MAX;
     if (at == s->line.tape->n) return 0;
     for (; q < s->line.positions; q++) {
         if (!ddp__fence_segment_at(s, p, q, greedy, &top)) return 0;
         if (!s->line.idle) break;
     }
-    return !greedy || top < INFINITY;
+    return !greedy || top < DBL_MAX;
 }
 
 static int ddp__fence_root(ddp__fence_search *s)
@@ -267,7 +267,7 @@ static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double 
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
     if (s->line.room.failed || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
-    if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
+    if (s->work > DDP__FENCE_WORK && hi < DBL_MAX) s->gave_up = 1;
     if (s->gave_up || !ddp__fence_solve(s, hi, best - s->turns * lo, cut, &latency, &worst)) return;
     middle = lo + 0.5 * (worst - lo);
     if (!(s->turns > 0) || !(middle > lo && middle < worst)) return;
@@ -303,10 +303,10 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
     s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
     s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
-    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), DBL_MAX, 0, cut);
     if (s.line.room.failed)
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
-    else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
+    else if (!(cut->pipeline_s < DBL_MAX) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
                            "limits; merge operators", t->n, s.line.positions);
     if (cut->pipeline_s < before) cut->proven = !s.full && !s.gave_up;

@@ -49,7 +49,7 @@ static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 /* The cheapest link from cluster a to cluster b that does not leave from device `not_this`. */
 static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave, int *enter)
 {
-    double best = INFINITY, hop;
+    double best = DBL_MAX, hop;
     *leave = *enter = -1;
     for (int i = m->from[a]; i < m->from[a + 1]; i++)
         for (int j = m->from[b]; j < m->from[b + 1]; j++) {
@@ -230,7 +230,7 @@ static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;
     const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
-    return f->work > DDP__FENCE_FITS ? INFINITY : goal - ddp__fence_fit_far(f, f->order);
+    return f->work > DDP__FENCE_FITS ? DBL_MAX : goal - ddp__fence_fit_far(f, f->order);
 }
 
 ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)

@@ -104,7 +104,7 @@ double ddp__fence_takes(const ddp__fence_hop *hop, int from, int to, int positio
 static void ddp__fence_line_least(ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
-    double bytes = INFINITY, own;
+    double bytes = DBL_MAX, own;
     int a, i, k;
 
     for (a = 1; a < t->n; a++) {
@@ -144,7 +144,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     DDP__TRY(ddp__scratch_check(&line->room, t->n, "operators", err));
     for (i = 0; i < P; i++) {
         line->pace[i] = 1 / net->speed[order[i]];
-        line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
+        line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : DBL_MAX;
         for (j = 0; j < P; j++) {
             if (i == j) continue;
             link = (size_t)order[i] * P + (size_t)order[j];
@@ -174,7 +174,7 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
  * result. */
 static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
 {
-    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = INFINITY;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = DBL_MAX;
     if (line->idle) {
         seconds = ddp__fence_takes(line->to, k, q, line->positions, bytes);
         if (line->tape->graph.gradient[u]) seconds += ddp__fence_takes(line->of, k, q, line->positions, bytes);
@@ -200,7 +200,7 @@ static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int la
 
     for (i = 0; i <= count && b <= last; i++) {
         end = i < count && live[i].next < last ? live[i].next : last;
-        least = INFINITY;
+        least = DBL_MAX;
         *work += end - b + 1;
         for (; b <= end; b++) {
             rest = a <= t->oldest[b] ? fresh[b] : t->oldest[b] == t->oldest[a] ? same[b] : other[b];
@@ -217,7 +217,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
 {
     const ddp__fence_tape *t = line->tape;
     const ddp__fence_live *live = t->live + t->from[a];
-    double best = INFINITY, sum = 0, there = 0, back = line->least[k], bytes;
+    double best = DBL_MAX, sum = 0, there = 0, back = line->least[k], bytes;
     int i, u, home;
 
     for (i = 0; i < parts; i++) {
@@ -227,7 +227,7 @@ static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, in
         home = t->home[u];
         *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
         if (age > 0 && home == t->oldest[a]) {
-            sum += age > k                 ? INFINITY
+            sum += age > k                 ? DBL_MAX
                    : age < line->ages - 1 ? ddp__fence_pair(line, k - age, q, u)
                                           : ddp__fence_pair_least(line, k - age, q, u, a - 1 - home - age);
         } else if (age > 0 && home < a - 1) {
@@ -266,7 +266,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
     size_t row = (size_t)n + 1, whole = row * ((size_t)P + 1), at;
     double rest;
 
-    for (at = 0; at < DDP__FENCE_AGES * whole; at++) line->bound[at] = INFINITY;
+    for (at = 0; at < DDP__FENCE_AGES * whole; at++) line->bound[at] = DBL_MAX;
     for (q = line->idle ? 0 : P - 1; q < P; q++) line->bound[row * ((size_t)q + 1) + (size_t)n] = 0;
     for (q = P - 1; q >= 0; q--) {
         ddp__fence_look_ahead(line, q);

@@ -31,9 +31,9 @@ static int ddp__matching_extend(ddp__matching *m, const double *weight, double m
 
 double ddp__matching_bound(int n, const double *weight)
 {
-    double most = -INFINITY, row, column;
+    double most = -DBL_MAX, row, column;
     for (int u = 0; u < n; u++) {
-        row = column = INFINITY;
+        row = column = DBL_MAX;
         for (int v = 0; v < n; v++) {
             double r = weight[(size_t)u * (size_t)n + (size_t)v], c = weight[(size_t)v * (size_t)n + (size_t)u];
             if (r < row) row = r;
@@ -269,7 +269,7 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
 ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
                        double *modularity, ddp_error *err)
 {
-    double q, best = -INFINITY;
+    double q, best = -DBL_MAX;
     int i, start, size, most = 0;
     ddp__louvain g;
     ddp_rng r;

@@ -28,7 +28,7 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
 
 ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
 {
-    return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+    return ddp__finite(sum) && sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
                                             "holds; times are in seconds");
 }
 
@@ -162,7 +162,7 @@ double ddp__link_take(double *free_at, double ready, double takes)
 
 int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha)
 {
-    double arrives, first = INFINITY;
+    double arrives, first = DBL_MAX;
     int best = 0;
     for (int k = 0; k < links; k++) {
         arrives = free_at[k];

@@ -242,12 +242,12 @@ typedef struct ddp__place {
     double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
     const ddp_place_options *o;
     ddp_rng rng;
-    double  start, limit_s; /* limit_s INFINITY = none */
+    double  start, limit_s; /* limit_s DBL_MAX: none */
     long    limit;          /* candidates; LONG_MAX = none */
     long    candidates;
     double  told;           /* when progress was last called */
     int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
-    int    *best;           /* [N] arrangement; cost INFINITY = none yet */
+    int    *best;           /* [N] arrangement; cost DBL_MAX: none yet */
     double  cost;
     int     proven, points, most_points;
     double *curve;
@@ -272,7 +272,7 @@ DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 /* The value of a hop; mate NULL: a bound from below. */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. INFINITY where a bound
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. DBL_MAX where a bound
  * shows that it is not below `enough`, or where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */

@@ -17,7 +17,7 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
     for (int l = 0; l < p->links; l++) {
         DDP__TRY(ddp__check_finite(p->deadline_s[l], 1, err, "the capacity of link %d is %g", l, p->deadline_s[l]));
         DDP__TRY(ddp__check_finite(p->start_s[l], 0, err, "link %d starts at %g", l, p->start_s[l]));
-        if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
+        if (!ddp__zero_or_within(p->slowdown[l], 1, DBL_MAX))
             return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
                              p->slowdown[l]);
     }
@@ -27,7 +27,7 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
         if (p->value) DDP__TRY(ddp__check_finite(p->value[i], 0, err, "item %d is worth %g", i, p->value[i]));
         sum += p->value ? p->value[i] : p->item_s[i];
     }
-    if (!(sum <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
+    if (!ddp__finite(sum)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
     return DDP_OK;
 }
 

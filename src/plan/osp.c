@@ -23,7 +23,7 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
         memset(lane, 0, sizeof lane);
         for (i = begin; i < end; i++) {
             x = fabs((double)gradient[i] * (double)parameter[i]);
-            if (!(x <= DBL_MAX))
+            if (!ddp__finite(x))
                 return ddp__fail(err, DDP_NUMERIC, "element %zu: gradient %g and parameter %g; both must be finite", i,
                                  (double)gradient[i], (double)parameter[i]);
             lane[i % DDP__OSP_LANES] += x;
@@ -116,7 +116,7 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
                          double high, int *queue, unsigned *set_a, unsigned *set_b)
 {
     size_t head = 0, tail = 0, entered = 0;
-    double least = INFINITY;
+    double least = DBL_MAX;
     while (na-- > 0) {
         for (; entered < nb && a[na].bytes + b[entered].bytes <= high; entered++) {
             while (tail > head && b[queue[tail - 1]].importance >= b[entered].importance) tail--;
@@ -128,7 +128,7 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
         *set_a = a[na].set;
         *set_b = b[queue[head]].set;
     }
-    return least < INFINITY;
+    return least < DBL_MAX;
 }
 
 /* Subsets of half a window of so many layers. */
@@ -197,7 +197,7 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
         DDP__TRY(ddp__check_finite(bytes[i], 0, err, "layer %d has %g bytes", i, bytes[i]));
         total += bytes[i];
     }
-    if (!(total <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
+    if (!ddp__finite(total)) return ddp__fail(err, DDP_NUMERIC, "the layers have more bytes than a double holds");
     return DDP_OK;
 }
 
@@ -266,7 +266,7 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
 {
     double u;
     DDP__TRY(ddp__check_finite(bytes_per_s, 1, err, "the server sends %g bytes a second", bytes_per_s));
-    if (!(loss_rate >= 0 && loss_rate <= 1))
+    if (!ddp__within(loss_rate, 0, 1))
         return ddp__fail(err, DDP_ARG, "the loss rate is %g; it must be from 0 to 1", loss_rate);
     DDP__TRY(ddp__check_finite(compute_s, 0, err, "computing takes %g s", compute_s));
     if (workers < 1) return ddp__fail(err, DDP_ARG, "%d workers; there is at least 1", workers);
@@ -281,7 +281,7 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
 double ddp_osp_budget(double loss, double first_loss, double u_max)
 {
     double part;
-    if (!(u_max > 0) || !(first_loss > 0 && first_loss <= DBL_MAX) || !(fabs(loss) <= DBL_MAX)) return 0;
+    if (!(u_max > 0) || !ddp__finite(first_loss) || first_loss <= 0 || !ddp__finite(loss)) return 0;
     part = 1 - loss / first_loss;
     return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;
 }

@@ -143,7 +143,7 @@ static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use a DDP_SOLVER_ constant", (int)o->solver);
     if ((int)o->fill < 0 || o->fill > DDP_FILL_EQ12)
         return ddp__fail(err, DDP_ARG, "filling %d is unknown; use a DDP_FILL_ constant", (int)o->fill);
-    if (!(o->time_limit_s >= 0 && o->time_limit_s <= DBL_MAX))
+    if (!ddp__within(o->time_limit_s, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "time limit %g s is impossible; 0 means 60 s", o->time_limit_s);
     return DDP_OK;
 }

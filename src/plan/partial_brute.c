@@ -40,7 +40,7 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
     double now = 0, room, end, forward = 0;
     int l, k, depth = 0;
     for (l = p->layers; l >= 0; l--) {
-        room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
+        room = l > 0 ? p->backward_s[l - 1] : DBL_MAX; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {
             left[l] = p->comm_s[l] + p->gap_s;
             stack[depth++] = l;
@@ -135,7 +135,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
         s.period = sets;
         s.best_cut = cut;
         s.cost = table;
-        s.best = INFINITY;
+        s.best = DBL_MAX;
         s.deadline = ddp_now() + (time_limit_s > 0 ? time_limit_s : 60);
         ddp__brute_sets(&s, 0, 0, 0);
         for (i = sets + 1; i <= period; i++) cut[i] = p->layers;

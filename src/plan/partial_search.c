@@ -42,7 +42,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     for (i = c->layers - 1; i >= 0; i--) {
         l = c->layers - 1 - i;
         c->w[i] = c->P[i + 1] - before;
-        c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
+        c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -DBL_MAX;
         if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
     }
     status = ddp__check_sum(c->T + c->C[c->layers] + before + c->alpha, DBL_MAX, err);
@@ -62,7 +62,7 @@ static double ddp__excess_interval(const ddp__costs *c, int a, int b, double kma
 
 double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more)
 {
-    double late = -INFINITY, sum = 0;
+    double late = -DBL_MAX, sum = 0;
     int i = n - 1, x, first = -1;
     while (i >= 0 || more >= 0) {
         if (i < 0 || (more >= 0 && more > list[i])) {
@@ -90,7 +90,7 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
  * its own comm. */
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
-    double best = 0, early = INFINITY, v, slack, rest, one;
+    double best = 0, early = DBL_MAX, v, slack, rest, one;
     for (int s = 0; s < c->layers; s++) {
         v = c->w[s];
         if (c->cost == DDP_COST_SUM) {
@@ -128,7 +128,7 @@ typedef struct ddp__windows {
 static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
-    double top = -INFINITY, kmax, late;
+    double top = -DBL_MAX, kmax, late;
     for (l = L - 1; l >= 0; l--) {
         if (c->k[l] > top) top = c->k[l];
         x->last[l] = ddp__excess_interval(c, l, L, top);
@@ -175,7 +175,7 @@ static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, c
 static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now, int *pick)
 {
     for (int L = c->layers, l = L - 1; l >= 0; l--) {
-        double kmax = -INFINITY, least = INFINITY, excess;
+        double kmax = -DBL_MAX, least = DBL_MAX, excess;
         for (int b = l + 1; b <= L; b++) {
             if (c->k[b - 1] > kmax) kmax = c->k[b - 1];
             excess = ddp__excess_interval(c, l, b, kmax);
@@ -249,7 +249,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 {
     const ddp__costs *c = s->c;
     int L = c->layers, b = l;
-    double kmax = -INFINITY, own = 0, more;
+    double kmax = -DBL_MAX, own = 0, more;
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
     if (l == L) { /* line 9: nothing left */
@@ -284,7 +284,7 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     s.c = c;
     s.period = period;
     s.best_cut = cut;
-    s.best = INFINITY;
+    s.best = DBL_MAX;
     s.cut = (int *)ddp__calloc((size_t)period + 1, sizeof(int));
     if (!s.cut) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d steps", period);
     ddp__dfs_set(&s, 0, 0, 0);

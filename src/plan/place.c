@@ -26,7 +26,7 @@ static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_er
             p->dp[i * N + j] = 2 * (a + data);
             p->pp[i * N + j] = 2 * (a + pipe);
             p->kl[i * N + j] = pipe - net->dp_bytes / b;
-            if (!((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N <= DBL_MAX))
+            if (!ddp__finite((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N))
                 return ddp__fail(err, DDP_NUMERIC, "sending from device %zu to device %zu takes more than a double "
                                  "holds; rates are bytes per second", i, j);
         }
@@ -55,7 +55,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->N = net->devices;
     p->D = D;
     p->S = S;
-    p->cost = INFINITY;
+    p->cost = DBL_MAX;
     p->dp = ddp__doubles(&p->room, n * n), p->pp = ddp__doubles(&p->room, n * n), p->kl = ddp__doubles(&p->room, n * n);
     p->best = ddp__ints(&p->room, n), p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
@@ -99,8 +99,8 @@ static void ddp__place_limits(ddp__place *p)
     int exact = o->solver == DDP_PLACE_EXACT;
     int anneal = o->solver == DDP_PLACE_ANNEAL || o->solver == DDP_PLACE_DEFAULT;
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
-    p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
-    if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
+    p->limit_s = o->time_limit_s > 0 && ddp__finite(o->time_limit_s) ? o->time_limit_s : DBL_MAX;
+    if (p->limit == LONG_MAX && p->limit_s == DBL_MAX) {
         if (exact) p->limit_s = 60;
         else p->limit = anneal ? 4000000 : 5000;
     }
@@ -117,7 +117,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_place: options and out must not be NULL");
     if ((int)o->solver < 0 || o->solver > DDP_PLACE_EXACT)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use one of ddp_place_solver", (int)o->solver);
-    if (!(o->time_limit_s >= 0) || o->max_candidates < 0)
+    if (ddp__is_nan(o->time_limit_s) || o->time_limit_s < 0 || o->max_candidates < 0)
         return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
                          o->time_limit_s, o->max_candidates);
     r.pipelines = o->pipelines, r.stages = o->stages;

@@ -98,7 +98,7 @@ static void ddp__place_descend(ddp__place *p)
         if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
     }
     ddp__descent_offer(&s);
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, INFINITY));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, DBL_MAX));
 }
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
@@ -130,7 +130,7 @@ typedef struct ddp__anneal {
     double lam, mu, nu, heat, best_cost;
     int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
-    double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
+    double *table;      /* [DDP__ANNEAL_TABLE] how much worse a move may be, in units of heat */
     int hop_count, hop_at[4];        /* hops on trial, with what they were */
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
@@ -434,9 +434,9 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
             ddp__place_offer(p, s->best, ddp__place_flat(p, s->best, NULL, NULL));
         s->improved = 0;
         spent = (double)done / (double)moves;
-        if (p->limit_s < INFINITY || p->o->progress) {
+        if (p->limit_s < DBL_MAX || p->o->progress) {
             now = ddp__place_clock(p);
-            if (seconds < INFINITY && (now - begin) / seconds > spent) spent = (now - begin) / seconds;
+            if (seconds < DBL_MAX && (now - begin) / seconds > spent) spent = (now - begin) / seconds;
         }
         for (; level < (int)(spent * levels); level++) s->heat *= ratio;
         if (spent >= 1) break;
@@ -461,6 +461,7 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->data = ddp__doubles(&p->room, S), s->most = ddp__doubles(&p->room, S), s->sum = ddp__doubles(&p->room, S);
     s->at = ddp__ints(&p->room, N), s->best = ddp__ints(&p->room, N), s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
+    s->table = ddp__doubles(&p->room, DDP__ANNEAL_TABLE);
     if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
@@ -497,7 +498,7 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     hot *= scale;
     cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
-    cost = ddp__place_evaluate(p, s->best, INFINITY);
+    cost = ddp__place_evaluate(p, s->best, DBL_MAX);
     ddp__place_offer(p, p->line, cost);
 }
 
@@ -507,7 +508,7 @@ static void ddp__anneal_cycles(ddp__place *p)
 {
     const ddp_rng rng = p->rng;
     const ddp__place_limit whole = {p->limit_s, p->limit};
-    const double now = p->limit_s < INFINITY ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
+    const double now = p->limit_s < DBL_MAX ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
     ddp__place_limit more = whole;
     if (p->stop || p->room.failed) return;
     p->rng = ddp_rng_seed(p->o->seed, 0);

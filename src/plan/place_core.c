@@ -53,7 +53,7 @@ static int ddp__place_match_all(ddp__place *p, const int *at, int exact)
             p->hop[j * S + k] = p->hop[k * S + j] = ddp__place_match(p, at + j * D, at + k * D, exact ? mate : NULL);
             for (size_t a = 0; exact && a < D; a++) back[mate[a]] = (int)a;
         }
-        if (p->cost < INFINITY && ddp__place_late(p)) return 0;
+        if (p->cost < DBL_MAX && ddp__place_late(p)) return 0;
     }
     return 1;
 }
@@ -66,7 +66,7 @@ static double ddp__place_span(ddp__place *p)
     size_t S = (size_t)p->S, at = 0, next, k, j;
     double sum = 0;
     memset(p->order, 0, S * sizeof(int));
-    for (j = 0; j < S; j++) p->reach[j] = INFINITY;
+    for (j = 0; j < S; j++) p->reach[j] = DBL_MAX;
     for (k = 1; k < S; k++, at = next) {
         p->order[at] = 1;
         for (j = 0, next = at; j < S; j++) {
@@ -83,17 +83,17 @@ double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0, data = 0;
-    for (int j = 0; j < p->S && enough < INFINITY; j++) data = fmax(data, ddp__place_averaging(p, at, j));
-    if (data >= enough) return INFINITY;
-    for (int exact = !(enough < INFINITY); exact < 2; exact++) {
-        if (!ddp__place_match_all(p, at, exact)) return INFINITY;
-        if (enough < INFINITY && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return INFINITY;
+    for (int j = 0; j < p->S && enough < DBL_MAX; j++) data = fmax(data, ddp__place_averaging(p, at, j));
+    if (data >= enough) return DBL_MAX;
+    for (int exact = !(enough < DBL_MAX); exact < 2; exact++) {
+        if (!ddp__place_match_all(p, at, exact)) return DBL_MAX;
+        if (enough < DBL_MAX && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return DBL_MAX;
     }
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
         p->room.failed = 1;
-        return INFINITY;
+        return DBL_MAX;
     }
     for (i = 0; i < D; i++) {
         size_t member = i;
@@ -112,7 +112,7 @@ double ddp__place_clock(ddp__place *p)
 {
     double now = ddp_now() - p->start;
     if (now >= p->limit_s && !p->stop) p->stop = 1;
-    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
+    if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < DBL_MAX) {
         p->told = now;
         if (p->o->progress(p->o->user, now, p->cost)) p->stop = 2;
     }
@@ -121,15 +121,15 @@ double ddp__place_clock(ddp__place *p)
 
 int ddp__place_late(ddp__place *p)
 {
-    if (p->limit_s == INFINITY && !p->o->progress) return 0;
+    if (p->limit_s == DBL_MAX && !p->o->progress) return 0;
     return ddp__place_clock(p) > 1.1 * p->limit_s || p->stop == 2;
 }
 
 int ddp__place_next(ddp__place *p)
 {
     if (p->stop || p->room.failed || p->candidates >= p->limit) return 0;
-    if (p->limit_s < INFINITY || p->o->progress) ddp__place_clock(p);
-    if (p->stop && p->cost < INFINITY) return 0;
+    if (p->limit_s < DBL_MAX || p->o->progress) ddp__place_clock(p);
+    if (p->stop && p->cost < DBL_MAX) return 0;
     p->candidates++;
     return 1;
 }
@@ -184,8 +184,8 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = INFINITY;
-    s->step[0] = INFINITY;
+    for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = DBL_MAX;
+    s->step[0] = DBL_MAX;
     for (k = 1; k < p->N; k++) {
         for (v = best = k; v < p->N; v++) {
             double w = p->pp[(size_t)last * (size_t)p->N + (size_t)s->line[v]];
@@ -210,7 +210,7 @@ static void ddp__starts_keep(ddp__starts *s)
     int k;
 
     if (!ddp__place_next(p)) return;
-    cost = ddp__place_evaluate(p, s->at, INFINITY);
+    cost = ddp__place_evaluate(p, s->at, DBL_MAX);
     ddp__place_offer(p, p->line, cost);
     for (k = 0; k < s->count && s->cost[k] < cost; k++) {}
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */

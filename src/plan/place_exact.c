@@ -21,7 +21,7 @@ static int ddp__place_all_from(ddp__place_all *a, int v)
     ddp__place *p = a->p;
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, INFINITY));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, DBL_MAX));
         return 1;
     }
     for (int j = 0; j < p->S; j++) {
@@ -48,7 +48,7 @@ int ddp__place_enumerate(ddp__place *p)
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, INFINITY));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, DBL_MAX));
         p->proven = 1;
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
@@ -114,9 +114,9 @@ static void ddp__place_tables(ddp__place_tree *t)
 {
     int C = t->classes, c, d, k;
 
-    t->low = INFINITY;
+    t->low = DBL_MAX;
     for (c = 0; c < C; c++) {
-        t->near[c] = INFINITY;
+        t->near[c] = DBL_MAX;
         for (d = 0; d < C; d++) {
             size_t at = (size_t)c * (size_t)C + (size_t)d;
             t->dp[at] = ddp__place_between(t, t->p->dp, c, d);
@@ -163,10 +163,10 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
     double most = 0, least;
     for (c = 0; c < C; c++) {
         if (!x[c]) continue;
-        least = INFINITY;
+        least = DBL_MAX;
         for (d = 0; d < C; d++)
             if (t->left[d] && t->pp[c * C + d] < least) least = t->pp[c * C + d];
-        if (least < INFINITY && least > most) most = least;
+        if (least < DBL_MAX && least > most) most = least;
     }
     return most;
 }
@@ -236,7 +236,7 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
         for (c = 0; c < C; c++)
             for (m = 0; m < t->mix[j * C + c]; m++) t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at, INFINITY));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at, DBL_MAX));
     return !p->stop;
 }
 

@@ -30,7 +30,7 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
             if (label[v] == j) pool->at[n++] = v;
     cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
-    if (cost < INFINITY) p->candidates += pool->whole;
+    if (cost < DBL_MAX) p->candidates += pool->whole;
     if (p->candidates > p->limit) p->candidates = p->limit;
     return cost;
 }
@@ -38,7 +38,7 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, const int *
 /* The cost of a member. */
 static double ddp__place_known(ddp__place *p, ddp__place_pool *pool, int k)
 {
-    if (pool->cost[k] < 0) pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, INFINITY);
+    if (pool->cost[k] < 0) pool->cost[k] = ddp__place_judge(p, pool, pool->label + (size_t)k * (size_t)p->N, DBL_MAX);
     return pool->cost[k];
 }
 
@@ -52,7 +52,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
-        pool->cost[pool->size] = pool->pass ? -1 : ddp__place_judge(p, pool, pool->child, INFINITY);
+        pool->cost[pool->size] = pool->pass ? -1 : ddp__place_judge(p, pool, pool->child, DBL_MAX);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
 }
@@ -92,7 +92,7 @@ typedef struct ddp__place_swap {
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
-    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = INFINITY;
+    for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = DBL_MAX;
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
             double w = p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
@@ -117,7 +117,7 @@ static double ddp__place_mean(const ddp__place *p, const int *label, int u, int 
 static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link, const double *mean,
                                             int g)
 {
-    ddp__place_swap best = {-1, -1, -INFINITY};
+    ddp__place_swap best = {-1, -1, -DBL_MAX};
     for (int a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
         for (int b = 0; b < p->S; b++)
             for (int k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
@@ -196,7 +196,7 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
 {
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
-    double own = INFINITY;
+    double own = DBL_MAX;
     if (c->table) {
         c->sum = c->table + v;
         return 0;
@@ -207,7 +207,7 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
         c->sum[c->label[u]] += row[u];
         if (c->label[u] == c->label[v] && row[u] < own) own = row[u];
     }
-    return own < INFINITY ? own : 0;
+    return own < DBL_MAX ? own : 0;
 }
 
 /* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
@@ -221,9 +221,9 @@ static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int 
 static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 {
     const ddp__place *p = c->p;
-    double least = INFINITY, own, now;
+    double least = DBL_MAX, own, now;
     int v, q, best = -1, only = -1;
-    *gain = -INFINITY;
+    *gain = -DBL_MAX;
     if (p->S < 2) return -1;
     for (v = 0; v < p->N && !c->kl; v++) {
         if (c->label[v] != g || c->locked[v]) continue;
@@ -265,7 +265,7 @@ static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 static int ddp__place_cycle_once(ddp__place_cycle *c)
 {
     int home = -1, g, v, to = 0, n = 0, keep = 0, k;
-    double most = -INFINITY, gain, sum = 0, close, best = 0;
+    double most = -DBL_MAX, gain, sum = 0, close, best = 0;
 
     for (g = 0; g < c->p->S; g++) {
         if (ddp__place_late(c->p)) return 0;
@@ -341,7 +341,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     ddp__place_chain c;
     int one, two, out;
     long children = 0;
-    double cost, own = INFINITY, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
+    double cost, own = DBL_MAX, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
     if (quick) {
         pool.pass = (long)(S * N * N / 128 + 1);
@@ -369,7 +369,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
         if (released) out = one;
         children++;
         p->candidates += pool.pass;
-        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : INFINITY);
+        cost = ddp__place_judge(p, &pool, pool.child, quick ? ddp__place_known(p, &pool, out) : DBL_MAX);
         if (!(cost < pool.cost[out])) continue;
         own = fmin(own, cost);
         if (released) out = ddp__place_known(p, &pool, two) > pool.cost[one] ? two : one;

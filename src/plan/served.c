@@ -189,7 +189,7 @@ static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
     if (s->late && s->rule != DDP_SERVING_TOGETHER)
         return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
     for (int k = 0; k < s->servers; k++)
-        if (!(s->bytes[k] >= 0 && s->bytes[k] <= DBL_MAX) || (s->late && !(s->late[k] >= 0 && s->late[k] <= s->bytes[k])))
+        if (!ddp__within(s->bytes[k], 0, DBL_MAX) || (s->late && !ddp__within(s->late[k], 0, s->bytes[k])))
             return ddp__fail(err, DDP_ARG, "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
                              s->bytes[k], s->late ? s->late[k] : 0.0);
     return DDP_OK;

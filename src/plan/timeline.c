@@ -191,7 +191,7 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, ddp_error *err)
 
     if (!lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", lanes);
     for (;;) {
-        when = INFINITY; /* of the next change: the end of a startup or of an operation */
+        when = DBL_MAX; /* of the next change: the end of a startup or of an operation */
         next = idle = -1;
         for (int k = lanes - 1; k >= 0; k--) {
             x = &lane[k];
@@ -239,7 +239,7 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
         k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
         if (k < 1) k = 1;
         total += k;
-        if (!(total <= most))
+        if (!ddp__finite(total) || total > most)
             return ddp__fail(err, DDP_ARG, "the partition cuts buckets %d to %d into %g parts; more than %d cannot be "
                              "planned, raise it", m->group[i].first, m->group[0].first, total, most);
         m->parts[i] = (int)k;
@@ -267,7 +267,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp_error *err)
     stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
     DDP__TRY(ddp__scratch_check(&m->room, total, "parts", err));
     while (head < total) {
-        now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
+        now = arrived < m->groups ? m->group[arrived].ready : DBL_MAX;
         if (head < tail && sent[head].end < now) now = sent[head].end;
         for (; arrived < m->groups && m->group[arrived].ready <= now; arrived++) {
             stack[depth++] = arrived;
@@ -493,7 +493,7 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
     DDP__TRY(ddp_profile_check(p, err));
     if (!t || t->buckets != p->layers || !each_s || !all_s)
         return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d", t ? t->buckets : 0, p->layers);
-    if (!(latency_s >= 0 && latency_s <= DBL_MAX))
+    if (!ddp__within(latency_s, 0, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
     arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
     if (!arrive) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", p->layers);

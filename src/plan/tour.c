@@ -9,20 +9,21 @@ static double ddp__tour_join(double path, double hop, int slowest)
 }
 
 /* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
- * every smaller set is done first. The path is read back from these values. */
+ * every smaller set is done first. The path is read back as the least of these values again. */
 double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
 {
     size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
-    double least = INFINITY, via;
+    double least = DBL_MAX, least_here, via;
 
     for (set = 1; set < sets; set++)
         for (e = 0; e < N; e++) {
             double *to = &best[set * N + e];
-            *to = INFINITY;
+            *to = DBL_MAX;
             if (!(set >> e & 1)) continue;
             rest = set & ~((size_t)1 << e);
-            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
+            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -DBL_MAX : 0;
+            for (b = 0; rest && b < N; b++) {
+                if (!(rest >> b & 1)) continue;
                 via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
                 if (via < *to) *to = via;
             }
@@ -37,10 +38,11 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
     for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
         rest = set & ~((size_t)1 << at);
         order[k] = (int)at;
-        for (from = 0; k > 0 && from + 1 < N; from++)
-            if ((rest >> from & 1) &&
-                ddp__tour_join(best[rest * N + from], cost[from * N + at], slowest) == best[set * N + at])
-                break;
+        for (b = from = 0, least_here = DBL_MAX; k > 0 && b < N; b++) {
+            if (!(rest >> b & 1)) continue;
+            via = ddp__tour_join(best[rest * N + b], cost[b * N + at], slowest);
+            if (via < least_here) least_here = via, from = b;
+        }
     }
     return least;
 }
@@ -168,10 +170,10 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.order = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
-    *length = INFINITY;
+    *length = DBL_MAX;
     for (int start = 0; start < starts && !room.failed; start++) {
         if (first < 0 && start == last) continue;
-        if (*length < INFINITY && over && over(user)) break;
+        if (*length < DBL_MAX && over && over(user)) break;
         ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
         now = ddp__tour_improve(&t);
         if (!(now < *length)) continue;
@@ -201,7 +203,7 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
             if (u != v) DDP__TRY(ddp__check_finite(c, 0, err, "the cost from node %d to node %d is %g", u, v, c));
             if (u != v && c > most) most = c;
         }
-    if (!(most * n <= DBL_MAX / 4))
+    if (!ddp__finite(most * n) || most * n > DBL_MAX / 4)
         return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
                          "use a larger unit", n, most);
     if (n <= DDP_TOUR_EXACT) best = ddp__doubles(&room, (size_t)n << n);
@@ -285,10 +287,10 @@ static ddp_status ddp__ring_check(int n, const double *rate, const double *delay
     if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
-        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
+        if (!(rate[i] > 0) || !ddp__finite(rate[i]))
             return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
                              i / n, i % n);
-        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
+        if (delay_s && !ddp__within(delay_s[i], 0, DBL_MAX))
             return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
                              delay_s[i], i / n, i % n);
     }
@@ -315,13 +317,13 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
         for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
         slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
-        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? INFINITY : delay_s ? delay_s[i] : 0;
+        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? DBL_MAX : delay_s ? delay_s[i] : 0;
         (void)ddp__held_karp(n, cost, 0, 0, 0, best, order);
     } else {
         ddp__ring_costs(n, rate, delay_s, cost);
         ddp__ring_search(n, cost, order, lists);
     }
-    *least = INFINITY;
+    *least = DBL_MAX;
     for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
     ddp__scratch_free(&room);
     return DDP_OK;

@@ -8,15 +8,15 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
         return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
-    if (!(o->samples >= 0 && o->samples <= 1e100))
+    if (!ddp__within(o->samples, 0, 1e100))
         return ddp__fail(err, DDP_ARG, "%g samples per iteration are impossible; 0 = one per micro-batch", o->samples);
-    if (!(o->state_factor >= 0 && o->state_factor <= 1e6))
+    if (!ddp__within(o->state_factor, 0, 1e6))
         return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6", o->state_factor);
     if (!net->speed)
         return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every device or group, what it "
                          "reaches rather than its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
-        if (!(net->speed[d] >= 1e-100 && net->speed[d] <= 1e100))
+        if (!ddp__within(net->speed[d], 1e-100, 1e100))
             return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from 1e-100 to 1e100", d,
                              net->speed[d]);
         for (int to = 0; to < net->devices; to++) {
@@ -158,7 +158,7 @@ static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_o
     w->message = (ddp_workload_message *)ddp__calloc((size_t)w->messages, sizeof *w->message);
     if (!w->message) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
     ddp__workload_sum(g, device_of, w);
-    if (!(w->pipeline_s > 0 && w->pipeline_s <= DBL_MAX))
+    if (!(w->pipeline_s > 0 && ddp__finite(w->pipeline_s)))
         return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or bytes, and sums that "
                          "a double holds", w->pipeline_s);
     w->throughput = g->samples / w->pipeline_s;
@@ -189,7 +189,7 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     if (!(peak > 0 && peak <= 1e100))
         return ddp__fail(err, DDP_ARG, "the peak is %g FLOP/s; it must be positive", peak);
     for (int i = 0; i < n; i++) {
-        if (!(flops[i] >= 0 && flops[i] <= 1e100) || !(seconds[i] >= 0 && seconds[i] <= 1e100))
+        if (!ddp__within(flops[i], 0, 1e100) || !ddp__within(seconds[i], 0, 1e100))
             return ddp__fail(err, DDP_ARG, "sample %d (%g FLOPs in %g s) must be finite and at least 0", i, flops[i],
                              seconds[i]);
         x = flops[i] / peak;
@@ -197,7 +197,7 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
         xy += x * seconds[i];
     }
     value = xx / xy;
-    if (!(value > 0 && value <= DBL_MAX))
+    if (!(value > 0 && ddp__finite(value)))
         return ddp__fail(err, DDP_ARG, "%d samples without FLOPs or without time fit no speed", n);
     *lambda = value;
     return DDP_OK;

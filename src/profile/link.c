@@ -46,7 +46,7 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     double w;
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
-        if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
+        if (!ddp__within(bytes[i], 0, DBL_MAX) || !ddp__within(seconds[i], 0, DBL_MAX))
             return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
                              bytes[i], seconds[i]);
     s = (ddp__link_sample *)ddp__calloc((size_t)n, sizeof *s);
@@ -75,14 +75,14 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
     for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
         double w = f->half_life / 3 / (seconds * seconds);
-        if (seconds > 0 && seconds <= DBL_MAX) ddp__linkfit_weigh(f, bytes, seconds, w);
+        if (ddp__finite(seconds) && seconds > 0) ddp__linkfit_weigh(f, bytes, seconds, w);
     }
 }
 
 void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
 {
     double fade = pow(0.5, 1 / f->half_life);
-    if (!(bytes > 0 && bytes <= DBL_MAX && seconds > 0 && seconds <= DBL_MAX)) return;
+    if (!ddp__finite(bytes) || !ddp__finite(seconds) || bytes <= 0 || seconds <= 0) return;
     f->n *= fade;
     f->x *= fade;
     f->y *= fade;

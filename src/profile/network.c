@@ -48,7 +48,7 @@ static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, dd
     if (n->jitter_s)
         DDP__TRY(ddp__check_finite(n->jitter_s[at], 0, err, "the jitter from device %d to device %d is %g s", i, j,
                                    n->jitter_s[at]));
-    if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
+    if (!(ddp__finite(n->rate[at]) && n->rate[at] > 0))
         return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
                          "connected by a finite rate above 0", i, j, n->rate[at]);
     return DDP_OK;

@@ -64,7 +64,7 @@ static ddp_status ddp__split_check(const ddp_profile *p, double most, double alp
 {
     DDP__TRY(ddp_profile_check(p, err));
     if (!p->params) return ddp__fail(err, DDP_ARG, "the profile has no params, so its layers cannot be split");
-    if (!(most >= 1 && most <= DBL_MAX))
+    if (!ddp__within(most, 1, DBL_MAX))
         return ddp__fail(err, DDP_ARG, "a part of %g parameters is impossible; it needs at least 1", most);
     *rows = 0;
     for (int l = 0; l < p->layers; l++) {

@@ -71,7 +71,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
     }
     ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the "
                       "share of the communication time during which the worker computes.");
-    if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0)
+    if (ddp__finite(d->target_loss) && d->target_loss > 0)
         ddp__add_page(t, " s to loss: seconds until the loss is @4 or below.", d->target_loss);
     ddp__text_addf(t, "</p>\n");
 }
@@ -245,7 +245,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
     for (int i = 0; i < d->run_count; i++) {
         if (d->runs[i].step_count > most) most = d->runs[i].step_count;
         for (int j = 0; j < d->runs[i].step_count; j++) {
-            loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
+            loss |= ddp__finite(d->runs[i].steps[j].loss);
             divergence |= d->runs[i].steps[j].divergence > 0;
         }
         for (int k = 0; k < d->runs[i].note_count; k++) marks |= ddp__note_marks(&d->runs[i].notes[k]);

@@ -19,7 +19,7 @@ void ddp__add_fixed(ddp__text *t, double v, int decimals)
     long long unit = 1, n;
 
     for (int i = 0; i < decimals; i++) unit *= 10;
-    if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
+    if (!ddp__within(fabs(v), 0, 9e18 / (double)unit)) {
         ddp__text_addf(t, "-");
         return;
     }
@@ -145,7 +145,7 @@ static int ddp__chart_point(const ddp__chart *c, const ddp_report_run *r, int i,
 
     *x = c->what == DDP__CURVE_TIME ? s->time_s : c->log_y ? i + 1 : (double)s->bytes / 1e6;
     *y = c->log_y ? s->divergence : s->loss;
-    return fabs(*x) <= DBL_MAX && fabs(*y) <= DBL_MAX && (!c->log_y || *y > 0);
+    return ddp__finite(*x) && ddp__finite(*y) && (!c->log_y || *y > 0);
 }
 
 /* Bounds over all points; 0 if there is none. */
@@ -240,7 +240,7 @@ static double ddp__loss_mean(const ddp_report_run *r, int last, int over)
     int n = 0;
 
     for (int i = last; i >= 0 && i > last - over; i--)
-        if (fabs(r->steps[i].loss) <= DBL_MAX) sum += r->steps[i].loss, n++;
+        if (ddp__finite(r->steps[i].loss)) sum += r->steps[i].loss, n++;
     return sum / n;
 }
 

@@ -10,7 +10,7 @@ static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run 
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
             return d->runs[i].step_ms / r->step_ms;
-    return (double)NAN;
+    return ddp__unknown();
 }
 
 void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column)
@@ -24,10 +24,10 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     else if (column == 0) ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-");
     if (!r || column == 0) return;
     value[1] = r->step_ms;
-    value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : (double)NAN;
+    value[2] = r->predicted_step_ms > 0 ? r->predicted_step_ms : ddp__unknown();
     value[3] = ddp__summary_ratio(d, r);
     value[4] = r->time_to_loss_s;
-    value[5] = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
+    value[5] = r->bytes_sent < 0 ? ddp__unknown() : (double)r->bytes_sent / 1e6;
     value[6] = r->hidden_pct;
     value[7] = r->final_loss;
     v = value[column];

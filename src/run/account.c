@@ -235,7 +235,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
     memset(out, 0, sizeof *out);
     if (!d) return;
-    if (d->clock) ddp__clock_collect(d);
+    if (d->clock && !ddp__host_forked(&d->host)) ddp__clock_collect(d);
     *out = d->stats;
     out->strategy = d->ops.name;
     out->steps = d->step;
@@ -247,7 +247,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
     for (int link = 0; link < 2; link++) {
         ddp__engine *e = link ? d->second : d->engine;
         ddp__net_stats net;
-        if (!e) continue;
+        if (!e || !ddp__has_engine(d)) continue;
         ddp__engine_stats(e, &net);
         out->bytes_sent += net.bytes_sent;
         for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
@@ -271,7 +271,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
 
-    if (!d || !d->engine) return "none";
+    if (!d || !ddp__has_engine(d)) return "none";
     ddp__engine_stats(d->engine, &net);
     return ddp__algorithm_name(net.algorithm);
 }
@@ -281,6 +281,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     long oldest;
     int n = 0, ops = 0;
 
+    if (ddp__host_forked(&d->host)) return 0;
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);

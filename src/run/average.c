@@ -18,17 +18,14 @@ static int ddp__state_due(const ddp_ctx *d, int k)
     return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
 }
 
-/* The pieces that this period's average of a layer takes of a whole list. */
-static void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count)
 {
     const ddp__unit *u = &d->unit[layer];
     float *state = u->state;
     int n = 0;
 
-    m->from = list;
-    m->from_count = count;
-    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return;
-    for (int i = 0; i < count; i++)
+    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return list;
+    for (int i = 0; i < *count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
@@ -36,8 +33,8 @@ static void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int
             u->moved[n].data = state;
             u->moved[n++].count = u->gradient[i].count;
         }
-    m->from = u->moved;
-    m->from_count = n;
+    *count = n;
+    return u->moved;
 }
 
 /* Values from..to-1 of those with gradients, and their state where it is due. */
@@ -165,7 +162,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     ddp__unit *u = &d->unit[layer];
     const ddp_piece delta = {{u->delta}, u->trained};
 
-    ddp__average_takes(d, layer, u->other, u->others, m);
+    m->from_count = u->others;
+    m->from = ddp__average_takes(d, layer, u->other, &m->from_count);
     if (m->from_count) {
         m->coding = DDP_AS_FLOAT;
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
@@ -218,7 +216,7 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *ta
     if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
     if (u->moving < parts) ddp__average_cut(d, layer, takes, &m);
-    else if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
+    else if (!all) m.from = ddp__average_takes(d, layer, u->average, &m.from_count);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }

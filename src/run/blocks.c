@@ -26,8 +26,7 @@ static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t c
     }
 }
 
-static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
-                                     ddp_error *err)
+static ddp_status ddp__blocks_fill(ddp_coding coding, unsigned char *out, const float *x, size_t count, ddp_error *err)
 {
     const size_t at = ddp__first_from(x, count, DDP__INFINITE);
 
@@ -37,9 +36,47 @@ static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, cons
     return DDP_OK;
 }
 
+/* ---- what travels: in INT8, the one wire of blocks that gradients take, -0.0 (ddp_no_gradient) has the level that no
+ * number has ---- */
+
+enum { DDP__LEVEL_NONE = 0x80 };
+
+static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
+                                     ddp_error *err)
+{
+    unsigned char *level = out + 4 * (count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0));
+
+    DDP__TRY(ddp__blocks_fill(coding, out, x, count, err));
+    for (size_t i = 0; coding == DDP_AS_INT8 && i < count; i++)
+        if (ddp_no_gradient(x + i, 1)) level[i] = DDP__LEVEL_NONE;
+    return DDP_OK;
+}
+
+/* Of INT8, block by block. */
+static ddp_status ddp__blocks_with_none(float *out, const unsigned char *payload, const unsigned char *level, size_t count,
+                                        ddp_error *err)
+{
+    unsigned char block[4 + DDP_QUANTISE_BLOCK];
+
+    for (size_t at = 0, n; at < count; at += n, payload += 4) {
+        n = count - at < DDP_QUANTISE_BLOCK ? count - at : (size_t)DDP_QUANTISE_BLOCK;
+        memcpy(block, payload, 4);
+        for (size_t i = 0; i < n; i++) block[4 + i] = level[at + i] == DDP__LEVEL_NONE ? 0 : level[at + i];
+        DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, block, DDP__UNPACK_STORE, NULL, n, err));
+        ddp__quantised_apply(DDP_PACK_INT8, block, DDP__UNPACK_STORE, out + at, n);
+        for (size_t i = 0; i < n; i++)
+            if (level[at + i] == DDP__LEVEL_NONE) ddp__floats_none(out + at + i, 1);
+    }
+    return DDP_OK;
+}
+
 static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
                                      ddp_error *err)
 {
+    const unsigned char *level = payload + 4 * (count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0));
+
+    if (coding == DDP_AS_INT8 && memchr(level, DDP__LEVEL_NONE, count))
+        return ddp__blocks_with_none(out, payload, level, count, err);
     DDP__TRY(ddp__quantised_check(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, NULL, count, err));
     ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out, count);
     return DDP_OK;
@@ -63,7 +100,7 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
             memcpy(out + at, x + at, n * sizeof *out);
             ddp__bfloat_round(out + at, n);
         } else {
-            DDP__TRY(ddp__blocks_encode(coding, payload, x + at, n, err));
+            DDP__TRY(ddp__blocks_fill(coding, payload, x + at, n, err));
             ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out + at, n);
         }
         for (size_t i = at; i < at + n; i++) x[i] -= out[i];
@@ -83,6 +120,14 @@ static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const 
                      ddp__coding_name((int)m->coding), why->msg);
 }
 
+/* A layer without a gradient sends none, and its residual waits for the next one: where the gradient was, while the other
+ * layers are rounded. back: and then both as they were. */
+static void ddp__coded_set_aside(const ddp_piece *p, float *residual, int back)
+{
+    memcpy(back ? residual : p->data, back ? p->data : residual, p->count * sizeof *residual);
+    ddp__floats_none(back ? p->data : residual, p->count);
+}
+
 ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     float part[DDP__CODED_PART], *residual = m->residual;
@@ -92,8 +137,10 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
     ddp_error why;
 
     for (int p = 0; s == DDP_OK && p < m->from_count; p++) {
-        s = ddp_feedback_add(residual + total, m->from[p].data, m->from[p].count, &why);
-        total += m->from[p].count;
+        const ddp_piece *x = &m->from[p];
+        if (ddp_no_gradient(x->data, x->count)) ddp__coded_set_aside(x, residual + total, 0);
+        else s = ddp_feedback_add(residual + total, x->data, x->count, &why);
+        total += x->count;
     }
     for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
@@ -101,8 +148,14 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
         for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
             while (used == to->count) to++, used = 0;
             run = to->count - used < n - i ? to->count - used : n - i;
-            memcpy(to->data + used, part + i, run * sizeof *part);
+            if (!ddp_no_gradient(residual + (at + i - used), to->count))
+                memcpy(to->data + used, part + i, run * sizeof *part);
         }
+    }
+    for (int p = m->from_count - 1; p >= 0; p--) {
+        total -= s == DDP_OK ? m->from[p].count : 0;
+        if (s == DDP_OK && ddp_no_gradient(residual + total, m->from[p].count))
+            ddp__coded_set_aside(&m->from[p], residual + total, 1);
     }
     return s == DDP_OK ? s : ddp__coded_fail(d, m, &why, err);
 }

@@ -109,6 +109,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
                               m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
+    if (ddp__is_in_step(d, name)) return ddp__ctx_fail(d, &d->host.error);
     if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
         return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
                               "the first step", name);
@@ -122,7 +123,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__exchange_of(d, "ddp_exchange", m);
 }
 
-/* n floats for each of the world's blocks; scale NAN: the mean. */
+/* n floats for each of the world's blocks, a sum times the scale. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
     const int blocks = d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
@@ -133,8 +134,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->computing;
-    m.mean = isnan(scale);
-    m.scale = m.mean ? 0 : scale;
+    m.scale = scale;
     m.peer = peer;
     return ddp__exchange_of(d, name, &m);
 }
@@ -146,7 +146,15 @@ int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
 
 int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_mean", DDP_ALL_REDUCE, x, n, NAN, 0);
+    const ddp_piece p = {{x}, n};
+    ddp_message m;
+
+    DDP__ENTER(d);
+    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+    m.group = d->computing;
+    m.mean = 1;
+    m.scale = 0;
+    return ddp__exchange_of(d, "ddp_all_mean", &m);
 }
 
 int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)

@@ -51,7 +51,9 @@ DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 /* Elastic worlds (ddp_config.min_world). ddp_rank and ddp_world are ids and their number (with
  * max_world that): they stay what they were when workers are lost or come. ddp_workers is the
  * number of those that are live, ddp_live has bit r set for each of them (all ones of world where
- * not elastic), ddp_epoch rises with each change. They may change in any hook or collective. */
+ * not elastic), ddp_epoch rises with each change. A lost worker changes them in any hook or collective, a
+ * joining one in the first hook of a layer in a period: collectives between two steps run among the workers that did the
+ * last one. */
 DDP_API int      ddp_workers(const ddp_ctx *d);
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
@@ -105,7 +107,7 @@ typedef struct ddp_sites {
 /* What ddp_ring_tune chose. */
 typedef struct ddp_ring_choice {
     double least_rate; /* bytes per second of the ring's slowest hop */
-    double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
+    double from_bytes; /* all-reduces from here on go round the ring; DBL_MAX = none */
 } ddp_ring_choice;
 
 /* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups

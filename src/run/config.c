@@ -61,6 +61,8 @@ static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
     if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
     if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
+    /* where a lost worker ends the run, a starved one is given more time */
+    if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = c->min_world > 0 || c->join ? 10 : 30;
     /* a plan that does not come from clocks needs no measured steps */
     if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG

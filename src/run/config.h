@@ -161,7 +161,7 @@ struct ddp_config {
     double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
     double connect_timeout_s; /* for rank 0 to answer; 30 */
     double join_timeout_s;    /* for all ranks to come; connect_timeout_s */
-    double peer_timeout_s;    /* silence after which a peer is lost; 10 */
+    double peer_timeout_s;    /* silence after which a peer is lost; 30, with min_world 10 */
     double op_timeout_s;      /* an operation fails so long after the first rank began it; 1800 */
     const char *dump_path;    /* where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
@@ -179,6 +179,7 @@ struct ddp_config {
     const char *tls_ca, *tls_cert, *tls_key; /* or certificates (PEM files), this worker's with the name rank-R */
     int no_env;               /* 1: never read the environment (embedders) */
     int no_checksum;          /* 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
+    int no_finite_check;      /* 1: gradients that are NaN or infinite are not reported; 0 */
     int check_writes;         /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;          /* kept for ddp_trace_copy; 0 = only what statistics need */
     const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */

@@ -10,7 +10,7 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 
     err.code = code;
     va_start(ap, fmt);
-    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
+    ddp__format_list(err.msg, sizeof err.msg, fmt, ap);
     va_end(ap);
     return ddp__ctx_fail(d, &err);
 }
@@ -49,7 +49,8 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
-    if (d->event) return DDP_OK;
+    if (d->event) return DDP_OK; /* the hook around the event has checked the process */
+    DDP__TRY(ddp__host_check(&d->host, &d->host.error));
     return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
@@ -68,7 +69,7 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     if (!d) return (int)DDP_ARG;
     if (d->host.error.code) return (int)d->host.error.code;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
@@ -80,7 +81,7 @@ void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
 
     if (!d) return;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
     ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
 }
@@ -98,11 +99,13 @@ void ddp_explain(ddp_ctx *d, const char *text)
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 
+int ddp__has_engine(const ddp_ctx *d) { return d->engine && !ddp__host_forked(&d->host); }
+
 uint64_t ddp__live(const ddp_ctx *d)
 {
     ddp__epoch_info info;
 
-    if (!d->engine) return 1;
+    if (!ddp__has_engine(d)) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.live;
 }
@@ -118,7 +121,7 @@ int ddp_workers(const ddp_ctx *d)
 {
     ddp__epoch_info info;
 
-    if (!d || !d->engine) return 1;
+    if (!d || !ddp__has_engine(d)) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.workers - ddp_servers(d);
 }
@@ -138,7 +141,7 @@ unsigned ddp_epoch(const ddp_ctx *d)
 {
     ddp__epoch_info info;
 
-    if (!d || !d->engine) return 0;
+    if (!d || !ddp__has_engine(d)) return 0;
     ddp__engine_epoch(d->engine, &info);
     return (unsigned)info.ballot;
 }
@@ -160,15 +163,30 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 
 void ddp_abort(ddp_ctx *d, const char *why)
 {
+    if (!d || ddp__host_forked(&d->host)) return;
     if (!why) why = "aborted by request";
     /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
-    if (d && d->engine) {
+    if (d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    ddp__engine_hold(d);
+    if (d->engine) {
         ddp__engine_abort(d->engine, DDP_ABORTED, why);
-    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
+    } else if (ddp__atomic_add(&d->aborts, 1) == 0) {
         snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
         ddp__atomic_store(&d->aborted, 1);
     }
+    ddp__engine_release(d);
+}
+
+ddp_status ddp__is_in_step(ddp_ctx *d, const char *call)
+{
+    if (d->joiner)
+        return ddp__fail(&d->host.error, DDP_USAGE, "%s before ddp_set_optimizer: this worker joins a run whose members are "
+                         "past that call; call it after ddp_set_optimizer, and only if ddp_step is 0", call);
+    if (!d->entered) return DDP_OK;
+    ddp__engine_hush(d->engine);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s: this worker joined before step %ld, and the members call %s without it "
+                     "until that step ends: where a program calls it before its first step, only if ddp_step is 0", call,
+                     d->step, call);
 }
 
 /* ---- links, groups and sizes ---- */
@@ -176,6 +194,22 @@ void ddp_abort(ddp_ctx *d, const char *why)
 int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
+
+size_t ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u)
+{
+    const int arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0, parts = ddp_parts_of(d, (int)(u - d->unit));
+
+    return (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+}
+
+ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err)
+{
+    size_t pieces = 1;
+
+    for (int l = 0; l < d->layers; l++) pieces += ddp__unit_pieces(d, &d->unit[l]);
+    if (d->second) DDP__TRY(ddp__engine_pieces(d->second, pieces, err));
+    return d->engine ? ddp__engine_pieces(d->engine, pieces, err) : DDP_OK;
+}
 
 int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
@@ -217,33 +251,47 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 
 /* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1 others, where
  * of B bytes that are reduced it sends 2 (W - 1) / W. */
-static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
+static size_t ddp__topk_bytes(const ddp_ctx *d, int group, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, group) / 2;
 #else
-    (void)d, (void)u;
+    (void)d, (void)group;
     return n * sizeof(float);
 #endif
 }
 
-size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+size_t ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-    const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
-    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, u, trained) + others * sizeof(float);
+    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, group, trained) + others * sizeof(float);
     if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
-int ddp_parts_of(const ddp_ctx *d, int layer)
+size_t ddp__layer_others(const ddp_ctx *d, int layer)
 {
-    const size_t n = d->unit[layer].trained, most = (size_t)d->cfg.split_params;
+    const ddp__unit *u = &d->unit[layer];
 
-    return most && n > most ? (int)((n + most - 1) / most) : 1;
+    return u->count - u->trained + ddp__state_moved(d, u);
 }
+
+size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    return ddp__average_bytes(d, u->group, u->trained, ddp__layer_others(d, layer));
+}
+
+int ddp__parts_for(const ddp_ctx *d, size_t trained)
+{
+    const size_t most = (size_t)d->cfg.split_params;
+
+    return most && trained > most ? (int)((trained + most - 1) / most) : 1;
+}
+
+int ddp_parts_of(const ddp_ctx *d, int layer) { return ddp__parts_for(d, d->unit[layer].trained); }
 
 int ddp__plan_rows(const ddp_ctx *d)
 {
@@ -291,6 +339,24 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
         }
     }
     return h;
+}
+
+uint64_t ddp__dropout_hash(const ddp_ctx *d)
+{
+    uint64_t h = DDP__HASH_START;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->dropout, sizeof o->dropout);
+    return h;
+}
+
+double ddp__dropout(const ddp_ctx *d)
+{
+    double most = 0;
+
+    for (const ddp__owned *o = d->host.owned; o; o = o->next)
+        if (o->passes && o->most_dropout > most) most = o->most_dropout;
+    return most;
 }
 
 uint64_t ddp__model_hash(const ddp_ctx *d)

@@ -49,7 +49,8 @@ typedef struct ddp__unit {
                                             flight; NULL without */
     int         changing;       /* delta is in flight, or was */
     int         passes;         /* backward_end calls in this step */
-    int         skipped;        /* it has no gradient in this step */
+    int         skipped;        /* micro-batches of this step without a gradient (ddp_skip) */
+    int         left_out;       /* the last update was: no rank had a gradient */
     long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
     double      divergence;     /* of the last averaging; written by the comm thread while in flight */
@@ -77,12 +78,14 @@ typedef struct ddp__own_state {
     size_t count;
 } ddp__own_state;
 
-typedef struct ddp__same { /* ddp_same */
-    char    name[32];
-    int64_t value;
-} ddp__same;
-
 enum { DDP__NOTES = 64 };
+
+/* What a rank tells the others every few periods. */
+typedef struct ddp__pace_word {
+    double compute_s; /* mean of its steps since the last one, without waits */
+    double lr;        /* of this step */
+    double present;   /* 1; 0: it is lost */
+} ddp__pace_word;
 
 /* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
  * of all. */
@@ -99,14 +102,24 @@ typedef struct ddp__cut_span {
 
 typedef struct ddp__cut {
     int            copies, copy;
+    int            stages, stage; /* that one copy is cut into; this rank's */
+    int            group;         /* of the ranks of its copy; 0 where stages is 1 */
     const char   **name;  /* [layers] of the model */
     int            layers;
-    int           *whole; /* [units] the number of each in the model */
+    int           *whole; /* [units] the number of each in the model, rising */
+    int            units; /* layers of the model that are here */
     ddp__cut_span *span;  /* [spans] */
     int            spans;
     float         *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this machine's memory */
     size_t         residuals;
 } ddp__cut;
+
+/* What planning needs of a layer of the whole model, which may be on several stages. Counts are of floats. */
+typedef struct ddp__layer_cost {
+    double flops;
+    double count, trained, others; /* ddp__unit's count and trained; what else an average moves, optimizer state included */
+    double holders;                /* stages that have some of the trained */
+} ddp__layer_cost;
 
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
@@ -126,6 +139,7 @@ struct ddp_ctx {
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
+    ddp__layer_cost *model;      /* [cut->layers] where all stages follow one plan; NULL: each rank plans its own layers */
     int          edge_messages;  /* of a pipeline, which may be under way at a time, and their bytes */
     size_t       edge_bytes;
     struct ddp__keeper *keeper;  /* of a pipeline that others go on without; NULL */
@@ -134,6 +148,8 @@ struct ddp_ctx {
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
     int32_t      join_word;     /* id to admit, or -1 */
     struct ddp__joiner *joiner; /* this worker is one, not yet in; else NULL */
+    int          admission_due;  /* a period is over: the next hook of a layer lets joining workers in */
+    int          entered;        /* this worker has joined and not called a hook of a layer yet */
     uint64_t     saves_as;      /* run identity in its checkpoints; 0: none yet */
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
@@ -153,6 +169,7 @@ struct ddp_ctx {
     int          mixed, started; /* layers belong to unlike groups; they are frozen */
     int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
+    int          engine_held;    /* atomic: a thread uses `engine`, which must not close meanwhile */
     int          dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
 
     long         step;
@@ -178,7 +195,8 @@ struct ddp_ctx {
     } drift_word;
     double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
     long         compute_steps;
-    double      *pace;           /* [2 x world] mean of each rank's step; room to sort it */
+    ddp__pace_word *pace;        /* [world] */
+    double      *pace_sorted;    /* [world] room for their times */
     long         pace_ticket;    /* the exchange of these, or -1 */
     double       pace_told;      /* the ratio that was logged last; 0 = nobody is slow */
     int          pace_place;     /* in the team, of whom that was */
@@ -198,19 +216,22 @@ struct ddp_ctx {
     int          loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
     struct ddp__nccl *nccl;      /* what is sent over that */
 
-    ddp__same    same[DDP_SAME];
-    int          sames;
+    ddp__same    same[DDP_SAME]; /* ddp_same */
+    ddp__same    usual[DDP_SAME]; /* ddp_usually_same */
+    int          sames, usuals;
+    char         unlike[400];    /* ddp_unlike */
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
     ddp__scratch lists;          /* all of fixed length */
 };
 
-/* First line of every hook: the sticky error; events of strategies do not call hooks. */
-#define DDP__ENTER(d)                                               \
-    do {                                                            \
-        if (!(d)) return DDP_ARG;                                   \
-        if ((d)->host.error.code) return (int)(d)->host.error.code; \
-        if ((d)->event) return ddp__hook_in_event(d);               \
+/* First line of every hook: a forked child's error, the sticky error; events of strategies do not call hooks. */
+#define DDP__ENTER(d)                                                                               \
+    do {                                                                                            \
+        if (!(d)) return DDP_ARG;                                                                   \
+        if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code;        \
+        if ((d)->host.error.code) return (int)(d)->host.error.code;                                 \
+        if ((d)->event) return ddp__hook_in_event(d);                                               \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 
@@ -226,21 +247,38 @@ DDP_LIB int          ddp__is_first(const ddp_ctx *d);
 DDP_LIB int          ddp__leads(const ddp_ctx *d);
 DDP_LIB int          ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+/* First check of the program's collectives: fails on a joining worker that has not begun a step, of which the members
+ * expect none. Only this worker ends. */
+DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
+/* engine_slot.c: other threads dump and abort while a joining worker opens and closes its engine. Between hold and release
+ * `engine` does not change; set waits for the release. */
+DDP_LIB void         ddp__engine_hold(ddp_ctx *d);
+DDP_LIB void         ddp__engine_release(ddp_ctx *d);
+DDP_LIB void         ddp__engine_set(ddp_ctx *d, ddp__engine *e);
+DDP_LIB int          ddp__has_engine(const ddp_ctx *d); /* 0: one worker, or a forked child, where nothing may lock it */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 /* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
+DDP_LIB int          ddp__parts_for(const ddp_ctx *d, size_t trained); /* of a layer with `trained` floats that have gradients */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
+/* Bytes of a layer's average over a group: floats with gradients, and others. */
+DDP_LIB size_t       ddp__average_bytes(const ddp_ctx *d, int group, size_t trained, size_t others);
+DDP_LIB size_t       ddp__layer_others(const ddp_ctx *d, int layer);
 /* Fingerprints of layers and optimizer, and of the operators. */
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
+DDP_LIB double      ddp__dropout(const ddp_ctx *d);      /* its largest probability in the graphs; 0: there is none */
 /* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
  * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
-enum { DDP__SETTINGS = 40 };
+enum { DDP__SETTINGS = 96 };
 DDP_LIB int         ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
+/* One value of a setting for a message: the name of a choice, or up to `digits` digits. */
+DDP_LIB void        ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room);
 
 /* ---- links.c, connect.c: the others ---- */
 
@@ -258,8 +296,14 @@ DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__lin
  * wait for none of the first (DeFT, section 3). They meet where the first link says. */
 DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
+/* compare.c: DDP_MISMATCH names the first difference between the ranks. Collective. */
+DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
+DDP_LIB size_t     ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
+/* Makes room in the engines for a message of all layers, such as a push to a server. No message is in flight. */
+DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 
 /* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
 
@@ -273,7 +317,7 @@ DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_erro
 /* Members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
 DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
-/* At the end of a step: at a period's end clones, words, entries. Collective. */
+/* Before the first step of a period: clones, words, entries. Collective. */
 DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
 
 /* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
@@ -375,6 +419,9 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
                                       ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+/* The pieces that this period's average of a layer takes of a whole list of *count, which becomes their number: the arrays
+ * of optimizer state that state_period leaves out are not among them. Valid until the next call for that layer. */
+DDP_LIB const ddp_piece *ddp__average_takes(const ddp_ctx *d, int layer, const ddp_piece *list, int *count);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 /* Of blocks nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
@@ -393,6 +440,10 @@ DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const
 DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
 DDP_LIB void       ddp__coded_fold(ddp_ctx *d);
 
+/* replicas.c: every array that is not the same on all ranks of its layer becomes their mean. Collective; nothing is in
+ * flight. */
+DDP_LIB ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err);
+
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
 typedef struct ddp__walk {
@@ -407,10 +458,17 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+/* floats_none marks values as the gradient of a skipped layer (ddp_no_gradient). gradients_none does so for a layer, and
+ * gradients_some changes its computed gradient if it could be taken for one. */
+DDP_LIB void ddp__floats_none(float *x, size_t n);
+DDP_LIB void ddp__gradients_none(ddp_ctx *d, ddp__unit *u);
+DDP_LIB void ddp__gradients_some(ddp_ctx *d, ddp__unit *u);
 /* ddp_update_apart, or there: ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                                 float rate, int there);
 DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
+/* Before a layer's gradient reaches other ranks. Not on a device, whose gradients cannot be read without waiting. */
+DDP_LIB ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err);
 
 /* ---- profile -> plan ---- */
 
@@ -421,6 +479,24 @@ DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB void       ddp__profile_between(const ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
+DDP_LIB double     ddp__nominal_flops(double flops, double count); /* of a layer's forward; flops 0: unknown */
+/* A profile of all layers of a model that is cut into stages, without clocks. */
+DDP_LIB ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err);
+
+/* stages.c: one plan for a model that is cut into stages.
+ *   open   at the start of the session: gathers what the plan needs of all layers, where the strategy can plan for the
+ *          whole model and the plan comes from a file or without clocks. Collective; a no-op elsewhere
+ *   rows   rows of the plan that this rank reads or makes: of the whole model, or of its own layers
+ *   name   of a row, for messages
+ *   take   this stage's rows of a plan of the whole model. *own is freed by the caller
+ *   make   the strategy's plan of the whole model. *out is freed by the caller
+ *   profile  this stage's rows of a profile of the whole model. *own is freed by the caller */
+DDP_LIB ddp_status ddp__stages_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB int        ddp__stages_rows(const ddp_ctx *d);
+DDP_LIB void       ddp__stages_name(const ddp_ctx *d, int row, char *out, size_t room);
+DDP_LIB ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp_plan *own, ddp_error *err);
+DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err);
+DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err);
 
 /* the link as configured; transfers of one size after the other, each repeated until it is settled */
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
@@ -434,6 +510,11 @@ DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, d
 /* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
+
+/* plan_file.c: ddp_config.plan_path, for ddp__stages_rows rows and the period of this run; freed by the caller. */
+DDP_LIB ddp_status ddp__plan_open(const ddp_ctx *d, ddp_plan *out, ddp_error *err);
+/* With one plan for all stages: a file that does not fit ends all stages before the first step. */
+DDP_LIB ddp_status ddp__plan_fits_stages(const ddp_ctx *d, ddp_error *err);
 
 /* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
  * layers over another link */

@@ -21,7 +21,7 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
     int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (int r = 0; r < d->world; r++) {
+    for (int r = 0; log->peer && r < d->world; r++) { /* a joining worker has a world before it has an engine */
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -100,13 +100,17 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     ddp__oplog log = DDP__ZEROS;
     ddp__text t = DDP__ZEROS;
     ddp_status s = DDP_OK;
+    ddp__engine *engine;
 
     /* two threads of one process would write the same temporary file */
     while (ddp__atomic_swap(&d->dumping, 1)) ddp__sleep_until(ddp_now() + 0.01);
-    if (d->engine) s = ddp__engine_oplog(d->engine, &log, err);
+    ddp__engine_hold(d);
+    engine = d->engine;
+    if (engine) s = ddp__engine_oplog(engine, &log, err);
     else log.now = ddp_now();
+    ddp__engine_release(d);
     if (s == DDP_OK) {
-        ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
+        ddp__dump_head(&t, d, &log, engine ? &log.error : &d->host.error, epoch);
         for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
         s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
                      : ddp__file_write(path, t.data, t.size, err);
@@ -123,6 +127,7 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
     ddp_status s;
 
     if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    DDP__TRY(ddp__host_check(&d->host, err));
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
     s = ddp__dump_to(d, own, err);

@@ -11,6 +11,25 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
     return 0;
 }
 
+static ddp_status ddp__members_changed(ddp_ctx *d)
+{
+    if (!d->ops.members_changed) return DDP_OK;
+    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
+    return DDP__EVENT(d, members_changed, (d, d->self));
+}
+
+/* Joining workers enter at the first hook of a step. Collectives of the program between two steps, such as a checkpoint,
+ * run among the members of the step before. */
+static ddp_status ddp__let_in(ddp_ctx *d)
+{
+    d->admission_due = 0;
+    ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
+    DDP__TRY(ddp__admission_step(d, &d->host.error));
+    if (ddp__note_members(d)) DDP__TRY(ddp__members_changed(d));
+    ddp__clock_note(d, DDP__M_LEAVE, -1, DDP__OUTSIDE);
+    return DDP_OK;
+}
+
 /* Enters a hook of layer: checks it, starts the session at the first one, closes the interval. */
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
@@ -19,6 +38,8 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
                          "from 0", hook, layer, d->layers);
     DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
+    d->entered = 0;
+    if (d->admission_due) DDP__TRY(ddp__let_in(d));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
 }
@@ -43,22 +64,28 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
     return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
-static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
+/* skips: this micro-batch had none. */
+static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer, int skips)
 {
     ddp__unit *u = &d->unit[layer];
 
+    if (skips && u->skipped == u->passes) ddp__gradients_none(d, u); /* they hold nothing of this step */
+    u->skipped += skips;
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for %s%s, "
-                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
-                         u->passes, DDP__LAYER(u->name), d->cfg.micro_batches);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s(%d) was called %d times for %s%s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step,
+                         skips ? "ddp_skip" : "ddp_backward_end", layer, u->passes, DDP__LAYER(u->name),
+                         d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
         return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s was used while its average of the step before "
                          "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
                          "in every step or in none", d->step, DDP__LAYER(u->name), layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
+    if (u->skipped < u->passes) ddp__gradients_some(d, u);
     for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, 1.0f / (float)d->cfg.micro_batches);
+    DDP__TRY(ddp__finite_gradient(d, layer, &d->host.error));
     if (d->ops.plan_make && !d->plan.bytes) DDP__TRY(ddp__plan_first(d, &d->host.error));
     DDP__TRY(DDP__EVENT(d, backward_end, (d, d->self, layer)));
     return ddp__posted_look(d);
@@ -75,27 +102,21 @@ int ddp_backward_end(ddp_ctx *d, int layer)
 
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
-    if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 0);
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
 
 int ddp_skip(ddp_ctx *d, int layer)
 {
     ddp_status s;
-    ddp__unit *u;
 
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_skip", DDP__AFTER_BACKWARD);
-    if (s == DDP_OK) {
-        u = &d->unit[layer];
-        u->skipped = u->passes == 0;
-        for (int i = 0; u->skipped && i < u->gradients; i++)
-            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
-        if (u->passes < d->cfg.micro_batches) u->passes = d->cfg.micro_batches - 1;
-        s = ddp__gradient_ready(d, layer);
-    }
+    if (s == DDP_OK) s = ddp__gradient_ready(d, layer, 1);
     return ddp__leave(d, s, DDP__AFTER_BACKWARD, layer);
 }
+
+int ddp_left_out(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers && d->unit[layer].left_out; }
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
@@ -103,7 +124,7 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
-    if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
+    if (!ddp__finite(info->loss))
         return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients", d->step, info->loss, d->rank);
     if (info->samples < 0)
@@ -119,6 +140,10 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 {
     int forward = 1;
 
+    /* a layer that was skipped in the first micro-batches alone is skipped in all */
+    for (int l = d->layers - 1; l >= 0; l--)
+        while (d->unit[l].skipped && d->unit[l].skipped == d->unit[l].passes && d->unit[l].passes < d->cfg.micro_batches)
+            DDP__TRY(ddp__gradient_ready(d, l, 1));
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s%s had %d of %d ddp_backward_end calls on "
@@ -140,13 +165,6 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(ddp__device_check(d, &d->host.error));
     if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
-}
-
-static ddp_status ddp__members_changed(ddp_ctx *d)
-{
-    if (!d->ops.members_changed) return DDP_OK;
-    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
-    return DDP__EVENT(d, members_changed, (d, d->self));
 }
 
 /* The first step loads and warms up, which takes one rank longer than another: behind it those that share a machine or a
@@ -182,7 +200,7 @@ int ddp_step_end(ddp_ctx *d)
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
             s = ddp__plan_measured(d, &d->host.error);
         else if (s == DDP_OK && d->measured) s = ddp__drift_step(d, &d->host.error);
-        if (s == DDP_OK) s = ddp__admission_step(d, &d->host.error);
+        d->admission_due = d->join && d->step % d->cfg.period == 0;
         if (s == DDP_OK && ddp__note_members(d)) s = ddp__members_changed(d);
     }
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
@@ -215,14 +233,15 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
     DDP__TRY(ddp__strategy_drain(d, &d->host.error));
-    if (!d->ops.sync_all) {
+    if (d->ops.sync_all) {
+        DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
+        DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
+    } else {
         for (int l = d->layers - 1; d->engine && l >= 0; l--)
             DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
                      ddp__average_exact(d, l, &d->host.error));
-        return ddp__device_wait(d, &d->host.error);
     }
-    DDP__TRY(DDP__EVENT(d, sync_all, (d, d->self)));
-    DDP__TRY(ddp__posted_none(d, 0, "at the end of its event sync_all"));
+    DDP__TRY(ddp__replicas_settle(d, &d->host.error));
     return ddp__device_wait(d, &d->host.error);
 }
 
@@ -232,6 +251,7 @@ int ddp_sync_all(ddp_ctx *d)
 
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (s == DDP_OK) s = ddp__is_in_step(d, "ddp_sync_all");
     for (int l = 0; l < d->layers && s == DDP_OK; l++)
         if (d->unit[l].passes)
             s = ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_sync_all comes in the middle of a step: %s%s has had its "

@@ -18,6 +18,8 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->log = d->host.log;
 }
 
+DDP_STATIC_ASSERT((int)DDP__JOIN_SAMES == (int)DDP_SAME, "a joining worker sends all numbers of ddp_same");
+
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
     uint64_t model = ddp__model_hash(d);
@@ -29,10 +31,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     s->layers = d->layers;
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
-    for (int i = 0; i < d->sames; i++) {
-        const size_t n = strlen(s->how);
-        snprintf(s->how + n, sizeof s->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
-    }
+    memcpy(s->same, d->same, sizeof s->same);
     s->settings = ddp__settings(d, 1, setting);
     for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
 }
@@ -122,7 +121,6 @@ ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
 
-    if (!d->join || d->step % d->cfg.period) return DDP_OK;
     if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->join_ticket >= 0) {
         DDP__TRY(ddp__post_wait(d, 0, d->join_ticket, err));
@@ -160,6 +158,7 @@ void ddp__arrival_close(ddp_ctx *d)
 static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
 {
     ddp__wire *wire = NULL;
+    ddp__engine *engine = NULL;
     ddp__join_layout l;
     ddp__worker state;
     ddp_status s = ddp__worker_list(d, &state, err);
@@ -172,13 +171,15 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &d->engine, err);
-    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links[0], 1, d->joiner->place.live, &engine, err);
+    ddp__engine_set(d, engine);
+    if (s == DDP_OK) s = ddp__session_pieces(d, err);
+    if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, engine, err);
     if (s == DDP_OK) return s;
     ddp__join_stop(d->join);
-    if (d->engine) ddp__engine_close(d->engine);
+    ddp__engine_set(d, NULL);
+    if (engine) ddp__engine_close(engine);
     ddp__join_close(d->join);
-    d->engine = NULL;
     d->join = NULL;
     return s;
 }
@@ -205,9 +206,10 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     ddp__arrival_close(d);
     if (s != DDP_OK) {
         if (d->engine) ddp__engine_hush(d->engine);
-        if (err) *err = local;
+        if (err && local.code) *err = local; /* else the context has it */
         return s;
     }
+    d->entered = 1;
     ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d: in, at step %ld", d->rank, d->step);
     return DDP_OK;
 }

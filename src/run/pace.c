@@ -1,6 +1,6 @@
 /* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a rank that is
  * slow makes all the others wait, and in wall-clock times all look the same. The times travel unhurried, every few
- * periods. */
+ * periods, with the learning rate: ranks whose programs have different schedules differ in nothing else. */
 #include "plan/internal.h"
 #include "run/device.h"
 
@@ -48,14 +48,14 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
     out[0] = 0;
     switch (n->kind) {
     case DDP_NOTE_SLOW:
-        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+        ddp__format(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
                  n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
         break;
     case DDP_NOTE_EVEN:
-        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
+        ddp__format(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
         break;
     case DDP_NOTE_REPLAN:
-        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+        ddp__format(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
                  "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
         break;
     case DDP_NOTE_LOST:
@@ -75,11 +75,11 @@ static const double ddp__pace_floor = 1e-3; /* unless it is so many seconds: wha
 /* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
-    double *sorted = d->pace + d->team_size;
+    double *sorted = d->pace_sorted;
     int n = 0;
 
     for (int r = 0; r < d->team_size; r++)
-        if (d->pace[r] > 0) sorted[n++] = d->pace[r];
+        if (d->pace[r].compute_s > 0) sorted[n++] = d->pace[r].compute_s;
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__rising);
     return n ? sorted[(n - 1) / 2] : 0;
 }
@@ -100,17 +100,18 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     double ratio = d->stats.slow_ratio, told = d->pace_told;
 
-    if (ratio < ddp__pace_slow || d->pace[slowest] - median_s < ddp__pace_floor) {
+    if (ratio < ddp__pace_slow || d->pace[slowest].compute_s - median_s < ddp__pace_floor) {
         d->pace_told = 0;
         if (!(told > 0)) return;
-        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s, d->pace[d->pace_place]);
+        ddp__note_add(d, DDP_NOTE_EVEN, ddp__team_rank(d, d->pace_place), median_s,
+                      d->pace[d->pace_place].compute_s);
         ddp__pace_log(d, DDP_LOG_INFO);
         return;
     }
     if (told > 0 && slowest == d->pace_place && fabs(ratio / told - 1) < 0.2) return;
     d->pace_told = ratio;
     d->pace_place = slowest;
-    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest]);
+    ddp__note_add(d, DDP_NOTE_SLOW, d->stats.slowest_rank, median_s, d->pace[slowest].compute_s);
     ddp__pace_log(d, DDP_LOG_WARN);
 }
 
@@ -120,12 +121,29 @@ static void ddp__pace_judge(ddp_ctx *d)
     int slowest = 0;
 
     for (int r = 1; r < d->team_size; r++)
-        if (d->pace[r] > d->pace[slowest]) slowest = r;
+        if (d->pace[r].compute_s > d->pace[slowest].compute_s) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);
-    d->stats.slow_ratio = d->pace[slowest] / median;
+    d->stats.slow_ratio = d->pace[slowest].compute_s / median;
     d->stats.median_compute_s = median;
     ddp__pace_tell(d, slowest, median);
+}
+
+/* The learning rates of one step. A lost rank has none. */
+static ddp_status ddp__pace_rates(const ddp_ctx *d, ddp_error *err)
+{
+    const ddp__pace_word *first = d->pace;
+
+    for (int r = 0; r < d->team_size; r++) {
+        const ddp__pace_word *w = &d->pace[r];
+        if (!(w->present > 0)) continue;
+        if (!(first->present > 0)) first = w;
+        if (w->lr < first->lr || w->lr > first->lr)
+            return ddp__fail(err, DDP_MISMATCH, "step %ld: rank %d has learning rate %.9g, rank %d has %.9g: start every rank "
+                             "with the same schedule, warm-up and number of steps", d->step - d->cfg.period - 1,
+                             ddp__team_rank(d, r), w->lr, ddp__team_rank(d, (int)(first - d->pace)), first->lr);
+    }
+    return DDP_OK;
 }
 
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
@@ -133,8 +151,11 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
                                         (size_t)d->team_size * sizeof *d->pace);
+    const ddp__pace_word own = {d->compute_sum_s / (double)d->compute_steps, (double)d->lr, 1};
 
-    d->stats.compute_s = d->pace[d->team_place] = d->compute_sum_s / (double)d->compute_steps;
+    memset(d->pace, 0, (size_t)d->team_size * sizeof *d->pace); /* a rank that was lost since the last exchange sends nothing */
+    d->stats.compute_s = own.compute_s;
+    d->pace[d->team_place] = own;
     d->compute_sum_s = 0;
     d->compute_steps = 0;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
@@ -158,5 +179,5 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
     d->pace_ticket = -1;
     ddp__pace_judge(d);
-    return DDP_OK;
+    return ddp__pace_rates(d, err);
 }

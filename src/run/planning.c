@@ -7,71 +7,6 @@ enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan aga
 enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
 static const double ddp__drift_limit = 0.2;
 
-/* ---- plans from files: the JSON object that `plan partial` prints ---- */
-
-/* Marks the layers of one list; want_step also assigns them. */
-static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
-                                 int assign, ddp_plan *plan, ddp_error *err)
-{
-    const ddp__json *v;
-
-    for (v = list->first; v; v = v->next) {
-        int l = v->kind == DDP__JSON_NUMBER && fabs(v->number) < layers ? (int)v->number : -1;
-        if (l < 0 || l >= layers || (double)l != v->number)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
-                             v->line, layers - 1);
-        if (!assign) {
-            plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
-            continue;
-        }
-        if (plan->step_of[l] >= 0)
-            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period",
-                             path, v->line, l);
-        plan->step_of[l] = step;
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
-{
-    const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
-    int h = 0;
-
-    DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
-    if (sets->count < 1)
-        return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
-    DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
-    for (int l = 0; l < layers; l++) plan->step_of[l] = -1;
-    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
-    for (int l = 0; l < layers; l++)
-        if (plan->step_of[l] < 0)
-            return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
-    if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
-        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
-    name = ddp__json_get(root, "solver");
-    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
-    name = ddp__json_get(root, "cost");
-    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
-    return DDP_OK;
-}
-
-ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
-{
-    ddp__json *root = ddp__json_read(path, err);
-    ddp_plan plan = DDP__ZEROS;
-    ddp_status s;
-
-    if (!root) return err ? err->code : DDP_FORMAT;
-    s = ddp__plan_parse(path, root, layers, &plan, err);
-    ddp__json_free(root);
-    if (s != DDP_OK) {
-        ddp_plan_free(&plan);
-        return s;
-    }
-    *out = plan;
-    return DDP_OK;
-}
-
 /* ---- what the strategy sends in a period ---- */
 
 /* *steps of it; NULL with *n 0 where the strategy does not tell. The caller's. */
@@ -243,6 +178,8 @@ typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
 
+enum { DDP__PLAN_MOST = 1 << 28 }; /* bytes */
+
 static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
@@ -261,6 +198,9 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         head.size = b->size;
         head.hash = ddp__plan_hash(b);
         DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
+        if (head.size > DDP__PLAN_MOST)
+            return ddp__fail(err, DDP_FORMAT, "rank %d sends a plan of %" PRIu64 " bytes; at most %d are possible: build all ranks "
+                             "from one header", d->team_root, head.size, (int)DDP__PLAN_MOST);
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
             return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)head.size);
@@ -307,33 +247,67 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
     return ddp__plan_set(d, &plan, p, err);
 }
 
-static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+/* The strategy takes this plan; of the whole model, the stage's rows of it. Freed here. p: the rank's own times. */
+static ddp_status ddp__plan_adopt(ddp_ctx *d, ddp_plan *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob blob = {NULL, 0};
-    ddp_plan plan = DDP__ZEROS;
-    ddp_status s = DDP_OK;
+    ddp_plan own = DDP__ZEROS;
+    ddp_status s = d->model ? ddp__stages_take(d, plan, &own, err) : DDP_OK;
 
-    DDP__TRY(ddp_plan_read(d->cfg.plan_path, ddp__plan_rows(d), &plan, err));
-    if (plan.period != d->cfg.period)
-        s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
-                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
-    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, &plan, &blob));
-    ddp_plan_free(&plan);
+    if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, d->model ? &own : plan, &blob));
+    ddp_plan_free(&own);
+    ddp_plan_free(plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
 }
 
+static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
+{
+    ddp_plan plan;
+
+    DDP__TRY(ddp__plan_open(d, &plan, err));
+    return ddp__plan_adopt(d, &plan, p, err);
+}
+
+/* One plan for all stages: the first rank of each team makes it, of the same numbers. */
+static ddp_status ddp__plan_of_model(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p, ddp_error *err)
+{
+    ddp_blob none = {NULL, 0};
+    ddp_plan plan;
+
+    if (d->team_place > 0) return ddp__plan_set(d, &none, p, err);
+    DDP__TRY(ddp__stages_make(d, model, &plan, err));
+    return ddp__plan_adopt(d, &plan, p, err);
+}
+
+/* A profile has a row for each layer of the model. */
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
+    const int layers = d->cut ? d->cut->layers : d->layers;
+
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
     DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link[0], p, err));
-    if (p->layers != d->layers) {
+    if (p->layers != layers) {
         int rows = p->layers;
         ddp_profile_free(p);
         return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is "
-                         "needed", d->cfg.profile_path, rows, d->layers);
+                         "needed", d->cfg.profile_path, rows, layers);
     }
     return DDP_OK;
+}
+
+/* Without measuring: *model of all layers, where the plan needs one (else no layers), *p of this rank's. Freed by the
+ * caller also after an error. */
+static ddp_status ddp__profile_first(ddp_ctx *d, ddp_profile *model, ddp_profile *p, ddp_error *err)
+{
+    if (d->cfg.profile_path && !d->cut) return ddp__profile_from_file(d, p, err);
+    if (d->cfg.profile_path) {
+        DDP__TRY(ddp__profile_from_file(d, model, err));
+        return ddp__stages_profile(d, model, p, err);
+    }
+    DDP__TRY(ddp__profile_start(d, p, err));
+    ddp__profile_nominal(d, p);
+    return d->model && !d->cfg.plan_path ? ddp__profile_model(d, model, err) : DDP_OK;
 }
 
 /* What follows from a profile that will stay. */
@@ -343,29 +317,34 @@ static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
     return ddp__predict(d, err);
 }
 
-ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+/* The plan before anything is measured. */
+static ddp_status ddp__plan_unmeasured(ddp_ctx *d, const ddp_profile *model, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
-    ddp_profile p = DDP__ZEROS;
     ddp_status s;
 
-    if (d->cfg.profile_path) {
-        DDP__TRY(ddp__profile_from_file(d, &p, err));
-    } else {
-        DDP__TRY(ddp__profile_start(d, &p, err));
-        ddp__profile_nominal(d, &p);
+    if (d->cfg.plan_path) return ddp__plan_from_file(d, p, err);
+    if (d->model) return ddp__plan_of_model(d, model, p, err);
+    if (d->plan_final) return ddp__plan_make(d, p, err);
+    /* the same on all ranks by itself */
+    s = DDP__EVENT(d, plan_make, (d, d->self, p, 0, &plan));
+    if (s == DDP_OK) s = ddp__plan_take(d, &plan, p, err);
+    ddp_blob_free(&plan);
+    return s;
+}
+
+ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
+{
+    ddp_profile model = DDP__ZEROS, p = DDP__ZEROS;
+    ddp_status s = ddp__profile_first(d, &model, &p, err);
+
+    if (s == DDP_OK) {
+        ddp__profile_between(d, &model);
+        ddp__profile_between(d, &p);
+        if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
+        s = ddp__plan_unmeasured(d, &model, &p, err);
     }
-    ddp__profile_between(d, &p);
-    if (ddp_links(d) == 2) d->link[1] = ddp__link_nominal(d, 1);
-    if (d->cfg.plan_path) {
-        s = ddp__plan_from_file(d, &p, err);
-    } else if (d->plan_final) {
-        s = ddp__plan_make(d, &p, err);
-    } else { /* the same on all ranks by itself */
-        s = DDP__EVENT(d, plan_make, (d, d->self, &p, 0, &plan));
-        if (s == DDP_OK) s = ddp__plan_take(d, &plan, &p, err);
-        ddp_blob_free(&plan);
-    }
+    ddp_profile_free(&model);
     if (s != DDP_OK || !d->plan_final) {
         ddp_profile_free(&p);
         return s;

@@ -302,7 +302,7 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
 static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, size_t window)
 {
     const double n = net->devices;
-    double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
+    double slowest = DBL_MAX, access = DBL_MAX, delay = 0, direct, ring;
     ddp_ring_choice c;
 
     for (int i = 0; i < net->devices; i++) {
@@ -321,10 +321,10 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     direct *= 1.1;
     ring = 2 * (n - 1) / (n * least);
     c.least_rate = least;
-    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : INFINITY;
+    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : DBL_MAX;
     if (c.from_bytes < 1) c.from_bytes = 1;
     /* partial sums under way are staged at the next rank */
-    if (2 * delay * least > (double)window) c.from_bytes = INFINITY;
+    if (2 * delay * least > (double)window) c.from_bytes = DBL_MAX;
     return c;
 }
 
@@ -356,7 +356,7 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
     if (!out) out = &own;
     out->least_rate = 0;
-    out->from_bytes = INFINITY;
+    out->from_bytes = DBL_MAX;
     if (d->world < 3) return 0;
     if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     bad = ddp__ring_set(d, &net, out);

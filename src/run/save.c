@@ -62,6 +62,7 @@ ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
 
     memset(&w, 0, sizeof w);
     DDP__TRY(ddp__save_told(d, &w, err));
+    w.folder[sizeof w.folder - 1] = 0;
     d->step = (long)w.step;
     d->taken = w.taken;
     return ddp__checkpoint_now(d, w.folder, w.keep, err);
@@ -70,6 +71,7 @@ ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__is_in_step(d, "ddp_checkpoint_save"));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     DDP__TRY(ddp__tell_servers(d, folder, keep, err));
@@ -124,6 +126,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
+    if (ddp__is_in_step(d, "ddp_checkpoint_load")) return ddp__ctx_fail(d, &d->host.error);
     if (d->step || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);

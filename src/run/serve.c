@@ -80,15 +80,17 @@ int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp_error err;
 
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     return (int)ddp__engine_submit(d->engine, m, ticket, &err);
 }
 
-int ddp_server_done(ddp_ctx *d, long ticket) { return ddp__engine_done(d->engine, ticket); }
+int ddp_server_done(ddp_ctx *d, long ticket) { return ddp__host_forked(&d->host) || ddp__engine_done(d->engine, ticket); }
 
 int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 {
     ddp_error err;
 
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
     ddp__atomic_store(&d->desk->wake, 0);
     return (int)ddp__engine_error(d->engine, &err);
@@ -96,7 +98,7 @@ int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
 
 void ddp_server_wake(ddp_ctx *d)
 {
-    if (!d->engine) return;
+    if (!ddp__has_engine(d)) return;
     ddp__atomic_store(&d->desk->wake, 1);
     ddp__engine_nudge(d->engine);
 }
@@ -107,8 +109,9 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    ddp__format_list(text, sizeof text, fmt, ap);
     va_end(ap);
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     if (d->engine) ddp__engine_abort(d->engine, code, text);
     else ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
     return (int)code;
@@ -116,6 +119,7 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 
 void ddp_server_set(ddp_ctx *d, int *flag, int value)
 {
+    if (ddp__host_forked(&d->host)) return;
     pthread_mutex_lock(&d->desk->lock);
     ddp__atomic_store(flag, value);
     pthread_cond_broadcast(&d->desk->changed);
@@ -128,6 +132,7 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
     struct ddp__desk *k = d->desk;
     const double begin = ddp_now();
 
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     pthread_mutex_lock(&k->lock);
     while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
     pthread_mutex_unlock(&k->lock);

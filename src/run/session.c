@@ -50,6 +50,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
         ddp__fail(err, DDP_MEMORY, "out of memory for a context");
         return NULL;
     }
+    d->host.process = getpid();
     if (ddp__config_resolve(cfg ? cfg : &zero, list, &d->cfg, &d->ops, err) ||
         ddp__open_parts(d, hub, listen_fd, err)) {
         ddp_close(d);
@@ -76,9 +77,22 @@ static void ddp__closing_tell(ddp_ctx *d)
              s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
 }
 
+/* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they are. */
+static void ddp__disown(ddp_ctx *d)
+{
+    ddp__joiner_disown(d->joiner);
+    ddp__join_disown(d->join);
+    ddp__engine_disown(d->second);
+    ddp__engine_disown(d->engine);
+}
+
 void ddp_close(ddp_ctx *d)
 {
     if (!d) return;
+    if (ddp__host_forked(&d->host)) {
+        ddp__disown(d);
+        return;
+    }
     ddp__closing_tell(d);
     ddp__arrival_close(d);
     ddp__join_stop(d->join);
@@ -272,7 +286,7 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
                               "period %d", ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
-    if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
+    if (ddp__is_in_step(d, "ddp_plan_adopt") || ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
         ddp__plan_set(d, &blob, NULL, err) ||
         ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
         return ddp__ctx_fail(d, err);
@@ -288,6 +302,7 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 int ddp_measure_links(ddp_ctx *d)
 {
     DDP__ENTER(d);
+    if (ddp__is_in_step(d, "ddp_measure_links")) return ddp__ctx_fail(d, &d->host.error);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, &d->link[link], &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -300,6 +315,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
+    DDP__DO(ddp__host_check(&d->host, &d->host.error));
     if (d->nccl && link == 0) {
         out->operations = d->nccl->messages;
         out->bytes_sent = d->nccl->bytes;

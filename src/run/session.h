@@ -11,7 +11,8 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 
 /* ddp_open - joins the world that cfg (NULL = all zero) describes; blocks until all ranks are
  * there. NULL on failure, then *err (may be NULL) says why. One thread at a time may call a context;
- * several contexts in one process are independent. ddp_close frees it (NULL is fine). */
+ * several contexts in one process are independent. ddp_close frees it (NULL is fine). In a process forked from the one
+ * that opened the context, ddp_close only closes the descriptors, and every other call that can fail returns DDP_USAGE. */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
@@ -25,7 +26,8 @@ DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
  * 0)). Called after the layers it also starts the session: layer lists are compared and every rank
- * takes rank 0's parameters; otherwise the first hook does. Collective. */
+ * takes rank 0's parameters; otherwise the first hook does. Collective. With ddp_config.join it enters
+ * the run instead: ddp_step is then the run's, and no collective may follow before the first hook of a layer. */
 DDP_API int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer);
 DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
@@ -37,10 +39,17 @@ DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
 DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 
-/* ddp_same - a number that has to be the same on all ranks, such as the length of the data: compared
- * with the layer list when the session starts. At most DDP_SAME. */
-enum { DDP_SAME = 8 };
+/* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the number of
+ * steps. The ranks compare it with the layer list when the session starts; a joining worker with another one is
+ * rejected, and the run continues. At most DDP_SAME names of up to 31 characters. */
+enum { DDP_SAME = 32 };
 DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
+
+/* ddp_usually_same - registers a number that usually is the same on all ranks, such as the batch size. If the ranks have
+ * different numbers when the session starts, the run continues: the lowest live rank logs one warning, which ddp_unlike
+ * returns on every rank ("": no difference). At most DDP_SAME names of up to 31 characters. */
+DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
+DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
 /* What the program knows of its step; zero fields are ignored. */
 typedef struct ddp_step_info {
@@ -58,15 +67,21 @@ typedef struct ddp_step_info {
  *   ddp_backward_end    the gradient of layer is complete (for this micro-batch). From here until
  *                       ddp_forward_begin(layer), or ddp_step_end where that hook is not used,
  *                       its parameters and gradients are the library's. Gradients come back zeroed
- *   ddp_skip            in place of ddp_backward_end, where this step had no gradient of layer (an unused
- *                       branch, a layer frozen in it): it counts as zero in averages of gradients; under
- *                       strategies that average parameters the layer is not updated here in this step
+ *   ddp_skip            in place of ddp_backward_end, where this micro-batch had no gradient of layer (an
+ *                       unused branch, a layer frozen in it). It counts as zero in averages. A layer that all
+ *                       ranks skip in a whole step is not updated in that step; under strategies that average
+ *                       parameters or parameter deltas, a rank that skips it does not update it. One call
+ *                       in a step, without ddp_backward_end, is for all its micro-batches
+ *   ddp_left_out        1: the last update of the layer was left out, as no rank had a gradient, or as this rank
+ *                       skipped the layer under a strategy that averages parameters or parameter deltas. A
+ *                       program with its own update leaves the layer as it is then. Not on a device
  *   ddp_report          optional, before ddp_step_end
  *   ddp_step_end        every layer must have had its ddp_backward_end, or ddp_skip */
 DDP_API int ddp_forward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_begin(ddp_ctx *d, int layer);
 DDP_API int ddp_backward_end(ddp_ctx *d, int layer);
 DDP_API int ddp_skip(ddp_ctx *d, int layer);
+DDP_API int ddp_left_out(const ddp_ctx *d, int layer);
 DDP_API int ddp_report(ddp_ctx *d, const ddp_step_info *info);
 DDP_API int ddp_step_end(ddp_ctx *d);
 
@@ -99,8 +114,8 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
  * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
- * ddp_taken), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators and one of
- * every file), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
+ * ddp_taken, its identity), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators
+ * and one of every file, a checksum of all this), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
  * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
  * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
  * beside its ranks' files, and every rank has to be started where its file is. Where the data go on follows from
@@ -118,7 +133,7 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * strategy or period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside: always
  * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
  * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
- * batch and dropout. All is checked before anything is changed.
+ * batch and dropout. Every rank verifies its files before any rank changes a parameter (docs/files.md).
  * Of a pipeline (ddp_pipe_open) ranks are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with
  * any other, one worker's with stages and back, by the layers' names: parameters, buffers, optimizer state and what a
  * strategy keeps of each parameter; with as many pipelines, the same strategy and period also where they hold unlike

@@ -81,7 +81,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(net_script, "NET_SCRIPT", 0, "none", "file of stalls, drops, kills and rates (docs/links.md)"),
     DDP__OF_T(net2, "NET2", 0, "none", "as net, of a second link between the same workers"),
     DDP__OF_T(addr2, "ADDR2", DDP__ALL, "a free port of addr", "HOST:PORT of rank 0 on the second link"),
-    DDP__KNOB(wire, "WIRE", WIRE, DDP__ALL, 0, 0, "", NULL, ddp__wires,
+    DDP__KNOB(wire, "WIRE", WIRE, DDP__MATCH, 0, 0, "", NULL, ddp__wires,
               "how averages travel (docs/links.md, docs/outer.md)"),
     DDP__OF_R(topk_fraction, "TOPK_FRACTION", DDP__JOINED, DDP__ABOVE_0, 1, "", "1/64",
               "topk: the share of values that travels"),
@@ -99,12 +99,12 @@ static const ddp__knob ddp__knobs[] = {
               "how often the first array of state (momentum) and the others are averaged, as in 3,6"),
     DDP__OF_N(split_params, "SPLIT_PARAMS", DDP__JOINED, 0, 0, "parameters", "whole layers",
               "dreamddp, enp: larger layers are averaged in equal parts"),
-    DDP__OF_C(algorithm, "ALGORITHM", DDP__ALL, ddp__algorithms, "of all-reduces; auto is by size and link"),
+    DDP__OF_C(algorithm, "ALGORITHM", DDP__JOINED, ddp__algorithms, "of all-reduces; auto is by size and link"),
     DDP__OF_B(deterministic, "DETERMINISTIC", DDP__JOINED, "equal bits on every transport, a plan without clocks"),
     DDP__OF_B(paper, "PAPER", DDP__JOINED, "the paper's own rule: contiguous sets, all complete at step end"),
-    DDP__OF_C(solver, "SOLVER", DDP__ALL, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
-    DDP__OF_C(cost, "COST", DDP__ALL, ddp__costs_set, "of the partial plan; timeline without forward hooks"),
-    DDP__OF_C(fill, "FILL", DDP__ALL, ddp__fills_set, "of the partial plan's bubbles"),
+    DDP__OF_C(solver, "SOLVER", DDP__MATCH, ddp__solvers_set, "of the partial plan (docs/plan.md)"),
+    DDP__OF_C(cost, "COST", DDP__MATCH, ddp__costs_set, "of the partial plan; timeline without forward hooks"),
+    DDP__OF_C(fill, "FILL", DDP__MATCH, ddp__fills_set, "of the partial plan's bubbles"),
     DDP__OF_N(profile_steps, "PROFILE_STEPS", DDP__MATCH | DDP__FILL | DDP__ZERO, 1, 0, "steps", "6",
               "measured before the plan is made; 0 plans at once"),
     DDP__OF_T(profile_path, "PROFILE", DDP__ALL, "none", "CSV that replaces measuring"),
@@ -150,7 +150,7 @@ static const ddp__knob ddp__knobs[] = {
               "for rank 0 to answer"),
     DDP__OF_R(join_timeout_s, "JOIN_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "connect_timeout_s",
               "for all ranks to come"),
-    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "10",
+    DDP__OF_R(peer_timeout_s, "PEER_TIMEOUT", 0, DDP__ABOVE_0, 0, "seconds", "30; min_world: 10",
               "of silence after which a peer is lost"),
     DDP__OF_R(op_timeout_s, "OP_TIMEOUT", DDP__FILL, DDP__ABOVE_0, 0, "seconds", "1800",
               "after the first rank began it an operation fails"),
@@ -158,7 +158,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_B(overwrite, "OVERWRITE", 0, "checkpoints replace what another run has saved in their folder"),
     DDP__OF_N(min_world, "MIN_WORLD", DDP__MATCH, 0, 0, "", "a lost worker is an error",
               "training goes on while so many workers are left (docs/elastic.md)"),
-    DDP__OF_N(max_world, "MAX_WORLD", DDP__ALL, 0, 64, "", "world", "min_world: ids that the run has room for"),
+    DDP__OF_N(max_world, "MAX_WORLD", DDP__MATCH, 0, 64, "", "world", "min_world: ids that the run has room for"),
     DDP__OF_B(join, "JOIN", 0, "come into a run that is going on, whose workers addr names"),
     DDP__OF_N(elastic_bytes, "ELASTIC_BYTES", 0, 1, 0, "bytes", "twice the longest message",
               "min_world: for inputs and results in flight"),
@@ -167,7 +167,8 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_T(tls_ca, "TLS_CA", DDP__KEYS, "none", "or certificates (PEM files): of who signed them all"),
     DDP__OF_T(tls_cert, "TLS_CERT", DDP__KEYS, "none", "this worker's certificate, with the name rank-R"),
     DDP__OF_T(tls_key, "TLS_KEY", DDP__KEYS, "none", "the private key of tls_cert"),
-    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__ALL, "bytes on tcp without TLS travel without a CRC-32C"),
+    DDP__OF_B(no_checksum, "NO_CHECKSUM", DDP__MATCH, "bytes on tcp without TLS travel without a CRC-32C"),
+    DDP__OF_B(no_finite_check, "NO_FINITE_CHECK", 0, "gradients that are NaN or infinite are not reported"),
     DDP__OF_B(check_writes, "CHECK_WRITES", 0, "report writes to a layer in flight; on under DREAMDDP_DEBUG"),
     DDP__OF_N(trace_spans, "TRACE_SPANS", 0, 0, 0, "", "what statistics need", "kept for ddp_trace_copy"),
     DDP__OF_N(nccl, "NCCL", DDP__MATCH, 0, 2, "", "0",
@@ -320,8 +321,8 @@ static void ddp__knob_text(const ddp__strategies *list, const ddp__knob *r, cons
     else if (r->kind == DDP__K_PAIR) snprintf(out, room, "%d,%d", n[0], n[1]);
     else if (r->kind == DDP__K_SERVERS && x < 0) snprintf(out, room, "colocated");
     else if (r->flags & DDP__ZERO && x < 0) snprintf(out, room, "0");
-    else if (r->kind < DDP__K_REAL) snprintf(out, room, "%.0f", x);
-    else snprintf(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
+    else if (r->kind < DDP__K_REAL) ddp__format(out, room, "%.0f", x);
+    else ddp__format(out, room, r->size == sizeof(float) ? "%.7g" : "%.15g", x);
 }
 
 static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob *r)
@@ -405,7 +406,7 @@ ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_config *c,
         const int below = r->flags & DDP__ZERO || r->kind == DDP__K_SERVERS; /* -1 is a value */
         if (x == 0 || r->kind == DDP__K_FLAG || r->kind == DDP__K_STRATEGY || (x == -1 && below) ||
             (r->names ? strcmp(ddp__name_of(r->names, (int)x), "unknown") != 0 : ddp__knob_fits(r, x))) continue;
-        snprintf(text, sizeof text, "%.15g", x);
+        ddp__format(text, sizeof text, "%.15g", x);
         return ddp__knob_refuse(list, r, r->field, ' ', text, err);
     }
     return DDP_OK;
@@ -439,22 +440,61 @@ void ddp__settings_disown(ddp_config *c)
     }
 }
 
+/* A choice's default and its name are one value. */
+static double ddp__knob_compared(const ddp__knob *r, const ddp_config *c)
+{
+    const double x = ddp__knob_number(r, c);
+    int named = 0;
+
+    return x == 0 && r->names && ddp__chosen(r->names, r->names[0], &named) ? (double)named : x;
+}
+
+/* 0 without a path; of a file a number of its bytes; 1 if it cannot be read, which is an error where it is used. */
+static double ddp__path_number(const char *path)
+{
+    ddp__text t = DDP__ZEROS;
+    double number = 1;
+
+    if (!path) return 0;
+    if (ddp__file_read(path, &t, NULL) == DDP_OK) number = 2 + (double)(uint32_t)ddp__hash(DDP__HASH_START, t.data, t.size);
+    ddp__text_free(&t);
+    return number;
+}
+
+#define DDP__MORE_SETTINGS 9
+DDP_STATIC_ASSERT(DDP__KNOBS + DDP__MORE_SETTINGS <= (int)DDP__SETTINGS, "the ranks compare every setting");
+
 int ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out)
 {
     const unsigned which = joined ? DDP__JOINED : DDP__MATCH;
-    const ddp__setting more[] = {
-        {"net (bytes/s of the slowest link)", d->links[0].slowest}, {"learning rate", (double)d->optimizer.lr},
-        {"first state_period", (double)d->cfg.state_period[0]}, {"second state_period", (double)d->cfg.state_period[1]},
-        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0)}};
+    /* The first two are files of this machine: each rank has its own path. The plan of a run reaches a joining worker. They
+     * come first because they change the values of others. */
+    const ddp__setting more[DDP__MORE_SETTINGS] = {
+        {"profile_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.profile_path), NULL},
+        {"plan_path (0: none, else a hash of the file)", ddp__path_number(d->cfg.plan_path), NULL},
+        {"net (bytes/s of the slowest link)", d->links[0].slowest, NULL}, {"learning rate", (double)d->optimizer.lr, NULL},
+        {"first state_period", (double)d->cfg.state_period[0], NULL},
+        {"second state_period", (double)d->cfg.state_period[1], NULL},
+        {"a site (0: no, 1: yes)", (double)(d->cfg.site > 0), NULL},
+        {"seed, of which the last 32 bits are", (double)(d->cfg.seed & 0xffffffffu), NULL}, /* a double has 53 of 64 */
+        {"dropout", ddp__dropout(d), NULL}};
     int n = 0;
 
+    for (int i = 0; i < 2 && !joined; i++) out[n++] = more[i];
     DDP__EACH_KNOB(r)
         if ((r->flags & which) == which) {
             out[n].name = r->field;
-            out[n++].value = ddp__knob_number(r, &d->cfg);
+            out[n].names = r->names;
+            out[n++].value = ddp__knob_compared(r, &d->cfg);
         }
-    memcpy(out + n, more, sizeof more);
-    return n + (int)(sizeof more / sizeof *more);
+    for (int i = 2; i < DDP__MORE_SETTINGS; i++) out[n++] = more[i];
+    return n;
+}
+
+void ddp__setting_text(const ddp__setting *s, double value, int digits, char *out, size_t room)
+{
+    if (s->names) snprintf(out, room, "%s", ddp__name_of(s->names, ddp__within(value, 0, INT_MAX) ? (int)value : -1));
+    else ddp__format(out, room, "%.*g", digits, value);
 }
 
 /* ---- by name ---- */

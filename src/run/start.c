@@ -1,5 +1,4 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
-#include "comm/frame.h"
 #include "run/device.h"
 
 /* ---- what lies in two layers: the same arrays once more are a tied weight, anything else is a mistake ---- */
@@ -141,8 +140,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     parts = ddp_parts_of(d, (int)(u - d->unit));
     if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
         return DDP_OK;
-    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) +
-                                              (size_t)u->blocks, sizeof *u->moved);
+    u->moved = (ddp_piece *)ddp__scratch_take(&d->lists, ddp__unit_pieces(d, u), sizeof *u->moved);
     return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "%s%s: out of memory", DDP__LAYER(u->name));
 }
 
@@ -221,7 +219,8 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     d->span = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->spans, sizeof *d->span);
     d->op_scratch = (ddp__op_span *)ddp__scratch_take(&d->lists, (size_t)d->op_room, sizeof *d->op_scratch);
     d->merge = (ddp_span *)ddp__scratch_take(&d->lists, (size_t)d->merge_room, sizeof *d->merge);
-    d->pace = ddp__doubles(&d->lists, 2 * (size_t)d->world);
+    d->pace = (ddp__pace_word *)ddp__scratch_take(&d->lists, (size_t)d->world, sizeof *d->pace);
+    d->pace_sorted = ddp__doubles(&d->lists, (size_t)d->world);
     d->pace_ticket = -1;
     d->timer.layers = d->layers;
     d->timer.room = timed;
@@ -260,226 +259,6 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
     for (i = 0; i < d->team_size; i++)
         if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
     return DDP_OK;
-}
-
-static ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t L = (size_t)d->layers;
-    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
-    ddp_status s;
-
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
-    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
-        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
-        for (int i = 0; i < n; i++) {
-            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
-            if (other == group) continue;
-            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
-                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
-                          d->unit[l].name, group, d->rank, other, r);
-            break;
-        }
-    }
-    DDP_FREE(all);
-    return s;
-}
-
-/* ---- comparison ---- */
-
-/* What each rank says of itself; all 0: it is lost. */
-typedef struct ddp__fingerprint {
-    int32_t  version, layers, micro_batches, coding, team, mixed, site, unused;
-    char     strategy[32], optimizer[32];
-    uint64_t layout;                     /* layers and optimizer */
-    uint64_t model;                      /* the graph's operators */
-    double   setting[DDP__SETTINGS];
-    ddp__same same[DDP_SAME];
-} ddp__fingerprint;
-
-static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
-{
-    ddp__setting setting[DDP__SETTINGS];
-
-    f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
-    f->layers = d->layers;
-    f->micro_batches = d->cfg.micro_batches;
-    f->coding = (int32_t)ddp__wire_coding(d->cfg.wire);
-    f->team = d->team;
-    f->mixed = d->mixed;
-    f->site = d->cfg.site;
-    snprintf(f->strategy, sizeof f->strategy, "%s", d->ops.name);
-    snprintf(f->optimizer, sizeof f->optimizer, "%s", d->optimizer.name);
-    f->layout = ddp__layout_hash(d);
-    f->model = ddp__model_hash(d);
-    for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
-    memcpy(f->same, d->same, sizeof f->same);
-}
-
-static int ddp__in_team(const ddp_ctx *d, int rank)
-{
-    for (int i = 0; i < d->team_size; i++)
-        if (ddp__team_rank(d, i) == rank) return 1;
-    return 0;
-}
-
-/* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fingerprint *f,
-                                        const ddp__fingerprint *zero, ddp_error *err)
-{
-    ddp__setting setting[DDP__SETTINGS]; /* for their names */
-    const int settings = ddp__settings(d, 0, setting);
-
-    if (f->version != zero->version)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
-                         "one header", r, (int)f->version, (int)zero->version);
-    if (strcmp(f->strategy, zero->strategy))
-        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
-                         "strategy", r, f->strategy, zero->strategy);
-    if (f->micro_batches != zero->micro_batches)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
-                         (int)f->micro_batches, (int)zero->micro_batches);
-    for (int i = 0; i < settings; i++)
-        if (!(f->setting[i] == zero->setting[i]))
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
-                             setting[i].name, f->setting[i], zero->setting[i]);
-    if (f->coding != zero->coding)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
-                         "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
-    for (int i = 0; i < DDP_SAME; i++) {
-        const ddp__same *x = &f->same[i], *y = &zero->same[i];
-        if (x->value != y->value || strcmp(x->name, y->name))
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
-                             "the same", r, x->name[0] ? x->name : "nothing", (long long)x->value,
-                             y->name[0] ? y->name : "nothing", (long long)y->value);
-    }
-    return DDP_OK;
-}
-
-static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
-{
-    const ddp__fingerprint *zero = all, *team;
-
-    while (zero->version == 0) zero++; /* a lost worker's */
-    team = d->team ? all + d->team_root : zero;
-    for (int r = 0; r < d->world; r++) {
-        const ddp__fingerprint *f = all + r;
-        if (f->version == 0) continue;
-        if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
-            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
-                             "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
-                             d->team ? " of a group" : "");
-        DDP__TRY(ddp__compare_settings(d, r, f, zero, err));
-    }
-    return DDP_OK;
-}
-
-/* Whether the ranks of this one's team see it the same. */
-static ddp_status ddp__team_agree(ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
-{
-    for (int i = 0; i < d->team_size; i++) {
-        const int r = ddp__team_rank(d, i), team = (int)all[r].team;
-        if (all[r].version == 0 || team == d->team) continue;
-        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
-                         "one rank has layers of all ranks or of several groups, every rank must register the same "
-                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
-                         !team ? "none or to several" : "another");
-    }
-    return DDP_OK;
-}
-
-/* What a rank tells of a layer when models differ. */
-typedef struct ddp__shape_word {
-    uint64_t hash, count;
-    int32_t  blocks;
-    char     name[48];
-} ddp__shape_word;
-
-static ddp__shape_word ddp__shape_of(const ddp__unit *u)
-{
-    ddp__shape_word w;
-
-    memset(&w, 0, sizeof w);
-    w.hash = ddp__unit_hash(u);
-    w.count = u->count;
-    w.blocks = u->blocks;
-    snprintf(w.name, sizeof w.name, "%s", u->name);
-    return w;
-}
-
-/* Same number of layers, other contents: the first rank's tell which layer differs. */
-static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
-{
-    const size_t bytes = (size_t)d->layers * sizeof(ddp__shape_word);
-    ddp__shape_word *first = (ddp__shape_word *)ddp__calloc(bytes, 1);
-    ddp_status s;
-
-    if (!first) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (int l = 0; l < d->layers; l++) first[l] = ddp__shape_of(&d->unit[l]);
-    s = ddp__tell(d, d->team, first, bytes, err);
-    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
-        const ddp__shape_word own = ddp__shape_of(&d->unit[l]), *f = &first[l];
-        const int alike = own.count == f->count && own.blocks == f->blocks && !strcmp(own.name, f->name);
-        if (own.hash == f->hash) continue;
-        s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d %s with %zu "
-                      "in %d%s: every rank%s must register the same model", l, d->rank, own.name, (size_t)own.count,
-                      (int)own.blocks, d->team_root, f->name, (size_t)f->count, (int)f->blocks, alike ?
-                      ", of other lengths or kinds" : "", d->team ? " of a group" : "");
-    }
-    DDP_FREE(first);
-    return s;
-}
-
-/* Some rank of the team registered something else: which layer, or the optimizer, or the operators
- * between the layers. */
-static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
-{
-    DDP__TRY(ddp__compare_layers(d, err));
-    DDP__TRY(ddp__all_come(d, d->team, err)); /* it agrees with the first; wait for the abort of the one that does not */
-    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank "
-                     "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
-}
-
-static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
-{
-    const size_t world = (size_t)d->world;
-    ddp__fingerprint *all, *own;
-    int *site, equal = 1, mixed = 0;
-    ddp_status s;
-
-    if (d->host.paper && d->world > DDP__LARGE_WORLD) return DDP_OK; /* one program made them all, and each would hold a word of each */
-    all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all + sizeof(int));
-    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d ranks", d->world);
-    own = all + d->rank;
-    site = (int *)(void *)(all + world);
-    ddp__fingerprint_fill(d, own);
-    s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    if (s == DDP_OK) s = ddp__team_agree(d, all, err);
-    if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (int r = 0; r < d->world; r++) {
-        site[r] = (int)all[r].site;
-        mixed |= all[r].mixed;
-        if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
-            equal = 0;
-    }
-    if (s == DDP_OK && equal) s = ddp__levels_open(d, site, err);
-    DDP_FREE(all);
-    if (s == DDP_OK && equal && mixed && !d->team) s = ddp__team_layers(d, err);
-    return s == DDP_OK && !equal ? ddp__compare_models(d, err) : s;
-}
-
-int ddp_same(ddp_ctx *d, const char *name, int64_t value)
-{
-    DDP__ENTER(d);
-    if (!name || !*name || strlen(name) >= sizeof d->same->name || d->sames == DDP_SAME || d->started)
-        return ddp__ctx_failf(d, d->started ? DDP_USAGE : DDP_ARG,
-                              "ddp_same: '%.40s': at most %d names of up to %d characters, before the "
-                              "first step", name ? name : "", DDP_SAME, (int)sizeof d->same->name - 1);
-    snprintf(d->same[d->sames].name, sizeof d->same->name, "%s", name);
-    d->same[d->sames++].value = value;
-    return 0;
 }
 
 /* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
@@ -535,9 +314,12 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
+    DDP__TRY(ddp__session_pieces(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
+        DDP__TRY(ddp__stages_open(d, err));
+        DDP__TRY(ddp__plan_fits_stages(d, err));
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
     if (d->engine) {

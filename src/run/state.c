@@ -76,16 +76,28 @@ static int ddp__shares(const ddp_ctx *d, ddp__share *out)
 /* A profile as numbers: each layer's forward and backward, then the link's alpha, beta and gap. */
 static size_t ddp__profile_numbers(int layers) { return 2 * (size_t)layers + 3; }
 
+/* A plan that the strategy would refuse is refused while the parameters are still as they were. */
+static ddp_status ddp__plan_is_sane(ddp_ctx *d, const ddp__worker *s)
+{
+    const ddp__tensor *plan = ddp__worker_find(s, "plan");
+    ddp_blob blob;
+
+    blob.bytes = (unsigned char *)plan->data;
+    blob.size = plan->count;
+    if (!plan->count) return DDP_OK;
+    return DDP__EVENT(d, plan_fits, (d, d->self, &blob));
+}
+
 static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
-    if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
-        (!profile->count || profile->count == ddp__profile_numbers(s->layers)))
-        return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
+    if ((step >= 0 && number[DDP__N_STEP] != step) || number[DDP__N_STEP] < 0 ||
+        number[DDP__N_TAKEN] < number[DDP__N_STEP] ||
+        (profile->count && profile->count != ddp__profile_numbers(s->layers)))
+        return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile differs from the manifest: take an older checkpoint", path);
+    return s->takes_plan ? ddp__plan_is_sane((ddp_ctx *)s->owner, s) : DDP_OK;
 }
 
 /* told: parameters and optimizer state are the same on all workers, between steps. */
@@ -170,6 +182,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
+    s->owner = d;
+    s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;
     s->copies = d->cut ? d->cut->copies : d->world, s->copy = d->cut ? d->cut->copy : d->rank;
@@ -179,9 +193,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
+        const int enters = k->equal & DDP_KEPT_TOLD ? DDP__WORKER_TOLD : 0;
         if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        own | (k->equal & DDP_KEPT_HERE ? 0 : there));
+                        own | enters | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     if (d->cut && d->cut->residuals)
         ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals, DDP__WORKER_OWN);

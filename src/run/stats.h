@@ -41,6 +41,7 @@ typedef struct ddp_stats {
     int      slowest_rank;    /* whose steps are longest ... */
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
     size_t   optimizer_bytes; /* its state on this rank, and what muon works in */
+    long     not_finite;      /* gradients of a layer in a step that had a NaN or an infinite value on this rank */
 } ddp_stats;
 
 /* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.

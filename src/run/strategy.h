@@ -94,10 +94,15 @@ typedef struct ddp_strategy_ops {
 
     /* A plan, all NULL where it follows none. make: from a profile, on the first rank of those who share it; measured 0:
      * from equal layers and links as they are given, on every rank. take: what all ranks have now; nothing is in flight.
-     * adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. */
+     * fits: 0 if take would accept it, else ddp_complain; changes nothing, and is called before a checkpoint changes
+     * parameters. adopt: from a ddp_plan (ddp_plan_adopt, plan_path). view: it as one, or NULL. whole: the plan of a
+     * model that is cut into stages, from a profile of all its layers; p->params are those with gradients. Each stage
+     * then adopts its rows. NULL: each stage makes a plan of its own layers. *out is freed by the caller. */
     int  (*plan_make)(ddp_ctx *d, void *self, const struct ddp_profile *p, int measured, ddp_blob *out);
+    int  (*plan_whole)(ddp_ctx *d, void *self, const struct ddp_profile *p, struct ddp_plan *out);
     int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
+    int  (*plan_fits)(ddp_ctx *d, void *self, const ddp_blob *plan);
     const struct ddp_plan *(*plan_view)(const void *self);
     /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the link
      * alone decides. */
@@ -137,7 +142,10 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
  *   learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what that would
  *   make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is left as it is.
- * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
+ * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set.
+ * ddp_no_gradient - 1: x[0..n-1] is the gradient of a layer that every rank of an average skipped (ddp_skip), which no
+ *   update may use; ddp_update_layer, _late and _copy leave such a layer as it is. x is in this machine's memory. A skipped
+ *   gradient is -0.0 everywhere: so is a sum of floats whose terms all are, and no other. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
@@ -146,6 +154,7 @@ DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate);
 DDP_API int ddp_clip(ddp_ctx *d);
+DDP_API int ddp_no_gradient(const float *x, size_t n);
 
 /* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
  * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former waits
@@ -188,17 +197,19 @@ DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, 
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
  *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory, which
- *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given. NULL: the context has the error.
+ *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given; DDP_KEPT_TOLD = with 0: each rank has
+ *   its own, and a joining worker receives a member's when it enters. NULL: the context has the error.
  * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
  *   context's error, which stays the code it is. ddp_say - a line for the log. */
-enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8 };
+enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8, DDP_KEPT_TOLD = 16 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
- * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
+ * that the parameters with gradients, and the rest: buffers, and the averaged optimizer state that is due in this period
+ * (state_period), valid until the next call) and its group; live workers of
  * a group; the blocks of an all-gather over it, and which is this rank's; where averages go in two levels, how this rank
  * lies in sites (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
  * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding

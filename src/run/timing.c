@@ -100,22 +100,36 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     return DDP_OK;
 }
 
-ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+/* What is sent: x where it is in this machine's memory. */
+typedef struct ddp__probe_list {
+    float     x[DDP__PROBE_FLOATS];
+    ddp_piece piece[DDP__PROBE_MOST];
+} ddp__probe_list;
+
+static ddp_status ddp__probe_fit(ddp_ctx *d, int link, const ddp_piece *list, ddp_link *out, ddp_error *err)
 {
-    float x[DDP__PROBE_FLOATS];
-    ddp_piece list[DDP__PROBE_MOST];
     ddp__meter meter = DDP__ZEROS;
     int pieces = 0;
 
-    memset(x, 0, sizeof x);
-    for (int i = 0; i < DDP__PROBE_MOST; i++) {
-        list[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : x;
-        list[i].count = DDP__PROBE_FLOATS;
-    }
     DDP__TRY(ddp__probe_sizes(d, link, list, &meter, &pieces, err));
     if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, 0); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
+ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
+{
+    ddp__probe_list *list = (ddp__probe_list *)ddp__calloc(1, sizeof *list);
+    ddp_status s;
+
+    if (!list) return ddp__fail(err, DDP_MEMORY, "out of memory to measure link %d", link);
+    for (int i = 0; i < DDP__PROBE_MOST; i++) {
+        list->piece[i].data = d->nccl && link == 0 && !d->team ? d->nccl->zeros : list->x;
+        list->piece[i].count = DDP__PROBE_FLOATS;
+    }
+    s = ddp__probe_fit(d, link, list->piece, out, err);
+    DDP_FREE(list);
+    return s;
 }
 
 /* The first `messages` of the list at once, each an average of its own, waited for. */
@@ -207,7 +221,9 @@ ddp_link ddp__link_nominal(const ddp_ctx *d, int link)
 
 /* ---- layers ---- */
 
-static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
+double ddp__nominal_flops(double flops, double count) { return flops > 0 ? flops : 2.0 * (count + 1); }
+
+static double ddp__unit_flops(const ddp__unit *u) { return ddp__nominal_flops(u->flops, (double)u->count); }
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -223,17 +239,26 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
+/* How long the average of a layer of `bytes` bytes occupies the link. */
+static double ddp__occupancy(const ddp_ctx *d, double bytes)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    const double least = d->engine ? d->link[0].alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
+    const double seconds = d->link[0].beta_s * bytes;
 
+    return bytes > 0 && seconds < least ? least : seconds;
+}
+
+static void ddp__profile_startup(const ddp_ctx *d, ddp_profile *p)
+{
     p->gap_s = d->gap_s[0];
     p->alpha_s = d->link[0].alpha_s > p->gap_s ? d->link[0].alpha_s - p->gap_s : 0; /* a single message takes both */
-    for (int l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link[0].beta_s * bytes;
-        p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
-    }
+}
+
+void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
+{
+    ddp__profile_startup(d, p);
+    for (int l = 0; l < d->layers; l++) p->comm_s[l] = ddp__occupancy(d, (double)ddp__layer_bytes(d, l));
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
@@ -245,15 +270,33 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
     return 3e-10 * flops;
 }
 
+static void ddp__nominal_times(ddp_profile *p, int l, double flops)
+{
+    p->forward_s[l] = 1e-10 * flops;
+    p->backward_s[l] = 2 * p->forward_s[l];
+}
+
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->link[0] = ddp__link_nominal(d, 0);
     d->gap_s[0] = d->gap_s[1] = 0;
-    for (int l = 0; l < d->layers; l++) {
-        p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
-        p->backward_s[l] = 2 * p->forward_s[l];
-    }
+    for (int l = 0; l < d->layers; l++) ddp__nominal_times(p, l, ddp__unit_flops(&d->unit[l]));
     ddp__profile_link(d, p);
+}
+
+ddp_status ddp__profile_model(ddp_ctx *d, ddp_profile *p, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_new(d->cut->layers, p, err));
+    d->link[0] = ddp__link_nominal(d, 0);
+    d->gap_s[0] = d->gap_s[1] = 0;
+    ddp__profile_startup(d, p);
+    for (int l = 0; l < p->layers; l++) {
+        const ddp__layer_cost *c = &d->model[l];
+        ddp__nominal_times(p, l, ddp__nominal_flops(c->flops, c->count));
+        p->params[l] = c->count;
+        p->comm_s[l] = ddp__occupancy(d, (double)ddp__average_bytes(d, d->team, (size_t)c->trained, (size_t)c->others));
+    }
+    return DDP_OK;
 }
 
 /* Scales x so that it sums to total, where both are known. */

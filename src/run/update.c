@@ -75,12 +75,66 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     return DDP_OK;
 }
 
+/* ---- gradients that are none: -0.0, told by their bits, also where a compiler may take it for 0 ---- */
+
+static const uint32_t ddp__no_gradient_bits = 0x80000000u;
+
+int ddp_no_gradient(const float *x, size_t n)
+{
+    uint32_t bits = ddp__no_gradient_bits;
+    size_t i;
+
+    for (i = 0; i < n && bits == ddp__no_gradient_bits; i++) memcpy(&bits, x + i, sizeof bits);
+    return n > 0 && bits == ddp__no_gradient_bits;
+}
+
+void ddp__floats_none(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) memcpy(x + i, &ddp__no_gradient_bits, sizeof *x);
+}
+
+void ddp__gradients_none(ddp_ctx *d, ddp__unit *u)
+{
+    float none;
+
+    ddp__floats_none(&none, 1);
+    for (int k = 0; k < u->gradients; k++) {
+        float *x = u->gradient[k].data;
+        if (ddp__on_paper(&d->host, x)) continue;
+        if (d->host.backend) d->host.backend->fill(d->host.device, x, u->gradient[k].count, none);
+        else ddp__floats_none(x, u->gradient[k].count);
+    }
+}
+
+/* On a device kernels begin with 0, which no sum makes -0.0. */
+void ddp__gradients_some(ddp_ctx *d, ddp__unit *u)
+{
+    float *first = u->gradients ? u->gradient[0].data : NULL;
+
+    if (first && !d->host.backend && !ddp__on_paper(&d->host, first) && ddp_no_gradient(first, 1)) *first = 0;
+}
+
+/* Whether an update has no gradient. from: the averaged gradient, NULL: the layer's own gradient. On a device the update
+ * kernel looks at an averaged gradient; a rank knows whether its own one was skipped. */
+static int ddp__nothing_to_update(const ddp_ctx *d, const ddp__unit *u, const float *from)
+{
+    if (d->host.backend)
+        return u->skipped == d->cfg.micro_batches && d->ops.averages != DDP_AVERAGES_GRADIENTS &&
+               !(d->ops.traits & DDP_NEEDS_SERVERS);
+    if (!u->gradients || ddp__on_paper(&d->host, u->gradient[0].data)) return 0;
+    if (from) return ddp_no_gradient(from, u->trained);
+    for (int i = 0; i < u->gradients; i++)
+        if (!ddp_no_gradient(u->gradient[i].data, u->gradient[i].count)) return 0;
+    return 1;
+}
+
 void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
                         int there)
 {
     const ddp__unit *u = &d->unit[layer];
 
     if (ddp__on_paper(&d->host, params) || ddp__on_paper(&d->host, grads)) return;
+    if (!(there && d->host.backend) && ddp_no_gradient(grads, u->trained)) return;
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         const ddp_update call = {layer, params, grads, state, n, step, rate, NULL, 0, 0, NULL};
@@ -102,13 +156,18 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
 
+    u->left_out = ddp__nothing_to_update(d, u, from);
+    if (u->left_out) {
+        for (int i = 0; i < u->gradients; i++)
+            ddp__host_zero(&d->host, u->gradient[i].data, u->gradient[i].count * sizeof(float));
+        return;
+    }
     if (!d->optimizer.update) { /* the program's own: it finds the gradients in its arrays */
         for (int i = 0; from && i < u->gradients; from += u->gradient[i++].count)
             ddp__host_copy(&d->host, u->gradient[i].data, from, u->gradient[i].count * sizeof *from);
         u->updates++;
         return;
     }
-    if (u->skipped && d->ops.averages != DDP_AVERAGES_GRADIENTS) return; /* no gradient, nobody's */
     ddp__clock_note(d, DDP__M_BEGIN, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients && !ddp__on_paper(&d->host, u->trains[i].data); i++) {
         const size_t n = u->gradient[i].count;
@@ -126,6 +185,51 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     }
     u->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
+}
+
+/* ---- values that are not finite ---- */
+
+typedef struct ddp__finite_scan {
+    const float *x;
+    size_t       n;
+    int          found; /* atomic */
+} ddp__finite_scan;
+
+enum { DDP__FINITE_BLOCK = 1 << 16 }; /* floats that a thread takes at a time */
+
+static void ddp__finite_some(void *user, long first, long last)
+{
+    ddp__finite_scan *s = (ddp__finite_scan *)user;
+    const size_t from = (size_t)first * DDP__FINITE_BLOCK, to = (size_t)last * DDP__FINITE_BLOCK;
+    const size_t n = (to < s->n ? to : s->n) - from;
+
+    if (ddp__first_not_finite(s->x + from, n) < n) ddp__atomic_store(&s->found, 1);
+}
+
+ddp_status ddp__finite_gradient(ddp_ctx *d, int layer, ddp_error *err)
+{
+    const ddp__unit *u = &d->unit[layer];
+    char what[200];
+
+    if (d->cfg.no_finite_check || d->host.backend || u->skipped == d->cfg.micro_batches) return DDP_OK;
+    for (int i = 0; i < u->gradients; i++) {
+        ddp__finite_scan s = {u->gradient[i].data, u->gradient[i].count, 0};
+        size_t at;
+        if (ddp__on_paper(&d->host, s.x)) continue;
+        ddp__pool_run(d->host.pool, (long)((s.n + DDP__FINITE_BLOCK - 1) / DDP__FINITE_BLOCK), 1, ddp__finite_some, &s);
+        if (!s.found) continue;
+        at = ddp__first_not_finite(s.x, s.n);
+        ddp__format(what, sizeof what, "step %ld: the gradient of %s%.80s is %g on rank %d (value %zu of %zu)", d->step,
+                 DDP__LAYER(u->name), (double)s.x[at], d->rank, at, s.n);
+        if (d->optimizer.update)
+            return ddp__fail(err, DDP_NUMERIC, "%s: lower the learning rate, warm it up or clip gradients; "
+                             "no_finite_check = 1 switches this check off", what);
+        if (d->stats.not_finite++ == 0)
+            ddp__log(&d->host.log, DDP_LOG_WARN, "%s; your own update decides about the step, and ddp_stats.not_finite counts",
+                     what);
+        return DDP_OK;
+    }
+    return DDP_OK;
 }
 
 /* A norm that nobody else waits for stays on the device. */

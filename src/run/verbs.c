@@ -24,7 +24,7 @@ static ddp_status ddp__verb_posts(ddp_ctx *d)
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 {
-    d->posted_room = 4 * d->layers + 64;
+    d->posted_room = 5 * d->layers + 64;
     d->posted = (ddp__posted *)ddp__scratch_take(&d->lists, (size_t)d->posted_room, sizeof *d->posted);
     return d->posted ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of strategy "
                                           "%s", d->posted_room, d->ops.name);
@@ -235,7 +235,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
-    const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
+    const ddp__posted *p = d && !ddp__host_forked(&d->host) ? ddp__posted_find(d, ticket) : NULL;
 
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
@@ -398,7 +398,7 @@ ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
 const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 {
     *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
-    return *count ? d->unit[layer].other : NULL;
+    return *count ? ddp__average_takes(d, layer, d->unit[layer].other, count) : NULL;
 }
 
 int ddp_blocks_of(const ddp_ctx *d, int group, int *own)

@@ -241,16 +241,21 @@ static void ddp__carried_values(ddp__carried *c, size_t at, size_t count, float 
     for (int i = 0; i < c->here; i++) ddp__memory_store(c->op[i], at, sum, count, NULL);
 }
 
-/* Blocks of an all-gather, all values of a message that lies on no paper. */
+/* Blocks of an all-gather, all values of a message in real memory. In the world's all-gather each rank has the block of
+ * its number, also when other ranks are lost. */
 static void ddp__carried_blocks(ddp__carried *c, void *block)
 {
     const ddp__op *first = c->op[0];
-    const size_t n = first->n / (size_t)c->members;
+    const ddp__engine *e = c->port[0]->e;
+    const ddp__members team = ddp__team_of(e, first);
 
     for (int from = 0; from < c->members; from++) {
         const int one = ddp__standing_in(c, from);
-        const size_t at = n * (size_t)from;
-        ddp__memory_copy(c->op[one], &c->op[one]->from, n * (size_t)one, n, block, 0);
+        size_t at, end, own, own_end, n;
+        ddp__segment(e, first, team.member[from], &at, &end);
+        ddp__segment(e, first, team.member[one], &own, &own_end);
+        n = end - at < own_end - own ? end - at : own_end - own;
+        ddp__memory_copy(c->op[one], &c->op[one]->from, own, n, block, 0);
         for (int i = 0; i < c->here; i++) ddp__memory_copy(c->op[i], &c->op[i]->to, at, n, block, 1);
     }
 }

@@ -166,7 +166,7 @@ static void ddp__port_close(ddp__wire *wire)
 
 static void ddp__port_wakes(ddp__wire *wire) { (void)wire; }
 
-static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL};
+static const ddp__wire_table ddp__port_table = {NULL, NULL, NULL, ddp__port_wakes, ddp__port_close, NULL, NULL};
 static const ddp__carrier ddp__port_carrier = {ddp__port_opened, ddp__port_posted, ddp__port_begins, ddp__port_awaits, ddp__port_catches_up,
                                                ddp__port_failed};
 

@@ -297,6 +297,16 @@ static int ddp__delayed_drain(ddp_ctx *d, void *self)
     return ddp__position_write(d, x);
 }
 
+static int ddp__delayed_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    ddp__schedule s;
+
+    (void)self;
+    DDP__DO(ddp__schedule_read(d, blob, &s));
+    ddp__schedule_free(&s);
+    return 0;
+}
+
 /* From where the kept position is: the beginning, or a checkpoint's. */
 static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
@@ -318,7 +328,7 @@ static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     x->now = word[1] > 0;
     x->rate = (float)word[2];
     x->averaged = x->q.merged = x->q.stored = x->q.left = 0;
-    for (x->at = 0; x->at < (int)word[0]; x->at++) (void)ddp__queues_pass(&x->plan, &x->q, x->at, k);
+    for (x->at = 0; (double)x->at < word[0]; x->at++) (void)ddp__queues_pass(&x->plan, &x->q, x->at, k);
     return ddp__delayed_begin(d, x, 1);
 }
 
@@ -363,6 +373,7 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
     ops->close = ddp__delayed_close;
     ops->plan_make = ddp__delayed_make;
     ops->plan_take = ddp__delayed_take;
+    ops->plan_fits = ddp__delayed_fits;
     ops->plan_stale = ddp__delayed_stale;
     ops->plan_exposed = ddp__delayed_exposed;
     ops->transfers = ddp__delayed_transfers;

@@ -320,7 +320,7 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
     char k[96], verdict[96] = "not tested";
 
     if (judged)
-        snprintf(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
+        ddp__format(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
                  judged->accepted ? "accepted" : "not accepted, the best there is");
     ddp_say(d, DDP_LOG_INFO, "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
             "Preserver: %s", ddp_step(d), p->updates, p->period, ddp__delayed_sequence(p, k, sizeof k), p->parts,

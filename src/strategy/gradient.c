@@ -44,21 +44,33 @@ int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets)
     return g->bucket && g->of ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
+int ddp__bucket_ends(ddp_ctx *d, int layer, int pieces)
+{
+    int more;
+
+    if (layer == 0 || ddp_group_of(d, layer - 1) != ddp_group_of(d, layer)) return 1;
+    (void)ddp_gradients_of(d, layer - 1, &more);
+    return pieces + more > (int)DDP__BUCKET_PIECES;
+}
+
+/* Buckets in backward order: a bucket closes when it has reached its size, and where it ends in any case. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int first = layers - 1;
+    int first = layers - 1, pieces = 0, n;
 
     DDP__DO(ddp__buckets_room(d, g, layers));
     for (int l = layers - 1; l >= 0; l--) {
         const size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
+        (void)ddp_gradients_of(d, l, &n);
+        pieces += n;
         bytes += ddp__gradient_count(d, l) * sizeof(float);
-        if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        if (bytes < limit && !ddp__bucket_ends(d, l, pieces)) continue;
         DDP__DO(ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l));
         first = l - 1;
         bytes = 0;
+        pieces = 0;
     }
     return 0;
 }
@@ -155,7 +167,7 @@ double ddp__gradient_part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* ---- ssgd: all at once, after the whole backward; one message for each group ---- */
+/* ---- ssgd: all at once, after the whole backward; one message for each group, of many arrays several ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {

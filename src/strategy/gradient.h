@@ -4,6 +4,7 @@
 #include "strategy/strategy.h"
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
+enum { DDP__BUCKET_PIECES = 1024 }; /* at most, of several layers: an engine has room for a few such messages at a time */
 
 /* One message: layers first..last (first >= last: backward order), or, where the layer is cut into `cut` parts, its
  * parts from..to-1. */
@@ -31,6 +32,9 @@ typedef struct ddp__gradient {
 } ddp__gradient;
 
 DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
+/* Whether a bucket of `pieces` pieces ends at this layer: the next layer belongs to another process group, or has too many
+ * pieces. */
+DDP_LIB int  ddp__bucket_ends(ddp_ctx *d, int layer, int pieces);
 DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
 /* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
 DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);

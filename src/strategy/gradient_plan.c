@@ -87,20 +87,23 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, int 
     return bad;
 }
 
-/* A message of merged layers is one for each group. */
+/* A message of merged layers is one for each group, and of many arrays several. */
 static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_message *m)
 {
-    int first = m->first;
+    int first = m->first, pieces = 0, n;
 
     for (int l = m->first; l >= m->last; l--) {
         ddp__bucket *b = &g->bucket[g->buckets];
-        if (l > m->last && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        (void)ddp_gradients_of(d, l, &n);
+        pieces += n;
+        if (l > m->last && !ddp__bucket_ends(d, l, pieces)) continue;
         b->from = m->from;
         b->to = m->to;
         b->cut = m->cut;
         g->buckets++;
         DDP__DO(ddp__bucket_fill(d, b, first, l));
         first = l - 1;
+        pieces = 0;
     }
     return 0;
 }
@@ -138,6 +141,15 @@ static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__pack
                         (unsigned long)blob->size, (int)head->layers, ddp_layers(d));
 }
 
+static int ddp__timeline_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    ddp__packed_messages head = DDP__ZEROS;
+
+    (void)self;
+    if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
+    return ddp__messages_check(d, blob, &head);
+}
+
 static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
 {
     ddp__gradient *g = (ddp__gradient *)self;
@@ -147,7 +159,7 @@ static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, cons
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     DDP__DO(ddp__messages_check(d, blob, &head));
     ddp__buckets_free(g);
-    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* groups may part what was merged */
+    DDP__DO(ddp__buckets_room(d, g, head.messages + ddp_layers(d))); /* what was merged may be parted again */
     for (int i = 0; i < head.messages; i++) DDP__DO(ddp__message_take(d, g, &ddp__packed_list(blob)[i]));
     g->waits = (int)ddp_settings(d)->strategy >= (int)DDP_BYTESCHEDULER;
     g->exposed_s = g->waits && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s : head.barrier_s;
@@ -192,6 +204,7 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
     ops->start = NULL;
     ops->plan_make = ddp__timeline_make;
     ops->plan_take = ddp__timeline_take;
+    ops->plan_fits = ddp__timeline_fits;
     ops->plan_exposed = ddp__timeline_exposed;
 }
 

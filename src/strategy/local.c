@@ -64,20 +64,38 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 
 /* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
 
-static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
+void ddp__turn_ready(ddp__partial *x, int layer) { x->ready[layer] = 1; }
+
+int ddp__turn_next(ddp__partial *x) { return x->next >= 0 && x->ready[x->next] ? x->next-- : -1; }
+
+void ddp__turn_again(const ddp_ctx *d, ddp__partial *x)
 {
-    const ddp__partial *x = (const ddp__partial *)self;
+    memset(x->ready, 0, (size_t)ddp_layers(d));
+    x->next = ddp_layers(d) - 1;
+}
+
+static int ddp__partial_send(ddp_ctx *d, const ddp__partial *x, int layer)
+{
     const ddp_plan *p = &x->plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
     const size_t parts = (size_t)(x->first[layer + 1] - x->first[layer]);
 
-    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
-    DDP__DO(ddp__local_backward_end(d, NULL, layer));
     /* one message for a layer: what fills a step in which other parts are due is left out */
     if (memchr(x->due + at, 1, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
     if (memchr(p->fill + at, 1, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
+    return 0;
+}
+
+static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    ddp__partial *x = (ddp__partial *)self;
+
+    /* Eq. 5 as printed is update, then average; with average_first the weights are averaged as they stand */
+    DDP__DO(ddp__local_backward_end(d, NULL, layer));
+    ddp__turn_ready(x, layer);
+    for (int l; (l = ddp__turn_next(x)) >= 0;) DDP__DO(ddp__partial_send(d, x, l));
     return 0;
 }
 
@@ -89,7 +107,7 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
-    (void)self;
+    ddp__turn_again(d, (ddp__partial *)self);
     /* with forward hooks a transfer may end as late as its layer's own next forward */
     if (forward && !ddp_settings(d)->paper) return 0;
     DDP__DO(ddp__hold_all(d));
@@ -97,6 +115,14 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 }
 
 /* ---- their plan, as bytes that are the same on all ranks: numbers, step_of, fill ---- */
+
+static int ddp__rows_of(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) rows += ddp_parts_of(d, l);
+    return rows;
+}
 
 typedef struct ddp__packed_plan {
     int32_t layers, period, solver, cost;
@@ -117,8 +143,9 @@ int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out)
     return 0;
 }
 
-static int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, int rows, ddp_plan *out)
+int ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out)
 {
+    const int rows = ddp__rows_of(d);
     const size_t steps = (size_t)rows * sizeof(int32_t);
     ddp__packed_plan head = DDP__ZEROS;
     ddp_error err;
@@ -196,32 +223,35 @@ int ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan
 
 enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
 
-static int ddp__rows_of(const ddp_ctx *d)
+/* A profile whose params are those with gradients, with a row for each part, as the planner's --split-params; freed by
+ * the caller. */
+static int ddp__rows_split(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
 {
-    int rows = 0;
-
-    for (int l = 0; l < ddp_layers(d); l++) rows += ddp_parts_of(d, l);
-    return rows;
-}
-
-/* The profile with a row for each part, as the planner's --split-params; freed by the caller. */
-static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
-{
-    const int layers = ddp_layers(d), rows = ddp__rows_of(d), split = ddp_settings(d)->split_params;
-    ddp_profile own = *p;
-    ddp_status s;
+    const int split = ddp_settings(d)->split_params;
+    double rows = 0;
     ddp_error err;
 
-    if (rows > DDP__PARTS * layers)
-        return ddp_complain(d, DDP_ARG, "split_params %d makes %d parts of %d layers, more than %d of each: choose a larger "
-                            "one", split, rows, layers, (int)DDP__PARTS);
+    for (int l = 0; l < p->layers; l++) rows += split && p->params[l] > split ? ceil(p->params[l] / split) : 1;
+    if (rows > (double)DDP__PARTS * p->layers)
+        return ddp_complain(d, DDP_ARG, "split_params %d makes %.0f parts of %d layers, more than %d of each: choose a larger "
+                            "one", split, rows, p->layers, (int)DDP__PARTS);
+    if (ddp_profile_split(p, split ? split : DBL_MAX, 0, out, NULL, &err)) return ddp__plan_failed(d, &err);
+    return 0;
+}
+
+static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
+{
+    const int layers = ddp_layers(d);
+    ddp_profile own = *p;
+    int bad;
+
     own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
     if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
     /* the model's own: a profile of another size may come from a file */
     for (int l = 0; l < layers; l++) own.params[l] = (double)ddp__gradient_count(d, l);
-    s = ddp_profile_split(&own, split ? split : DBL_MAX, 0, out, NULL, &err);
+    bad = ddp__rows_split(d, &own, out);
     DDP_FREE(own.params);
-    return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
+    return bad;
 }
 
 /* While profiling: equal numbers of layers, which needs no measurement. */
@@ -236,6 +266,18 @@ static int ddp__partial_make(ddp_ctx *d, void *self, const ddp_profile *p, int m
     bad = ddp__partial_plan(d, &rows, !measured, &plan);
     if (!bad) bad = ddp__plan_pack(d, &plan, 0, out);
     ddp_plan_free(&plan);
+    ddp_profile_free(&rows);
+    return bad;
+}
+
+static int ddp__partial_whole(ddp_ctx *d, void *self, const ddp_profile *p, ddp_plan *out)
+{
+    ddp_profile rows;
+    int bad;
+
+    (void)self;
+    DDP__DO(ddp__rows_split(d, p, &rows));
+    bad = ddp__partial_plan(d, &rows, 0, out);
     ddp_profile_free(&rows);
     return bad;
 }
@@ -259,22 +301,34 @@ static int ddp__rows_evaluate(ddp_ctx *d, const ddp_profile *profile, ddp_plan *
     return s ? ddp__plan_failed(d, &err) : 0;
 }
 
+static int ddp__partial_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    ddp_plan p;
+
+    (void)self;
+    DDP__DO(ddp__plan_unpack(d, blob, &p));
+    ddp_plan_free(&p);
+    return 0;
+}
+
 int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
     ddp__partial *x = (ddp__partial *)self;
     const size_t layers = (size_t)ddp_layers(d);
     ddp_plan p;
 
-    DDP__DO(ddp__plan_unpack(d, blob, ddp__rows_of(d), &p));
+    DDP__DO(ddp__plan_unpack(d, blob, &p));
     ddp_plan_free(&x->plan);
     x->plan = p;
     if (profile) DDP__DO(ddp__rows_evaluate(d, profile, &x->plan));
     if (x->due) DDP_FREE(x->due);
     x->due = (unsigned char *)ddp__calloc((size_t)p.period, (size_t)p.layers);
     if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
-    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
+    if (!x->ready) x->ready = (unsigned char *)ddp__calloc(layers, 1);
+    if (!x->due || !x->first || !x->ready) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p.layers);
     for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
     for (int r = 0; r < p.layers; r++) x->due[(size_t)p.step_of[r] * (size_t)p.layers + (size_t)r] = 1;
+    ddp__turn_again(d, x);
     return 0;
 }
 
@@ -311,6 +365,7 @@ void ddp__partial_close(ddp_ctx *d, void *self)
     ddp_plan_free(&x->plan);
     if (x->due) DDP_FREE(x->due);
     if (x->first) DDP_FREE(x->first);
+    if (x->ready) DDP_FREE(x->ready);
 }
 
 /* The transfer of a layer needs no gradient, the norm of all of them does. */
@@ -333,8 +388,10 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->step_end = ddp__partial_step_end;
     ops->close = ddp__partial_close;
     ops->plan_make = ddp__partial_make;
+    ops->plan_whole = ddp__partial_whole;
     ops->plan_adopt = ddp__partial_adopt;
     ops->plan_take = ddp__partial_take;
+    ops->plan_fits = ddp__partial_fits;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
     ops->transfers = ddp__partial_transfers;

@@ -3,7 +3,13 @@
  *
  * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on all ranks;
  * d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m and turns D into the
- * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step. */
+ * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step.
+ *
+ * In an elastic world a rank may be lost with its part of m, so every rank stores all of m. With float32 D itself goes to
+ * all, and every rank computes the outer step. The other wire formats round the outer step, so there too the rank that sums
+ * computes it, and the other ranks recover m from it: D = (step / nu - mu^2 m) / (1 + mu), so
+ * m = mu / (1 + mu) m + step / (nu (1 + mu)). They receive the rounded step, so their m is off by at most
+ * 2 max |error| / nu. It is used only when a rank takes over a part. */
 #include "compress/compress.h"
 #include "strategy/outer.h"
 
@@ -27,13 +33,39 @@ static void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_
     }
 }
 
+/* Elastic: saves what the rule is about to change. */
+static void ddp__outer_save(ddp__outer_layer *y, size_t at, size_t n)
+{
+    if (!y->made) y->made_from = at;
+    DDP_ASSERT(y->made + n <= y->room);
+    memcpy(y->undo + y->made, y->error + at, n * sizeof *y->undo);
+    if (y->momentum) memcpy(y->undo + y->room + y->made, y->momentum + at, n * sizeof *y->undo);
+    y->made += n;
+}
+
+/* ddp_owner.again: state as it was before the message. */
+static void ddp__outer_undo(void *user)
+{
+    ddp__outer_layer *y = (ddp__outer_layer *)user;
+
+    memcpy(y->error + y->made_from, y->undo, y->made * sizeof *y->undo);
+    if (y->momentum) memcpy(y->momentum + y->made_from, y->undo + y->room, y->made * sizeof *y->undo);
+    y->made = 0;
+}
+
 /* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has no code
  * ends the run where it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
-    const ddp__outer_layer *y = (const ddp__outer_layer *)user;
+    ddp__outer_layer *y = (ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
+    if (y->all->elastic) {
+        ddp__outer_save(y, at, n); /* no message waits for another there: *trained is not known before both are done */
+    } else if (!(*y->trained > 0)) {
+        memset(x, 0, n * sizeof *x);
+        return;
+    }
     if (y->previous) ddp__late_compensate(x, y->anchor + at, y->previous + (at - y->from), n, y->all->lambda);
     ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
     if (!error) return;
@@ -57,7 +89,38 @@ int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, NULL, 0);
 
     m.from = ddp_others_of(d, y->layer, &m.from_count);
-    return m.from ? ddp_post(d, &m, &y->other_ticket) : 0;
+    return m.from_count ? ddp_post(d, &m, &y->other_ticket) : 0;
+}
+
+/* Layers next to each other in one group, as one message. */
+static int ddp__outer_tell_run(ddp_ctx *d, ddp__outer *o, int first, int last)
+{
+    const ddp_piece word = {{o->trained + last}, (size_t)(first - last + 1)};
+    ddp_message m = ddp__mean_message(d, first, &word, 1);
+    long ticket;
+
+    for (int l = first; l >= last; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        y->idle = y->fresh || ddp_updates_of(d, l) == y->updates;
+        y->updates = ddp_updates_of(d, l);
+        *y->trained = !y->idle;
+        y->holder = first;
+    }
+    m.here = 1;
+    DDP__DO(ddp_post(d, &m, &ticket));
+    for (int l = first; l >= last; l--) o->layer[l].told = ticket;
+    o->layer[first].told_ticket = ticket;
+    return 0;
+}
+
+int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last)
+{
+    for (int l = first; l >= last; l--) {
+        if (l > last && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        DDP__DO(ddp__outer_tell_run(d, o, first, l));
+        first = l - 1;
+    }
+    return 0;
 }
 
 int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
@@ -66,7 +129,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 
     for (size_t at = 0; at < y->count; at += p++->count) {
         float *x = y->x ? y->x + at : p->data;
-        if (y->fresh) {
+        if (y->fresh || y->idle) {
             DDP__DO(ddp_set(d, x, p->count, 0));
         } else if (y->x) {
             DDP__DO(ddp_copy(d, x, since + at, p->count));
@@ -76,7 +139,8 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             DDP__DO(ddp_axpy(d, x, since + at, p->count, 1));
         }
     }
-    if (y->fresh && y->error) memset(y->error, 0, y->share * sizeof *y->error); /* what its donor keeps the donor sends */
+    if (y->fresh && y->error) /* what its donor keeps the donor sends */
+        memset(y->error, 0, (y->all->keep ? y->share : y->length) * sizeof *y->error);
     y->fresh = 0;
     return 0;
 }
@@ -86,13 +150,51 @@ int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
     ddp_message m = ddp__mean_message(d, y->layer, y->x ? &y->whole : y->piece, y->x ? 1 : y->pieces);
 
     if (!y->count) return 0;
+    /* what is known on arrival at the latest where every rank takes the step itself, and before a rank takes it for all */
+    if (!y->all->mean && !y->all->elastic && (!y->all->whole || y->all->sites)) m.after = y->told + 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
     m.coding = y->all->coding;
-    m.residual = ddp_residual_of(d, y->layer);
+    if (!y->idle) m.residual = ddp_residual_of(d, y->layer);
     m.owner = y->all->whole || y->all->mean ? NULL : &y->owner;
+    y->made = 0;
     return ddp_post(d, &m, &y->ticket);
+}
+
+/* No step, in place. */
+static int ddp__outer_still(ddp_ctx *d, const ddp__outer_layer *y)
+{
+    for (int i = 0; i < y->pieces; i++) DDP__DO(ddp_set(d, y->piece[i].data, y->piece[i].count, 0));
+    return 0;
+}
+
+/* Recovers the momentum of values at.. from their outer step x, except where this rank computed that. */
+static void ddp__outer_follow(ddp__outer_layer *y, size_t at, const float *x, size_t n)
+{
+    const float nu = y->all->nu, mu = y->all->mu, decay = mu / (1 + mu), part = 1 / (nu * (1 + mu));
+
+    for (size_t i = 0; i < n; i++) {
+        float *m = &y->momentum[at + i], kept = decay * *m, more = part * x[i];
+        DDP__ROUNDED(kept);
+        DDP__ROUNDED(more);
+        if (at + i < y->made_from || at + i >= y->made_from + y->made) *m = kept + more;
+    }
+}
+
+/* Elastic: the message is done. A download waits for that where layers are on a device, since the rule may still run. */
+static int ddp__outer_made(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp_piece *p = y->x ? &y->whole : y->piece;
+    const int keeps = y->momentum && *y->trained > 0;
+
+    if (y->all->arrived && !keeps) DDP__DO(ddp_download(d, y->all->arrived, p->data, 1));
+    for (size_t at = 0; keeps && at < y->count; at += p++->count) {
+        if (y->all->arrived) DDP__DO(ddp_download(d, y->all->arrived, p->data, p->count));
+        ddp__outer_follow(y, at, y->all->arrived ? y->all->arrived : p->data, p->count);
+    }
+    if (!(*y->trained > 0)) ddp__outer_undo(y);
+    return 0;
 }
 
 int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
@@ -101,10 +203,13 @@ int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
     const ddp_piece *p = y->piece;
 
     if (y->ticket == -1) return 0;
+    if (!o->mean) DDP__DO(ddp__hold_once(d, &o->layer[y->holder].told_ticket, DDP_NO_LAYER));
     DDP__DO(ddp__hold_once(d, &y->ticket, y->layer));
 #ifndef DDP_NO_PLANNERS
     if (o->keep) DDP__DO(ddp__sparse_arrive(d, y));
 #endif
+    if (o->elastic) DDP__DO(ddp__outer_made(d, y));
+    if (!o->mean && !(*y->trained > 0)) return y->x ? ddp_set(d, y->x, y->count, 0) : ddp__outer_still(d, y);
     if (o->whole && y->previous)
         DDP__DO(ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, o->lambda));
     for (size_t at = 0; o->whole && !o->mean && at < y->count; at += p++->count)
@@ -137,6 +242,15 @@ static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *na
     return !n || *out;
 }
 
+/* The most of n values that a rank sums: with the fewest workers that an elastic world continues with. No block is cut. */
+static size_t ddp__outer_room(const ddp_ctx *d, size_t n)
+{
+    const size_t least = ddp_settings(d)->min_world > 0 ? (size_t)ddp_settings(d)->min_world : 1;
+    const size_t room = n / least + DDP_QUANTISE_BLOCK;
+
+    return room < n ? room : n;
+}
+
 static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
@@ -147,20 +261,27 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
-    y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = -1;
+    y->owner.again = ddp__outer_undo;
+    y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = y->told = y->told_ticket = -1;
+    y->trained = o->trained + layer;
+    *y->trained = 1;
     y->piece = ddp_trained_of(d, layer, &y->pieces);
     y->count = ddp__gradient_count(d, layer);
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
-    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
+    if (!o->whole && !o->elastic) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
+    y->room = ddp__outer_room(d, y->count);
     if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
-        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole ? 1 : DDP_KEPT_HERE, &y->momentum) ||
+        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0,
+                         o->whole ? 1 : o->elastic ? DDP_KEPT_HERE | DDP_KEPT_TOLD : DDP_KEPT_HERE, &y->momentum) ||
         !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
                          &y->error) ||
+        !ddp__outer_keep(d, y, "undo", o->elastic ? y->room * (o->mu > 0 ? 2 : 1) : 0, DDP_KEPT_HERE | DDP_KEPT_NOWHERE,
+                         &y->undo) ||
         !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
-        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole || o->elastic, &y->previous))
         return DDP_FAILED;
     if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
 #ifndef DDP_NO_PLANNERS
@@ -192,6 +313,17 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 }
 #endif
 
+/* Where a device's outer steps are read. */
+static int ddp__outer_arrived(ddp_ctx *d, ddp__outer *o)
+{
+    size_t most = 1;
+
+    for (int l = 0; l < ddp_layers(d); l++)
+        if (ddp__gradient_count(d, l) > most) most = ddp__gradient_count(d, l);
+    o->arrived = ddp_keep(d, DDP_NO_LAYER, "a step here", most, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+    return o->arrived ? 0 : DDP_FAILED;
+}
+
 int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
@@ -210,13 +342,18 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (!o->keep) o->sites = NULL;
     if (o->keep) DDP__DO(ddp__outer_shared(d, o));
 #endif
-    /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
-    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->site > 0 ||
-               (c->backend && (c->nccl || c->compensation > 0));
+    /* where sums are not made by one owner here */
+    o->whole = alone || o->keep || c->site > 0 || (c->backend && (c->nccl || c->compensation > 0));
+    if (c->min_world > 0 || c->join) { /* a rank may be lost with its part of the momentum */
+        o->whole |= o->coding == DDP_AS_FLOAT;
+        o->elastic = !o->whole;
+    }
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->layer);
-    if (!o->layer) return DDP_MEMORY;
+    o->trained = (float *)ddp__lists(d, (size_t)ddp_layers(d), sizeof *o->trained);
+    if (!o->layer || !o->trained) return DDP_MEMORY;
+    if (o->elastic && c->backend) DDP__DO(ddp__outer_arrived(d, o));
     for (int l = 0; l < ddp_layers(d); l++) DDP__DO(ddp__outer_layer_start(d, o, l));
     return 0;
 }
@@ -228,6 +365,7 @@ int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
 
     if (o->mean) return ddp__local_step_end(d, self, forward);
     DDP__DO(ddp__clip_and_update(d, 0));
+    if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__outer_others(d, &o->layer[l]));
         DDP__DO(ddp__outer_change(d, &o->layer[l], o->layer[l].anchor));
@@ -235,6 +373,7 @@ int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     }
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
         DDP__DO(ddp__hold_once(d, &o->layer[l].other_ticket, l));
+        DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
         DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
         DDP__DO(ddp__outer_land(d, &o->layer[l]));
     }

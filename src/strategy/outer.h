@@ -20,6 +20,9 @@ typedef struct ddp__outer_layer {
     float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
     float *own;               /* [count] eager: where this worker began the period */
     float *previous;          /* [length] eager, compensated: the last outer step */
+    size_t made_from, made;   /* elastic: the values of the last message whose outer step this rank computed */
+    float *undo;              /* elastic: [room] error, [room] momentum of these values before the message */
+    size_t room;
     long   lands;             /* late: the step at whose end x lands; -1: nothing of the layer is late */
     size_t first, share;      /* sparse: of all, the values that this rank packs */
     unsigned char *gather;    /* [blocks x block] of each rank that packs these, whether it sent, and what */
@@ -33,6 +36,12 @@ typedef struct ddp__outer_layer {
     ddp_owner owner;
     long   ticket, other_ticket;
     int    fresh;             /* a newcomer's first period: it has changed nothing yet */
+    long   updates;           /* applied when its last change was sent */
+    int    idle;              /* none was since: this rank has no change */
+    long   told;              /* ticket of the message with *trained */
+    long   told_ticket;       /* the same in the first layer of that message until it has arrived, else -1 */
+    int    holder;            /* that first layer */
+    float *trained;           /* share of the ranks that have a change, 0: none has; in this machine's memory */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
@@ -43,10 +52,14 @@ typedef struct ddp__outer {
     double exposed_s;     /* stream: by the plan */
     float nu, mu, lambda, mixture;
     int   whole; /* every rank keeps the momentum of all, and takes the outer step itself */
+    int   elastic; /* the rank that sums a part computes its outer step, and every rank stores all of the momentum: exact
+                      in its own parts, recovered from the outer steps in the others */
+    float *arrived; /* elastic, layers on a device: [most values of a layer] an outer step in this machine's memory */
     int   mean;  /* nu 1, mu 0: the mean of the parameters itself */
     int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
     ddp_coding coding;
     ddp__outer_layer *layer;
+    float *trained; /* [layers] */
     const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
     float         *shared;  /* [links x most] sparse changes of one layer after the other */
     float         *packed;  /* [most] the same in this machine's memory, where layers are on a device; NULL */
@@ -59,7 +72,11 @@ typedef struct ddp__outer {
 DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
-/* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
+/* Tells of layers first down to last whether this rank has a change of them, behind which the changes are posted: no rank
+ * has one where all skipped the layer for a whole period, and then there is no outer step. Their last changes have arrived. */
+DDP_LIB int ddp__outer_tell(ddp_ctx *d, ddp__outer *o, int first, int last);
+
+/* The parameter delta of the layer since `since`, into x, or in place of the parameters; 0 for a joining worker, or if idle. */
 DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
 /* Posts the change in x, or in place. */
 DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);

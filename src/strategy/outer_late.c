@@ -38,6 +38,7 @@ static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
     const ddp_piece *p = y->piece;
 
     DDP__DO(ddp__outer_arrive(d, y));
+    if (!(*y->trained > 0)) return ddp__late_set(d, y, -1); /* it is left where it is */
     DDP__DO(o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1));
     for (size_t at = 0; at < y->count; at += p++->count)
         DDP__DO(ddp_late_apply(d, p->data, y->anchor + at, NULL, p->count, DDP_LATE_MIX, o->mixture));
@@ -73,7 +74,10 @@ static int ddp__late_wait(ddp_ctx *d, void *self)
 
     if (!o->layer) return 0;
     DDP__DO(ddp__late_others(d, o));
-    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) {
+        DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    }
     return 0;
 }
 
@@ -86,6 +90,7 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     if (y->lands >= 0) DDP__DO(ddp__late_land(d, y)); /* of another plan */
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
+    if (!o->mean) DDP__DO(ddp__outer_tell(d, o, layer, layer));
     if (!o->mean) DDP__DO(ddp__outer_change(d, y, y->anchor));
     else if (y->fresh) DDP__DO(ddp_copy(d, y->x, y->anchor, y->count));
     else DDP__DO(ddp__pieces_read(d, y->piece, y->pieces, y->x));
@@ -118,14 +123,18 @@ static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
 
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__local_backward_end(d, NULL, layer));
-    if (ddp__sends_last(d) || !ddp__streaming_due(d, o, layer)) return 0;
-    return ddp__streaming_send(d, o, layer);
+    if (ddp__sends_last(d)) return 0;
+    ddp__turn_ready(&o->partial, layer);
+    for (int l; (l = ddp__turn_next(&o->partial)) >= 0;)
+        if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
+    return 0;
 }
 
 static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__outer *o = (ddp__outer *)self;
 
+    ddp__turn_again(d, &o->partial);
     DDP__DO(ddp__clip_and_update(d, 0));
     for (int l = ddp_layers(d) - 1; ddp__sends_last(d) && l >= 0; l--)
         if (ddp__streaming_due(d, o, l)) DDP__DO(ddp__streaming_send(d, o, l));
@@ -140,6 +149,8 @@ static int ddp__streaming_wait(ddp_ctx *d, void *self)
     ddp__outer *o = (ddp__outer *)self;
 
     DDP__DO(ddp__late_wait(d, self));
+    for (int l = 0; o->read && l < ddp_layers(d); l++) /* a checkpoint knows no layer that is late and stays */
+        if (o->layer[l].lands >= 0 && !(*o->layer[l].trained > 0)) DDP__DO(ddp__late_set(d, &o->layer[l], -1));
     return o->read ? ddp__late_land_before(d, o, ddp_step(d)) : 0;
 }
 
@@ -204,22 +215,47 @@ static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, int
     return bad;
 }
 
+/* The partial plan, behind which its exposed time and the landings are. */
+static ddp_blob ddp__streaming_partial(ddp_ctx *d, const ddp_blob *blob)
+{
+    const size_t more = sizeof(double) + (size_t)ddp_layers(d) * sizeof(int);
+    ddp_blob partial = *blob;
+
+    partial.size = blob->size > more ? blob->size - more : 0;
+    return partial;
+}
+
+static int ddp__streaming_fits(ddp_ctx *d, void *self, const ddp_blob *blob)
+{
+    const ddp_blob partial = ddp__streaming_partial(d, blob);
+    ddp_plan plan;
+    int bad = 0, landing = 0;
+
+    (void)self;
+    DDP__DO(ddp__plan_unpack(d, &partial, &plan));
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
+        memcpy(&landing, blob->bytes + partial.size + sizeof(double) + (size_t)l * sizeof landing, sizeof landing);
+        bad = landing < 0 || landing >= plan.period;
+    }
+    if (bad)
+        (void)ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d: make the plan again, or build "
+                           "all ranks from one header", landing, plan.period);
+    ddp_plan_free(&plan);
+    return bad;
+}
+
 static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
+    const ddp_blob partial = ddp__streaming_partial(d, blob);
     ddp__outer *o = (ddp__outer *)self;
-    const size_t L = (size_t)ddp_layers(d), more = sizeof o->exposed_s + L * sizeof *o->landing;
-    const ddp_blob partial = {blob->bytes, blob->size > more ? blob->size - more : 0};
 
     /* a plan of a run that goes on: what is late by the old one lands */
     if (profile) DDP__DO(ddp__late_read(d, o));
     if (profile) DDP__DO(ddp__late_land_before(d, o, LONG_MAX));
+    DDP__DO(ddp__streaming_fits(d, self, blob));
     DDP__DO(ddp__partial_take(d, self, &partial, NULL));
     memcpy(&o->exposed_s, blob->bytes + partial.size, sizeof o->exposed_s);
-    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, L * sizeof *o->landing);
-    for (size_t l = 0; l < L; l++)
-        if (o->landing[l] < 0 || o->landing[l] >= o->partial.plan.period)
-            return ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d", o->landing[l],
-                                o->partial.plan.period);
+    memcpy(o->landing, blob->bytes + partial.size + sizeof o->exposed_s, (size_t)ddp_layers(d) * sizeof *o->landing);
     return 0;
 }
 
@@ -235,6 +271,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->sync_all = ddp__streaming_sync_all;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
+    ops->plan_fits = ddp__streaming_fits;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__streaming_exposed;
     ops->transfers = ddp__partial_transfers;
@@ -251,7 +288,6 @@ static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
     DDP__DO(ddp__outer_others(d, y));
     if (!y->count) return 0;
     if (y->lands >= 0) {
-        DDP__DO(ddp__outer_arrive(d, y));
         if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
         DDP__DO(ddp_axpy(d, y->anchor, y->x, y->count, -1));
     }
@@ -269,6 +305,11 @@ static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
     (void)forward;
     DDP__DO(ddp__late_read(d, o));
     DDP__DO(ddp__clip_and_update(d, 0));
+    for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) {
+        DDP__DO(ddp__hold_once(d, &o->layer[l].told_ticket, DDP_NO_LAYER));
+        DDP__DO(ddp__outer_arrive(d, &o->layer[l]));
+    }
+    if (ddp__period_ends(d)) DDP__DO(ddp__outer_tell(d, o, ddp_layers(d) - 1, 0));
     for (int l = ddp_layers(d) - 1; ddp__period_ends(d) && l >= 0; l--) DDP__DO(ddp__eager_layer(d, &o->layer[l]));
     DDP__DO(ddp__late_others(d, o));
     return ddp__clip_and_update(d, 1);

@@ -9,6 +9,9 @@
 
 #define DDP__SPARSE_DECAY 0.95f
 
+/* The first byte of a block. Of a rank that was lost it stays 0; one without a change sends nothing and retains its error. */
+enum { DDP__SPARSE_SENT = 1, DDP__SPARSE_NOTHING = 2 };
+
 /* ---- what is packed ---- */
 
 /* Packs the share of what is kept: this rank's block. */
@@ -18,11 +21,19 @@ static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
     unsigned char *own = y->gather + (size_t)y->place * y->block, *scratch = o->scratch + (size_t)y->link * o->scratch_bytes;
     ddp_error why;
 
-    *own = 1;
+    *own = DDP__SPARSE_SENT;
     if (ddp_sparse_pack(y->error, y->share, o->keep, own + 1, y->block - 1, scratch, o->scratch_bytes, &why) == DDP_OK)
         return DDP_OK;
     return ddp__fail(err, why.code, "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
                      "clip gradients", why.msg);
+}
+
+static void ddp__sparse_nothing(ddp__outer_layer *y)
+{
+    unsigned char *own = y->gather + (size_t)y->place * y->block;
+
+    memset(own, 0, y->block);
+    *own = DDP__SPARSE_NOTHING;
 }
 
 /* The mean of all blocks. */
@@ -36,6 +47,7 @@ static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_erro
         const unsigned char *p = y->gather + (size_t)r * y->block;
         if (!*p) continue; /* it was lost */
         sent++;
+        if (*p == DDP__SPARSE_NOTHING) continue;
         if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
             return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks, why.msg);
     }
@@ -61,6 +73,10 @@ static ddp_status ddp__share_pack(void *layer, ddp_error *err)
     ddp__outer_layer *y = (ddp__outer_layer *)layer;
     size_t n;
 
+    if (!(*y->trained > 0)) {
+        ddp__sparse_nothing(y);
+        return DDP_OK;
+    }
     for (size_t at = 0; at < y->share; at += n) {
         const float *x = ddp__share_at(y, at, &n);
         for (size_t i = 0; i < n; i++) {
@@ -154,12 +170,16 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
         y->link = like->link;
         return ddp__sparse_cross(d, y, like);
     }
-    if (y->all->packed && ddp_download(d, y->all->packed, y->x, y->count)) return DDP_FAILED;
-    ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
-    for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
-    if (ddp__sparse_pack(y, &err))
-        return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
-                            DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+    if (!y->idle && y->all->packed && ddp_download(d, y->all->packed, y->x, y->count)) return DDP_FAILED;
+    if (y->idle) {
+        ddp__sparse_nothing(y);
+    } else {
+        ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
+        for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
+        if (ddp__sparse_pack(y, &err))
+            return ddp_complain(d, err.code, "step %ld: %s%s: %.300s", ddp_step(d),
+                                DDP__LAYER(ddp_name_of(d, y->layer)), err.msg);
+    }
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
     m.verb = DDP_ALL_GATHER;

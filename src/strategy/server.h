@@ -92,9 +92,9 @@ typedef struct ddp__servers {
     int       *line_of;            /* [layers] */
     ddp__line *line;               /* [lines] */
     ddp__store *store;             /* NULL: this rank serves nothing */
-    ddp_piece *buffer;             /* [buffers] running statistics, or a word in their place */
-    int        buffers, word_alone;
-    float      word;
+    ddp_piece *buffer;             /* [buffers] running statistics */
+    int        buffers;
+    float      word;               /* what all meet with */
     float      compute_s, bytes_per_s; /* osp: told with each push */
     void      *forecast;           /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
     double     computed_s;         /* of all steps so far */
@@ -117,8 +117,9 @@ DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
 /* All lines, from their begin to their end; pushes: 0 = only a pull. */
 DDP_LIB int  ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set, int pushes);
-/* Buffers become their mean over all workers, who have all come here then. */
+/* Returns when all workers have come here; average_buffers: and their buffers have become the mean. */
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s);
 /* At the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now and then sets the
  * predicted step of the statistics. */
 DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const unsigned char *late);

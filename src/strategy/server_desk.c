@@ -148,9 +148,11 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
             return ddp_server_fail(d, err.code, "layer %d: %s", l, err.msg);
 #endif
         (void)err;
-        if (s->floats[l])
-            ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
-        t->version[i]++;
+        if (!ddp_no_gradient(gradient + at, s->floats[l])) {
+            if (s->floats[l])
+                ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
+            t->version[i]++;
+        }
         at += s->floats[l];
     }
     return 0;

@@ -50,7 +50,7 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
     return 0;
 }
 
-/* What of the layers is averaged and has no gradients; one word where there is nothing, to meet with. */
+/* What of the layers is averaged and has no gradients. */
 static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
 {
     int all = 0, n, trained;
@@ -60,7 +60,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
         (void)ddp_parameters_of(d, l, &n);
         all += n;
     }
-    s->buffer = (ddp_piece *)ddp__lists(d, (size_t)all + 1, sizeof *s->buffer);
+    s->buffer = (ddp_piece *)ddp__lists(d, (size_t)all, sizeof *s->buffer);
     if (!s->buffer) return DDP_MEMORY;
     for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *p = ddp_parameters_of(d, l, &n), *t = ddp_trained_of(d, l, &trained);
@@ -70,10 +70,6 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
             if (k == trained && p[i].data != ddp_state_of(d, l, &size)) s->buffer[s->buffers++] = p[i];
         }
     }
-    if (s->buffers) return 0;
-    s->buffer[0].data = &s->word;
-    s->buffer[0].count = 1;
-    s->buffers = s->word_alone = 1;
     return 0;
 }
 
@@ -262,14 +258,26 @@ int ddp__servers_exchange(ddp_ctx *d, ddp__servers *s, const unsigned char *set,
     return 0;
 }
 
-int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
+static int ddp__servers_mean(ddp_ctx *d, const ddp_piece *list, int n, int here)
 {
-    ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, s->buffer, s->buffers);
+    ddp_message m = ddp__mean_message(d, DDP_NO_LAYER, list, n);
     long ticket;
 
-    m.here = (char)s->word_alone;
+    m.here = (char)here;
     DDP__DO(ddp_post(d, &m, &ticket));
     return ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
+{
+    const ddp_piece word = {{&s->word}, 1};
+
+    return ddp__servers_mean(d, &word, 1, 1);
+}
+
+int ddp__servers_average_buffers(ddp_ctx *d, ddp__servers *s)
+{
+    return s->buffers ? ddp__servers_mean(d, s->buffer, s->buffers, 0) : ddp__servers_meet(d, s);
 }
 
 int ddp__servers_wait(ddp_ctx *d, void *self)

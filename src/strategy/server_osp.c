@@ -372,8 +372,9 @@ static int ddp__late_sync_all(ddp_ctx *d, void *self)
     ddp__late *x = (ddp__late *)self;
 
     DDP__DO(ddp__late_settle(d, x));
+    if (!ddp_settings(d)->paper) return ddp__servers_average_buffers(d, &x->servers);
     /* Eq. 7 as printed leaves parameters a rounding apart */
-    for (int l = ddp_layers(d) - 1; l >= 0 && ddp_settings(d)->paper; l--) DDP__DO(ddp_average_exact(d, l));
+    for (int l = ddp_layers(d) - 1; l >= 0; l--) DDP__DO(ddp_average_exact(d, l));
     return ddp__servers_meet(d, &x->servers);
 }
 

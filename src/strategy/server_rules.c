@@ -53,7 +53,7 @@ static int ddp__push_sync_all(ddp_ctx *d, void *self)
 
     DDP__DO(ddp__servers_meet(d, s));
     DDP__DO(ddp__servers_exchange(d, s, NULL, 0));
-    return ddp__servers_meet(d, s);
+    return ddp__servers_average_buffers(d, s);
 }
 
 void ddp__strategy_bsp(ddp_strategy_ops *ops)
@@ -63,6 +63,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
     ops->self_bytes = sizeof(ddp__servers);
     ops->start = ddp__push_start;
     ops->step_end = ddp__push_step_end;
+    ops->sync_all = ddp__push_sync_all;
     ops->wait = ddp__servers_wait;
     ops->serve = ddp__servers_serve;
     ops->tell_servers = ddp__servers_tell;
@@ -74,5 +75,4 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
     ddp__strategy_bsp(ops);
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
-    ops->sync_all = ddp__push_sync_all;
 }

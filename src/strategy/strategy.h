@@ -50,11 +50,19 @@ typedef struct ddp__partial {
     ddp_plan       plan;  /* of rows: the parts of all layers */
     unsigned char *due;   /* [period x rows] 1: it is averaged in that step */
     int           *first; /* [layers + 1] row of a layer's first part */
+    unsigned char *ready; /* [layers] its gradient of this step is complete */
+    int            next;  /* layer whose message leaves next, from the last to the first */
 } ddp__partial;
+/* Messages leave in one order on all ranks, from the last layer to the first, because ranks may skip different layers at
+ * different moments. ready: marks a layer; next: the layer whose turn it is, -1 if it is not ready; again: a new step. */
+DDP_LIB void ddp__turn_ready(ddp__partial *x, int layer);
+DDP_LIB int  ddp__turn_next(ddp__partial *x);
+DDP_LIB void ddp__turn_again(const ddp_ctx *d, ddp__partial *x);
 /* plan: makes one; unmeasured: of equal numbers, as enp always does, with no times to leave slack for. pack: as bytes,
  * with room for `more` behind them. */
 DDP_LIB int  ddp__partial_plan(ddp_ctx *d, const ddp_profile *p, int unmeasured, ddp_plan *out);
 DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, size_t more, ddp_blob *out);
+DDP_LIB int  ddp__plan_unpack(ddp_ctx *d, const ddp_blob *blob, ddp_plan *out); /* out: to be freed */
 DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);

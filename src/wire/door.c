@@ -3,26 +3,43 @@
 
 static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last byte */
 static const double ddp__hello_grace = 1;  /* of them nobody else is preferred */
-static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
-enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
+static const double ddp__broken_pause = 0.8; /* seconds after an accept that failed */
+static const double ddp__serve_most = 2e-3;  /* seconds of processor time of a serve, then the engine has its turn */
+static const double ddp__accept_most = 1e-3; /* of them, until those inside are heard */
+static const double ddp__rest = 3;           /* serves that it then waits: a flood takes a quarter of the comm thread */
+static const double ddp__longest_rest = 0.02; /* seconds, where others had the processor during a serve */
+enum { DDP__LINES_MOST = 10 };
 
 int ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn decide, void *user)
 {
-    d->room = 2 * c->world > DDP__CALLERS ? 2 * c->world : DDP__CALLERS;
+    d->common = ddp__fd_limit() / 2 < DDP__CALLERS ? ddp__fd_limit() / 2 : DDP__CALLERS;
+    d->room = d->common + 2 * c->world;
     d->caller = (ddp__caller *)ddp__calloc((size_t)d->room, sizeof *d->caller);
-    if (!d->caller) return 0;
+    d->polls = (struct pollfd *)ddp__calloc((size_t)d->room, sizeof *d->polls);
+    d->queue = (ddp__door_queue *)ddp__calloc((size_t)d->room, sizeof *d->queue);
+    if (d->caller) /* for ddp__door_close, also if others are missing */
+        for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
+    if (!d->caller || !d->polls || !d->queue) return 0;
     d->c = c;
     d->decide = decide;
     d->user = user;
-    for (int i = 0; i < d->room; i++) d->caller[i].fd = -1;
     return 1;
+}
+
+/* Its place is free; its socket is the caller's of this. */
+static void ddp__caller_out(ddp__door *d, ddp__caller *c)
+{
+    c->fd = -1;
+    d->queue[c->queue].callers--;
+    d->inside--;
 }
 
 static void ddp__caller_leave(ddp__door *d, ddp__caller *c)
 {
-    ddp__stream_close(d->c->tls, c->fd);
-    c->fd = -1;
-    d->inside--;
+    const int fd = c->fd;
+
+    ddp__caller_out(d, c);
+    ddp__stream_close(d->c->tls, fd);
 }
 
 void ddp__door_close(ddp__door *d)
@@ -31,8 +48,40 @@ void ddp__door_close(ddp__door *d)
         if (d->caller[i].fd >= 0) ddp__caller_leave(d, &d->caller[i]);
     if (d->listen_fd >= 0) close(d->listen_fd);
     DDP_FREE(d->caller);
+    DDP_FREE(d->polls);
+    DDP_FREE(d->queue);
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
+}
+
+void ddp__door_disown(ddp__door *d)
+{
+    for (int i = 0; d->caller && i < d->room; i++) ddp__fd_close(&d->caller[i].fd);
+    ddp__fd_close(&d->listen_fd);
+}
+
+/* ---- addresses ---- */
+
+/* Bytes of an address that tell machines apart: of a global address of IPv6 the bytes of its network. */
+static size_t ddp__host_bytes(uint32_t family, const unsigned char *ip)
+{
+    return family == 6 && (ip[0] & 0xe0) == 0x20 ? 8 : 16;
+}
+
+int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
+{
+    unsigned char ip[2][16];
+    uint32_t family = ddp__ip_pack(a, ip[0]);
+
+    return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], ddp__host_bytes(family, ip[0]));
+}
+
+/* 1 if a caller from that machine was let in. */
+static int ddp__door_proven(const ddp__door *d, const ddp__addr *from)
+{
+    for (int i = 0; i < DDP__PROVEN; i++)
+        if (ddp__same_host(&d->proven[i], from)) return 1;
+    return 0;
 }
 
 /* ---- the log ---- */
@@ -43,9 +92,8 @@ static void ddp__door_count(ddp__door *d, double now)
     if (now < d->counted + 1) return;
     if (d->lines > DDP__LINES_MOST)
         ddp__log(&d->c->log, DDP_LOG_WARN, "and %d more were turned away", d->lines - DDP__LINES_MOST);
-    if (d->turned <= DDP__TURNED_MOST / 2) d->pause = 0;
     d->counted = now;
-    d->turned = d->lines = 0;
+    d->lines = 0;
 }
 
 static int ddp__door_may_log(ddp__door *d)
@@ -72,6 +120,10 @@ static int ddp__door_hello(ddp__door *d, const ddp__caller *c)
     ddp__refusal why = ddp__hello_parse(c->bytes, &h) ? ddp__hello_check(&d->c->self, &h) : DDP__REFUSE_MUTE;
 
     if (!why) why = d->decide(d->user, c, &h, text);
+    if (why == DDP__WELCOME && !ddp__door_proven(d, &c->from)) {
+        d->proven[d->oldest] = c->from;
+        d->oldest = (d->oldest + 1) % DDP__PROVEN;
+    }
     if (why == DDP__WELCOME || why == DDP__REFUSE_MUTE) return !why;
     if (why == DDP__REFUSE_NAME) {
         ddp__door_note(d, c, text);
@@ -90,20 +142,16 @@ static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
     if (ddp__door_may_log(d))
         ddp__log(&d->c->log, DDP_LOG_WARN, "dropped %s: it did not say who it is in %.3g s",
                  ddp__addr_text(&c->from, name), now - c->since);
-    d->turned++;
     ddp__caller_leave(d, c);
 }
 
 /* ---- who is inside ---- */
 
-/* Begins its session once it speaks: one that is silent costs no memory. 0 when there is none. */
+/* Begins its session when it has spoken: one that is silent costs no memory. */
 static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
 {
-    char first;
-
-    if (c->spoken) return 1;
-    if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-    c->spoken = 1;
+    if (c->begun) return 1;
+    c->begun = 1;
     if (ddp__stream_begin(d->c->tls, c->fd, 1) == 0) return 1;
     ddp__caller_leave(d, c);
     return 0;
@@ -124,8 +172,7 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     if (n > 0 && ddp__hello_begins(c->bytes, c->got)) {
         if (c->got < sizeof c->bytes) return;
         if (ddp__door_hello(d, c)) {
-            c->fd = -1;
-            d->inside--;
+            ddp__caller_out(d, c);
             return;
         }
     } else if (why) {
@@ -138,7 +185,6 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (ddp__door_may_log(d)) {
         ddp__log(&d->c->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
-    d->turned++;
     ddp__caller_leave(d, c);
 }
 
@@ -149,16 +195,6 @@ static double ddp__caller_until(const ddp__caller *c)
 
 /* ---- who comes ---- */
 
-/* The same machine, or the same network of IPv6, of which one machine has any address. */
-static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
-{
-    unsigned char ip[2][16];
-    uint32_t family = ddp__ip_pack(a, ip[0]);
-    size_t bytes = family == 6 && (ip[0][0] & 0xe0) == 0x20 ? 8 : 16;
-
-    return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
-}
-
 /* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
@@ -166,21 +202,23 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
     int i, count = 0;
 
     for (i = 0; i < d->room; i++) {
+        if (d->caller[i].fd < 0) continue;
         if (!count) left = &d->caller[i];
         count += ddp__same_host(&d->caller[i].from, &left->from) ? 1 : -1;
     }
-    for (count = i = 0; i < d->room; i++) count += ddp__same_host(&d->caller[i].from, &left->from);
-    return 2 * count > d->room ? left : NULL;
+    for (count = i = 0; left && i < d->room; i++)
+        count += d->caller[i].fd >= 0 && ddp__same_host(&d->caller[i].from, &left->from);
+    return left && 2 * count > d->inside ? left : NULL;
 }
 
-/* All places are taken: the caller that makes room for one from there, or NULL. */
-static ddp__caller *ddp__caller_yields(ddp__door *d, const ddp__addr *from, double now)
+/* All of the first places are taken: the caller that makes room for one from there, or NULL. */
+static ddp__caller *ddp__caller_yields(ddp__door *d, int places, const ddp__addr *from, double now)
 {
     const ddp__caller *greedy = ddp__door_greedy(d);
     ddp__caller *oldest[2] = {NULL, NULL}; /* silent; not silent */
 
     if (greedy && ddp__same_host(&greedy->from, from)) greedy = NULL;
-    for (int i = 0; i < d->room; i++) {
+    for (int i = 0; i < places; i++) {
         ddp__caller *c = &d->caller[i];
         if (greedy && !ddp__same_host(&c->from, &greedy->from)) continue;
         if (c->spoken && !greedy && now < c->since + ddp__hello_grace) continue;
@@ -189,29 +227,36 @@ static ddp__caller *ddp__caller_yields(ddp__door *d, const ddp__addr *from, doub
     return oldest[0] ? oldest[0] : oldest[1];
 }
 
-/* A free place, or one that is made free; NULL if there is none. */
-static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double now)
+/* A free place, or one that is made free; NULL if there is none. The last places are for known machines. */
+static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, int known, double now)
 {
+    const int places = known ? d->room : d->common;
     ddp__caller *c;
 
-    for (int i = 0; i < d->room; i++)
+    for (int i = places - 1; i >= 0; i--)
         if (d->caller[i].fd < 0) return &d->caller[i];
-    c = ddp__caller_yields(d, from, now);
+    c = ddp__caller_yields(d, places, from, now);
     if (c) ddp__caller_drop(d, c, now);
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut, longer each time. */
-static int ddp__door_shut(ddp__door *d, double now)
+/* The queue of the callers from that machine who are inside, or a free one. */
+static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
 {
-    ddp__door_count(d, now);
-    if (now < d->shut) return 1;
-    if (d->turned < DDP__TURNED_MOST) return 0;
-    d->pause = d->pause > 0 ? 2 * d->pause : ddp__shut_first;
-    if (d->pause > ddp__shut_most) d->pause = ddp__shut_most;
-    d->shut = d->counted = now + d->pause;
-    d->turned = 0;
-    return 1;
+    unsigned char ip[16];
+    const uint32_t family = ddp__ip_pack(from, ip);
+    int unused = 0;
+
+    for (int i = 0; i < d->room; i++) {
+        const ddp__door_queue *q = &d->queue[i];
+        if (!q->callers) unused = i;
+        else if (q->known == known && q->family == family && !memcmp(q->ip, ip, ddp__host_bytes(family, ip))) return i;
+    }
+    memset(&d->queue[unused], 0, sizeof d->queue[unused]);
+    memcpy(d->queue[unused].ip, ip, sizeof ip);
+    d->queue[unused].family = family;
+    d->queue[unused].known = known;
+    return unused;
 }
 
 /* One who waits outside; 0 when there is none, or none can be let in. */
@@ -219,53 +264,133 @@ static int ddp__door_accept(ddp__door *d, double now)
 {
     ddp__caller *c;
     ddp__addr from;
-    int fd = ddp__tcp_accept(d->listen_fd, &from);
+    int fd = ddp__tcp_accept(d->listen_fd, &from), known;
 
     if (fd < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ECONNABORTED) return 0;
         d->broken = errno;
-        d->shut = now + ddp__shut_most; /* or poll would call again at once */
+        d->shut = now + ddp__broken_pause; /* or poll would call again at once */
         return 0;
     }
     d->broken = 0;
-    c = ddp__door_place(d, &from, now);
+    known = ddp__door_proven(d, &from) || (d->knows && d->knows(d->user, &from));
+    c = ddp__door_place(d, &from, known, now);
     if (!c) { /* it may come again */
         close(fd);
-        d->turned++;
         return 1;
     }
     memset(c, 0, sizeof *c);
     c->fd = fd;
     c->from = from;
-    c->since = now;
+    c->queue = ddp__door_queue_of(d, &from, known);
+    c->since = c->heard = now;
+    d->queue[c->queue].callers++;
     d->inside++;
-    ddp__caller_hear(d, c);
     return 1;
 }
 
-int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
+/* Fills polls with the callers, and returns how many. */
+static int ddp__door_watch(const ddp__door *d, struct pollfd *polls)
 {
     int count = 0;
 
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
-        if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
+        ddp__poll_set(&polls[count++], c->fd, c->begun ? ddp__stream_events(d->c->tls, c->fd, POLLIN) : POLLIN);
     }
-    ddp__poll_set(&polls[count], d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd, POLLIN);
-    if (d->listen_fd >= 0 && polls[count].fd < 0 && d->shut < *next) *next = d->shut;
+    return count;
+}
+
+int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
+{
+    int count;
+
+    if (d->shut > 0 && ddp_now() < d->shut) {
+        if (d->listen_fd >= 0 && d->shut < *next) *next = d->shut;
+        return 0;
+    }
+    for (int i = 0; i < d->room; i++)
+        if (d->caller[i].fd >= 0 && ddp__caller_until(&d->caller[i]) < *next) *next = ddp__caller_until(&d->caller[i]);
+    count = ddp__door_watch(d, polls);
+    ddp__poll_set(&polls[count], d->listen_fd, POLLIN);
     return count + 1;
+}
+
+/* ---- whose turn it is ---- */
+
+/* Finds out who is to be heard, and drops those whose time is over. */
+static void ddp__door_look(ddp__door *d, double now)
+{
+    const int count = ddp__door_watch(d, d->polls);
+    const struct pollfd *p = d->polls;
+
+    (void)ddp__poll_until(d->polls, count, now);
+    for (int i = 0; i < d->room; i++) d->queue[i].ready = 0;
+    for (int i = 0; i < d->room && p < d->polls + count; i++) {
+        ddp__caller *c = &d->caller[i];
+        if (c->fd < 0) continue;
+        c->ready = p++->revents != 0;
+        c->spoken |= c->ready;
+        /* one that is ready is heard first: its bytes may have waited while this process was stopped */
+        if (!c->ready && now >= ddp__caller_until(c)) ddp__caller_drop(d, c, now);
+        else d->queue[c->queue].ready += c->ready;
+    }
+}
+
+/* Of the callers of a queue that are ready, the one that was heard longest ago. */
+static ddp__caller *ddp__queue_first(ddp__door *d, int queue)
+{
+    ddp__caller *first = NULL;
+
+    for (int i = 0; i < d->room; i++) {
+        ddp__caller *c = &d->caller[i];
+        if (c->fd >= 0 && c->ready && c->queue == queue && (!first || c->heard < first->heard)) first = c;
+    }
+    return first;
+}
+
+/* The next caller, or NULL: known addresses and others alternate, and of each kind the queues do. */
+static ddp__caller *ddp__door_next(ddp__door *d)
+{
+    for (int kind = 0; kind < 2; kind++) {
+        int *turn = &d->turn[d->known = !d->known];
+        for (int i = 0; i < d->room; i++) {
+            const int queue = *turn;
+            *turn = (queue + 1) % d->room;
+            if (d->queue[queue].ready && d->queue[queue].known == d->known) return ddp__queue_first(d, queue);
+        }
+    }
+    return NULL;
+}
+
+/* Seconds of processor time of this thread: others that have the processor meanwhile do not shorten a serve. */
+static double ddp__thread_seconds(void)
+{
+#ifdef CLOCK_THREAD_CPUTIME_ID
+    struct timespec t;
+
+    if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0) return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#endif
+    return ddp_now();
 }
 
 void ddp__door_serve(ddp__door *d, double now)
 {
-    if (d->listen_fd < 0) return;
-    for (int i = 0; i < d->room && d->inside; i++) {
-        ddp__caller *c = &d->caller[i];
-        if (c->fd < 0) continue;
-        if (now >= ddp__caller_until(c)) ddp__caller_drop(d, c, now);
-        else ddp__caller_hear(d, c);
+    const double begin = ddp__thread_seconds();
+    ddp__caller *c;
+    double served;
+
+    if (d->listen_fd < 0 || now < d->shut) return;
+    ddp__door_count(d, now);
+    while (ddp__thread_seconds() < begin + ddp__accept_most && ddp__door_accept(d, now)) {}
+    if (d->inside) ddp__door_look(d, now);
+    while (d->inside && ddp__thread_seconds() < begin + ddp__serve_most && (c = ddp__door_next(d)) != NULL) {
+        d->queue[c->queue].ready--;
+        c->ready = 0;
+        c->heard = ddp_now();
+        ddp__caller_hear(d, c);
     }
-    while (!ddp__door_shut(d, now) && ddp__door_accept(d, now)) {}
+    served = ddp_now();
+    d->shut = fmax(d->shut, served + fmin(ddp__rest * (served - now), ddp__longest_rest));
 }

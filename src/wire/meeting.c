@@ -1,13 +1,28 @@
 /* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
 #include "wire/mesh.h"
 
-/* Until when to wait at a time, so that a call to stop is heard and a line is written. */
+/* Until when to wait at a time, so that a call to stop is heard, a line is written and a stop of this process noticed. */
 static double ddp__slice(const ddp__meeting *m)
 {
-    double slice = ddp_now() + 0.2, next = m->next_note;
+    const double slice = ddp_now() + (m->r->cancel || m->path ? 0.2 : 1), next = fmin(slice, m->next_note);
 
-    if ((m->r->cancel || m->path) && slice < next) next = slice;
     return m->until < next ? m->until : next;
+}
+
+int ddp__meeting_over(ddp__meeting *m)
+{
+    const double now = ddp_now(), stopped = now - m->seen - 1;
+
+    m->seen = now;
+    if (stopped < 1) return now >= m->until;
+    m->begin += stopped;
+    m->until += stopped;
+    m->next_note += stopped;
+    for (int i = 0; i < m->r->world; i++) {
+        m->leg[i].until += stopped;
+        m->leg[i].limit += stopped;
+    }
+    return now >= m->until;
 }
 
 ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
@@ -18,9 +33,10 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
 
 void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
 {
-    double now = ddp_now();
+    const int over = ddp__meeting_over(m);
+    const double now = ddp_now();
 
-    if (now < m->next_note || now >= m->until) return;
+    if (now < m->next_note || over) return;
     ddp__log(&m->c.log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->c.rank, now - m->begin, what, more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
@@ -65,7 +81,7 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
 
     if (peer) snprintf(name, sizeof name, "rank %d", peer);
     else memcpy(name, m->root, sizeof name);
-    while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && ddp_now() < m->until)
+    while (!peer && !ddp__stream_wait(m->c.tls, m->fd[0], ddp_now()) && !ddp__meeting_over(m))
         DDP__TRY(ddp__wait_word(m, kind, err));
     if (ddp__stream_recv_all(m->c.tls, m->fd[peer], b, sizeof b, &got, m->until) < 0) {
         int broken = errno;
@@ -147,6 +163,7 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, const char *what, const char *more
     }
     count = 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, &next);
     (void)ddp__poll_until(m->polls, count, next);
+    (void)ddp__meeting_over(m);
     now = ddp_now();
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
@@ -206,7 +223,7 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     int missing;
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        if (ddp_now() >= m->until)
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
                              "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
                              : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);

@@ -13,7 +13,7 @@
 
 #define DDP__ENTRY_BYTES  24
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
-#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
+#define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0; join_timeout_s if that is more */
 #define DDP__ADDRESSES    8
 #define DDP__MEETFILE_TEXT 128
 
@@ -41,6 +41,7 @@ typedef struct ddp__meeting {
     const ddp__rendezvous *r;
     ddp__tcp_config c;         /* of the wire; self is what this rank says of itself, its address included */
     double begin, until, next_note;
+    double seen;               /* last call of ddp__meeting_over */
     double join_s;             /* until all have to be there, from begin */
     char addr[DDP__ADDR_TEXT]; /* of rank 0 */
     char root[DDP__ADDR_TEXT + 16]; /* "rank 0 at ..." */
@@ -71,6 +72,9 @@ DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* meeting.c */
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
+/* Whether the time limit has passed. Waits last a second at most, so a longer interval since the last call shows that the
+ * process was stopped: all limits move by it. Call it before a limit is used. */
+DDP_LIB int ddp__meeting_over(ddp__meeting *m);
 /* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
 DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */

@@ -218,7 +218,7 @@ static void ddp__mpi_close(ddp__wire *w)
 }
 
 static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send, ddp__mpi_recv,  ddp__mpi_wait,
-                                               ddp__mpi_wake, ddp__mpi_close, NULL};
+                                               ddp__mpi_wake, ddp__mpi_close, NULL, NULL};
 
 /* ---- MPI's own beginning and end ---- */
 

@@ -273,8 +273,34 @@ static void ddp__resume_cut(ddp__wire *w, int peer)
     if (p->state == DDP__LINK_LIVE) shutdown(p->fd, SHUT_RDWR);
 }
 
-static const ddp__wire_table ddp__tcp_table = {ddp__resume_send, ddp__resume_recv,  ddp__resume_wait,
-                                                  ddp__resume_wake, ddp__resume_close, ddp__resume_cut};
+static void ddp__resume_disown(ddp__wire *w)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    for (int i = 0; i < w->world; i++) {
+        ddp__fd_close(&t->way[i].fd);
+        ddp__fd_close(&t->way[i].newcomer_fd);
+    }
+    ddp__door_disown(&t->door);
+    for (int i = 0; i < t->pairs.count; i++)
+        for (int k = 0; k < 2; k++) ddp__fd_close(&t->pairs.pair[i].fd[k]);
+    ddp__relay_disown(t->cfg.relay);
+    ddp__waker_close(&t->bell);
+}
+
+static void ddp__resume_stopped(ddp__wire *w, double seconds, double now)
+{
+    for (int i = 0; i < w->world; i++) {
+        ddp__way *p = &((ddp__resume_wire *)(void *)w)->way[i];
+        ddp__extend(&p->down_at, seconds, now);
+        ddp__extend(&p->heard, seconds, now);
+        ddp__extend(&p->unheard_since, seconds, now);
+        ddp__extend(&p->refused_since, seconds, now);
+    }
+}
+
+static const ddp__wire_table ddp__tcp_table = {ddp__resume_send,  ddp__resume_recv, ddp__resume_wait,   ddp__resume_wake,
+                                               ddp__resume_close, ddp__resume_cut,  ddp__resume_stopped};
 
 /* A link to nobody, whose ring is empty. */
 static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where)
@@ -356,6 +382,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     if (!ddp__wire_init(&t->base, &ddp__tcp_table, c->rank, c->world) ||
         !ddp__door_open(&t->door, c, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    t->base.disown = ddp__resume_disown;
+    t->door.knows = ddp__knows;
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
     if (!t->way || !t->polls || !t->rings)

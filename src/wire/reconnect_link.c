@@ -86,15 +86,16 @@ static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, c
 {
     ddp__way *p = &t->way[h->rank];
     char name[DDP__STREAM_NAME];
-    int id;
+    int id, before;
 
     if (!t->visit) return DDP__REFUSE_RANK;
     if (p->state != DDP__LINK_ENDED) return DDP__REFUSE_TWICE;
     if (!ddp__stream_may_be(t->cfg.tls, c->fd, (int)h->rank, why) &&
         !(ddp__stream_may_join(t->cfg.tls, c->fd, &id, name, why) && name[0]))
         return DDP__REFUSE_NAME;
-    ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+    before = p->newcomer_fd;
     p->newcomer_fd = c->fd;
+    ddp__stream_close(t->cfg.tls, before);
     if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = c->from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
     (void)ddp__hello_send(t->cfg.tls, c->fd, &t->cfg.self, DDP__JOIN_MESH, DDP__WELCOME, 0);
@@ -132,6 +133,15 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (ddp__pairs_take(&t->pairs, h, fd, &other, &err)) ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
     return DDP__WELCOME;
+}
+
+int ddp__knows(void *user, const ddp__addr *from)
+{
+    const ddp__resume_wire *t = (const ddp__resume_wire *)user;
+
+    for (int r = 0; r < t->base.world; r++)
+        if (t->way[r].where.size && ddp__same_host(&t->way[r].where, from)) return 1;
+    return 0;
 }
 
 ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why)

@@ -146,6 +146,15 @@ void ddp__relay_close(ddp__relay *r)
     DDP_FREE(r);
 }
 
+/* Where a relay's thread held the lock during the fork the list may be half written: its descriptors stay open. */
+void ddp__relay_disown(ddp__relay *r)
+{
+    if (!r || pthread_mutex_trylock(&r->lock)) return;
+    for (ddp__splice *s = r->first; s; s = s->next)
+        for (int k = 0; k < 2; k++) ddp__fd_close(&s->fd[k]);
+    pthread_mutex_unlock(&r->lock);
+}
+
 /* ---- who asks ---- */
 
 /* The entry of that pair, a new one if there is none; NULL when memory is short. */
@@ -194,6 +203,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     int me = (int)h->rank, other = (int)h->detail, high = me > other;
     ddp__pair *p = ddp__pairs_find(x, high ? other : me, high ? me : other);
     uint32_t name;
+    int before;
 
     *waits_for = 0;
     if (!p) {
@@ -202,8 +212,9 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     }
     name = (uint32_t)p->low << 16 | (uint32_t)p->high;
     if (x->c->relay) ddp__relay_cut(x->c->relay, name); /* so that the other end hears of it, and asks too */
-    ddp__stream_close(x->c->tls, p->fd[high]);       /* an earlier attempt of the same rank */
+    before = p->fd[high];                            /* an earlier attempt of the same rank */
     p->fd[high] = fd;
+    ddp__stream_close(x->c->tls, before);
     if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);
     *waits_for = other;
     return DDP_OK;

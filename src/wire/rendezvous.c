@@ -92,7 +92,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     if (ddp__stream_begin(tls, m->fd[0], 0) < 0)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
     while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
-        if (ddp_now() >= m->until)
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
         DDP__TRY(ddp__wait_word(m, DDP__HELLO, err));
@@ -110,8 +110,10 @@ static int ddp__dial_connect(ddp__meeting *m, const ddp__addr *to)
 
     m->fd[0] = ddp__tcp_dial_begin(to);
     if (m->fd[0] < 0) return -1;
-    for (; !ready && now < limit && !ddp__cancelled(m, NULL); now = ddp_now())
+    for (; !ready && now < limit && !ddp__cancelled(m, NULL); now = ddp_now()) {
         ready = ddp__fd_wait(m->fd[0], POLLOUT, now + 0.1 < limit ? now + 0.1 : limit);
+        (void)ddp__meeting_over(m);
+    }
     errno = ETIMEDOUT;
     return ready ? ddp__tcp_dial_end(m->fd[0]) : -1;
 }
@@ -160,8 +162,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
     int i = 0;
 
     for (;;) {
-        double now = ddp_now();
-        if (now >= m->until)
+        double now;
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "%s did not answer within %.3g s: %s; is it running, and %s? "
                              "(DREAMDDP_CONNECT_TIMEOUT waits longer)", m->root, m->until - m->begin, m->why,
                              m->path ? "does it write the same file" : "is the address right");
@@ -176,10 +178,16 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
         }
         i = count ? (i + 1) % count : 0;
         if (i) continue;
-        now = ddp_now() + pause;
-        ddp__sleep_until(now < m->until ? now : m->until);
+        now = ddp_now();
+        ddp__sleep_until(now + pause < m->until ? now + pause : m->until);
         if (pause < 0.3) pause *= 1.5;
     }
+}
+
+/* When the mesh has to be complete: far later than it takes, since all ranks of a busy machine start at once. */
+static double ddp__mesh_until(const ddp__meeting *m)
+{
+    return ddp_now() + (m->join_s > DDP__MESH_LIMIT ? m->join_s : DDP__MESH_LIMIT);
 }
 
 /* Dials all lower ranks, and returns when rank 0 has said go. */
@@ -189,14 +197,14 @@ static ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
     int missing;
 
     m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
+    m->until = ddp__mesh_until(m);
     DDP__TRY(ddp__mesh_begin(m, err));
     while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
         if (!missing && !m->ready &&
             ddp__hello_send(m->c.tls, m->fd[0], &m->c.self, DDP__READY, DDP__WELCOME, 0) < 0)
             return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
         m->ready |= !missing;
-        if (ddp_now() >= m->until)
+        if (ddp__meeting_over(m))
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->c.rank,
                              missing ? text : "rank 0, which waits for others to be ready");
         DDP__TRY(ddp__meeting_poll(m, missing ? text : m->root, "", err));
@@ -211,13 +219,13 @@ static ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     int p;
 
     m->meshing = 1;
-    m->until = ddp_now() + DDP__MESH_LIMIT;
+    m->until = ddp__mesh_until(m);
     for (;;) {
         for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
         if (p == m->r->world && !m->pairs.count) break;
         if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
         else snprintf(name, sizeof name, "a relayed pair");
-        if (ddp_now() >= m->until) {
+        if (ddp__meeting_over(m)) {
             m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
             return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
                              m->until - m->begin, name);
@@ -264,7 +272,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     }
     for (p = 1; p < world; p++) /* one that fails here is found when it is not ready */
         ddp__stream_send_all(m->c.tls, m->fd[p], m->table, DDP__HELLO_BYTES + (size_t)world * DDP__ENTRY_BYTES,
-                             ddp_now() + DDP__MESH_LIMIT);
+                             ddp__mesh_until(m));
     bad = ddp__mesh_root(m, err);
     if (bad) {
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
@@ -341,6 +349,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
+    m->seen = ddp_now(); /* looking up a name may have taken long, and is no stop */
     if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
@@ -423,7 +432,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.c.self.rank = (uint32_t)rank;
     m.c.self.world = ddp__hello_world(r->world, ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
     m.pairs.c = &m.c;
-    m.begin = ddp_now();
+    m.begin = m.seen = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
     if (rank == 0) m.until = m.begin + m.join_s;
@@ -431,7 +440,7 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     if (r->world < 1 || r->world > 4096 || rank < 0 || rank >= r->world)
         bad = ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet", rank,
                         r->world);
-    else if (ids > 1) bad = ddp__fd_room(3 * ids + 80, ids + 16, err); /* with the door's callers */
+    else if (ids > 1) bad = ddp__fd_room(5 * ids + DDP__CALLERS + 16, ids + 16, err); /* with the door's callers */
     if (!bad && !ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
     if (!bad && ids > 1) bad = ddp__meet(&m, err);

@@ -45,8 +45,7 @@ int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec
 void ddp__way_close(const ddp__resume_wire *t, ddp__way *p)
 {
     if (p->fd >= 0 && p->state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->fd);
-    if (p->fd >= 0) close(p->fd);
-    p->fd = -1;
+    ddp__fd_close(&p->fd);
 }
 
 void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)

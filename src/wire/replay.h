@@ -109,5 +109,7 @@ DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the lin
 /* reconnect_link.c */
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
+/* The ddp__door_knows_fn: that machine has a rank. */
+DDP_LIB int ddp__knows(void *user, const ddp__addr *from);
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);

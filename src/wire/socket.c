@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
+#define DDP__BACKLOG 4096 /* connections not yet accepted; of more the kernel drops some, which retry after 1 s or 3 s */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -143,6 +144,13 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
                      (unsigned long)l.rlim_cur, (unsigned long)room);
 }
 
+int ddp__fd_limit(void)
+{
+    struct rlimit l;
+
+    return getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur > INT_MAX ? INT_MAX : (int)l.rlim_cur;
+}
+
 int ddp__fd_prepare(int fd)
 {
     int flags = fcntl(fd, F_GETFL), on = 1;
@@ -180,7 +188,7 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
 
     if (s >= 0 && ddp__fd_prepare(s) == 0) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, 128) == 0) {
+        if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, DDP__BACKLOG) == 0) {
             if (bound) (void)ddp__addr_own(s, bound);
             *fd = s;
             return DDP_OK;
@@ -232,6 +240,14 @@ int ddp__fd_wait(int fd, int events, double until)
     got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
     if (got > 0) return p.revents;
     return got < 0 && errno != EINTR ? POLLERR : 0;
+}
+
+void ddp__fd_close(int *fd)
+{
+    const int own = *fd;
+
+    *fd = -1;
+    if (own >= 0) close(own);
 }
 
 ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)

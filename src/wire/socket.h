@@ -42,10 +42,13 @@ DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__ad
 /* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and possible.
  * Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
+DDP_LIB int        ddp__fd_limit(void); /* how many this process may have open */
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
 DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking, closed on exec, without delays; 0, or -1 and errno */
+/* Closes what *fd names, if anything, and makes it -1 first: a forked child would close whatever has that number by then. */
+DDP_LIB void ddp__fd_close(int *fd);
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */

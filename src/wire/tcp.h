@@ -60,6 +60,7 @@ DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
 DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
 /* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
+DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; NULL is fine */
 
 /* Two ranks, of which one has asked rank 0 to be joined to the other. */
 typedef struct ddp__pair {

@@ -270,7 +270,8 @@ static void ddp__threads_close(ddp__wire *w)
 }
 
 static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,  ddp__threads_wait,
-                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut};
+                                                   ddp__threads_wake, ddp__threads_close, ddp__threads_cut,
+                                                   NULL};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
 {

@@ -58,7 +58,7 @@ void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...)
 
     if (s->why[0]) return;
     va_start(args, fmt);
-    vsnprintf(s->why, sizeof s->why, fmt, args);
+    ddp__format_list(s->why, sizeof s->why, fmt, args);
     va_end(args);
 }
 

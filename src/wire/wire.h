@@ -20,6 +20,8 @@ typedef struct ddp__wire_table {
     void (*close)(ddp__wire *w);
     /* Breaks the connection to a peer, for both sides, as a network would; NULL: cannot. */
     void (*cut)(ddp__wire *w, int peer);
+    /* This process was stopped for `seconds` until now, which do not count for any time limit. NULL: no time limits. */
+    void (*stopped)(ddp__wire *w, double seconds, double now);
 } ddp__wire_table;
 
 /* Moves whole messages itself, in a time of its own: its engine has no comm thread, and no frames (src/sim). All calls
@@ -47,6 +49,8 @@ struct ddp__wire {
     /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
+    /* In a forked child: closes the descriptors, and sends nothing on streams that are the parent's. NULL: it has none. */
+    void (*disown)(ddp__wire *w);
 };
 
 /* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
@@ -70,10 +74,10 @@ enum {
 
 typedef struct ddp__hub ddp__hub;
 
-/* ddp__hub_new - the meeting place of `world` ranks; NULL when memory is short. Each open wire holds a reference, so
+/* ddp__hub_new - the rendezvous place of `world` ranks; NULL when memory is short. Each open wire holds a reference, so
  * ddp__hub_free and the wires' close may come in any order, from any thread. Each ordered pair of ranks has a ring of
  * DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a rank can be taken once.
- * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory is short, or if it
+ * ddp__hub_second - another rendezvous place of the same ranks, freed with the first; NULL when memory is short, or if it
  * was never asked for before the ranks began (then make = 0). ddp__hub_leave - what closing the wire of that rank does,
  * for a rank that never got one: the others see it gone. Errors: DDP_ARG (rank outside or taken), DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
