@@ -1,6 +1,7 @@
 # make               every program of examples/ and bench/ into build/
 # make quickstart    the main job: five strategies over a slow link, a minute and a half
-# make test          all checks and tests;  make sanitize: the tests under ASan+UBSan and TSan
+# make test          the tests, in at most five minutes;  MODULE=wire: those of tests/wire;  NAME=corrupt_frame: by name
+# make test-all      every test, in at most 18 minutes;  make sanitize: the tests under ASan with UBSan, and under TSan
 # make testing       what the tests are worth, into docs/testing.md: coverage, sweeps, mutations, a storm;  ONLY=coverage,..
 # make mutants, make storm, make soak   branches negated, faults in a training, faults for hours: tools/tests.mk
 # make fuzz          readers of files, of the network under libFuzzer (clang) for FUZZ=60 seconds
@@ -19,11 +20,18 @@
 CC      ?= cc
 CFLAGS  ?= -O2
 PREFIX  ?= /usr/local
-JOBS    ?= 2
+JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 export CC
+ifeq ($(origin CXX)$(shell command -v g++),default)
+CXX := clang++
+export CXX
+endif
 export DDP_DATA ?= data
 
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+# A thread has 128 KiB of stack with musl and 512 KiB on macOS: no function of the library and of the programs may take more
+# than 16 KiB of it. The frames of a sanitizer are larger.
+FRAMES    = $(if $(findstring -fsanitize,$(SANITIZE) $(CFLAGS)),,-Wframe-larger-than=16384)
 export CPPFLAGS
 STB      := -isystem build/include   # where tools/deps.sh puts a fetched stb_ds.h
 LIBS     := -lm -lpthread
@@ -41,7 +49,7 @@ BENCHES  := $(call built_of,$(wildcard bench/bench_*.c))
 SOURCES  := $(shell find src -name '*.[ch]')
 
 .DELETE_ON_ERROR:
-.PHONY: all deps deps-header deps-test quickstart bench claims gallery header check-header check-abi check-separate check-compile house clean
+.PHONY: all deps deps-header deps-test deps-test-all FORCE quickstart bench claims gallery header check-header check-abi check-separate check-compile house clean
 
 all: $(EXAMPLES) build/vectors $(BENCHES)
 
@@ -51,44 +59,60 @@ deps-header:
 	@tools/deps.sh header
 deps-test:
 	@tools/deps.sh test
+deps-test-all:
+	@tools/deps.sh test-all
 
 # ---- programs: the generated header, nothing else, but MPI and OpenSSL where they are ----
 # The library is compiled once for all of them, as its header with DREAMDDP_IMPLEMENTATION; a program then sees
-# the declarations and what platform.h includes. One command that compiles both, as the programs' first comments
-# say, does as well; those of WHOLE, which measure private functions, are built so. Those of INSIDE use some (the JSON reader, say):
-# they share a second object, of src/ itself, where the linker finds them.
+# the declarations and what platform.h includes. The single command in the first comment of a program, which compiles both,
+# works as well; the programs of WHOLE, which measure private functions, are built so. The programs of INSIDE call some
+# private functions (the JSON reader), so the object has these too.
 WHOLE  := bench_ops bench_topk
 INSIDE := $(addprefix build/,broker compnode netcheck)
 APART  = -D_GNU_SOURCE -DDDP__IMPLEMENTED -include src/base/platform.h -Isrc
-build/dreamddp.o: dreamddp.h build/mpi.flags | deps
-build/inside.o: src/dreamddp.h $(SOURCES) build/mpi.flags | deps
-build/inside.o: OPEN = -DDDP_SEPARATE -Isrc
-build/dreamddp.o build/inside.o:
-	$(COMPILE) $(WARN) $(TLS) $(OPEN) -DDREAMDDP_IMPLEMENTATION $$(sed 's/ -[lLW][^ ]*//g' build/mpi.flags) -x c -c $< -o $@
+build/dreamddp.o: dreamddp.h build/mpi.flags build/tls.flags | deps
+	$(COMPILE) $(WARN) $(FRAMES) $(TLS) -DDDP_LIB= -DDREAMDDP_IMPLEMENTATION $$(sed 's/ -[lLW][^ ]*//g' build/mpi.flags) -x c -c $< -o $@
 $(addprefix build/,$(WHOLE)): APART =
 $(addprefix build/,$(WHOLE)): LIBRARY =
 LIBRARY = build/dreamddp.o
 $(INSIDE): APART = -DDDP_SEPARATE -Ibuild/headers -Isrc
-$(INSIDE): LIBRARY = build/inside.o
-$(INSIDE): build/inside.o build/headers/dreamddp.h
+$(INSIDE): build/headers/dreamddp.h
 PROGRAM_HEADERS := $(wildcard examples/*/*.h bench/*.h)
 $(foreach c,$(wildcard examples/*.c examples/*/*.c bench/bench_*.c),$(eval $(call built_of,$(c)): $(c)))
 $(filter-out build/bench_sgemm,$(EXAMPLES) $(BENCHES)): build/dreamddp.o $(PROGRAM_HEADERS)
-	$(COMPILE) $(WARN) $(APART) -I. $(TLS) $(filter %.c,$^) $(LIBRARY) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
+	$(COMPILE) $(WARN) $(FRAMES) $(APART) -I. $(TLS) $(filter %.c,$^) $(LIBRARY) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
+
+# The programs of `make test`, in build/test: linked with the objects that the tests have, without MPI and OpenSSL.
+TEST_PROGRAMS := $(patsubst build/%,build/test/%,$(EXAMPLES)) build/test/bench_allreduce
+$(foreach c,$(wildcard examples/*.c examples/*/*.c) bench/bench_allreduce.c,$(eval build/test/$(notdir $(basename $(c))): $(c)))
+$(patsubst build/%,build/test/%,$(INSIDE)): APART = -DDDP_SEPARATE -Ibuild/headers -Isrc
+$(TEST_PROGRAMS): build/plain/dreamddp.a $(PROGRAM_HEADERS) build/headers/dreamddp.h
+	@mkdir -p $(@D)
+	$(COMPILE) -O0 $(WARN) $(FRAMES) $(APART) -I. $(filter %.c,$^) build/plain/dreamddp.a -o $@ $(LIBS)
+build/test/vectors: examples/vectors.cpp build/plain/dreamddp.a
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 $(CPPFLAGS) $(STB) -O0 $(WARN) $(APART) -I. $(filter %.cpp %.a,$^) -o $@ $(LIBS)
 
 build/vectors: examples/vectors.cpp build/dreamddp.o dreamddp.h
 	$(CXX) -std=c++17 $(CPPFLAGS) $(STB) $(CFLAGS) $(WARN) $(APART) -I. $(filter %.cpp %.o,$^) -o $@ $$(cat build/mpi.flags) $(LIBS) $(TLS_LIBS)
 
 # What mpicc adds for --transport mpi, empty where it cannot be linked with. A program that is not
 # asked for that transport never initialises MPI and needs no mpirun.
-build/mpi.flags: | build
-	@printf '#include <mpi.h>\nint main(void) { return MPI_Finalize(); }\n' >$@.c; : >$@; \
+build/mpi.flags: FORCE | build
+	@printf '#include <mpi.h>\nint main(void) { return MPI_Finalize(); }\n' >$@.c; : >$@.new; \
 	flags="$$(mpicc -show 2>/dev/null | sed 's/^[^ ]* *//; s/ -I/ -isystem /g; s/^-I/-isystem /')"; \
-	[ -z "$$flags" ] || ! $(CC) $$flags $@.c $$flags -o $@.try 2>/dev/null || echo "-DDDP_USE_MPI $$flags" >$@; \
-	rm -f $@.c $@.try
+	[ -z "$$flags" ] || ! $(CC) $$flags $@.c $$flags -o $@.try 2>/dev/null || echo "-DDDP_USE_MPI $$flags" >$@.new; \
+	cmp -s $@.new $@ || cp $@.new $@; rm -f $@.c $@.try $@.new
+
+# Rewritten only when OpenSSL is installed or removed, or another compiler is chosen: their users are then compiled again.
+build/tls.flags: FORCE | build
+	@echo "$(TLS)" | cmp -s - $@ || echo "$(TLS)" >$@
+build/cc.flags: FORCE | build
+	@echo "$(CC) $(CPPFLAGS)" | cmp -s - $@ || echo "$(CC) $(CPPFLAGS)" >$@
+FORCE:
 
 # the yardstick of bench/transport.py, not ours: MPI_Allreduce itself
-build/mpi_allreduce: bench/mpi_allreduce.c | deps-test build
+build/mpi_allreduce: bench/mpi_allreduce.c | deps-test-all build
 	mpicc -O2 $(WARN) $< -o $@
 
 # beside OpenBLAS where it can be linked with
@@ -101,13 +125,13 @@ quickstart: build/quickstart
 	build/quickstart
 
 # docs/benchmarks.md; half an hour on a quiet machine, six minutes with BENCH=--quick
-bench: deps-test all
+bench: deps-test-all all timing
 	@for b in $(BENCHES); do echo "== $$b"; $$b $(BENCH) || exit 1; done
 	@for b in bench/planners.py bench/transport.py bench/topk.py bench/sgemm.py bench/torch_gpt.py bench/torch_vision.py bench/overlap.py bench/schedules.py bench/deft.py bench/servers.py bench/served.py bench/slow_links.py bench/accuracy.py bench/convergence.py bench/emulation.py bench/churn.py bench/placement.py bench/pipeline.py bench/fence.py bench/python_ddp.py bench/simulate.py bench/choice.py; do echo "== $$b"; python3 $$b $(BENCH) || [ $$? = 77 ] || exit 1; done
 
 # docs/claims.md of bench/claims_cases.py; forty minutes on a quiet machine. Cases build the tests that they run.
 CLAIMS = $(addprefix build/,plan train_gpt train_image quickstart broker compnode bench_topk) $(filter build/simulate,$(EXAMPLES))
-claims: deps-test $(CLAIMS)
+claims: deps-test-all $(CLAIMS)
 	@bench/claims.py $(if $(ONLY),--only $(ONLY))
 
 # docs/gallery.md and its pictures; builds what it runs
@@ -125,7 +149,7 @@ check-abi: lib
 	@tools/abi.py
 check-separate: | deps
 	@tests/header/separate.sh
-check-compile: | deps-test
+check-compile: | deps-test-all
 	@tests/header/compile.sh
 house: | deps-header
 	@tools/house.py

@@ -449,8 +449,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_ops: --threads must be from 1 to 64\n");
         return 2;
     }
-    b.pool = b.threads > 1 ? ddp__pool_open((int)b.threads) : NULL;
-    bad = (b.threads > 1 && !b.pool) || measure_limits(&b);
+    b.pool = ddp__pool_open((int)b.threads);
+    bad = !b.pool || !ddp__pool_rooms(b.pool) || measure_limits(&b);
     for (i = 0; !bad && i < sizeof cases / sizeof cases[0]; i++)
         if (!strncmp(cases[i].op, only, strlen(only))) bad = measure_case(&b, &cases[i]);
     if (!bad && !*only) {

@@ -106,8 +106,8 @@ int main(int argc, char **argv)
     b = sgemm_matrix(k, n, 2);
     c = sgemm_matrix(m, n, 3);
     d = sgemm_matrix(m, n, 4);
-    s.call.pool = threads > 1 ? ddp__pool_open((int)threads) : NULL;
-    if (!a || !b || !c || !d || (threads > 1 && !s.call.pool)) {
+    s.call.pool = ddp__pool_open((int)threads);
+    if (!a || !b || !c || !d || !s.call.pool || !ddp__pool_rooms((ddp__pool *)s.call.pool)) {
         fprintf(stderr, "bench_sgemm: no memory for %ld x %ld x %ld\n", m, n, k);
         return 1;
     }

@@ -137,7 +137,7 @@ claim("D10", "dreamddp-fig2", "Figure 2", "H = 5: communication is 1/5 and total
       [figure("(gpt2_32.ssgd - gpt2_32.alone) / (gpt2_32.localsgd - gpt2_32.alone)", 5, "communication", unit="x"),
       figure("gpt2_32.ssgd / gpt2_32.localsgd", 5, "total", unit="x")],
       {"gpt2_32": TABLE1["gpt2_32"]}, over="LSGD", note="The total is 1/5 only where communication is very much longer than computing.")
-FIG1 = "build/train_gpt --quiet --emulate-compute $DDP_DATA/profiles/a6000_%s.csv --emulate-scale 1000 --workers 4 --strategy ssgd --steps 8 " \
+FIG1 = "build/train_gpt --quiet --emulate-compute $DDP_DATA/profiles/a6000_%s.csv --forward 0 --emulate-scale 1000 --workers 4 --strategy ssgd --steps 8 " \
       "--optimizer sgd --net %dmbit,0.5ms"
 claim("D11", "dreamddp-fig1", "Figure 1", "communication over bandwidth falls as 1 / bandwidth, far above computing on slow links", "real",
       [figure("(gs.step_ms - 65) / (gf.step_ms - 65)", 10, "GPT-2, communication at 1/10 of the rate", unit="x"),
@@ -204,7 +204,7 @@ claim("D15", "dreamddp-fig10-14", "Figures 10, 11, 13, 14",
 claim("D16", "dreamddp-fig12", "Figure 12", "loss against wall clock: LSGD methods far ahead of S-SGD, DreamDDP first", "real",
       [figure(time_to("ssgd"), (1.5, None), "S-SGD's time to a common loss"), figure(time_to("localsgd"), (1.0, None), "FLSGD's"),
       figure(time_to("enp"), (1.0, None), "ENP's")], QUICK, over="DreamDDP's")
-FILL = "build/train_gpt --quiet --emulate-compute $DDP_DATA/profiles/a6000_resnet18-cifar10.csv --emulate-scale 1000 --workers 4 --strategy " \
+FILL = "build/train_gpt --quiet --emulate-compute $DDP_DATA/profiles/a6000_resnet18-cifar10.csv --forward 0 --emulate-scale 1000 --workers 4 --strategy " \
       "dreamddp --period 8 --steps 40 --net 4mbit,0.1ms --optimizer sgd --fill "
 LEARNT = GPT + "--workers 4 --steps 240 --strategy dreamddp --deterministic --period 8 --net 400mbit,0.2ms --fill "
 claim("D17", "dreamddp-fill", "sections 3.4, 4.4", "filling bubbles synchronises further layers for free, and is faster per epoch", "real",

@@ -1,18 +1,30 @@
-"""What test scripts share: cases that are chosen by words, tried in a folder of their own, told apart and counted."""
+"""Runs the cases of a test script: each in an empty folder, chosen by name, with a line for each result.
+
+    script.py [WORD...]     only the cases whose names contain one of the words
+    TEST_NAME=TEXT script.py     only the cases whose names contain the text
+
+An underscore in a word or a text equals a space. Lines: `ok       1.2 s  NAME`, `FAILED   1.2 s  NAME: WHY`,
+`skipped: NAME: REASON`; the last line is `N passed, N failed, N skipped`.
+"""
 import concurrent.futures
+import functools
+import os
+import socket
+import struct
+import subprocess
 import sys
 import tempfile
 import time
 
-CASES = []  # (name, function) of the script that runs
+CASES = []  # (name, function) of the running script
 
 
 class Wrong(Exception):
-    """What is wrong, in a sentence."""
+    """A failed check, as a sentence."""
 
 
 class Skipped(Exception):
-    """Why a case cannot be tried here."""
+    """The reason why a case cannot run on this machine."""
 
 
 def expect(holds, message="wrong"):
@@ -21,27 +33,75 @@ def expect(holds, message="wrong"):
 
 
 def case(name):
-    """@case or @case("name"): a function that gets an empty folder."""
+    """@case or @case("name"): registers a function that takes the path of an empty folder."""
     if not callable(name):
         return lambda function: CASES.append((name, function)) or function
     CASES.append((name.__name__.replace("_", " "), name))
     return name
 
 
+def comma_locale(folder):
+    """Variables of a locale whose decimal point is a comma, which glibc finds in the folder; tests/comma_locale.h."""
+    os.mkdir(os.path.join(folder, "comma"))
+    with open(os.path.join(folder, "comma", "LC_NUMERIC"), "wb") as f:
+        f.write(struct.pack("=11I", 0x20031114, 6, 0x20, 0x22, 0x23, 0x24, 0x28, 0x2c, ord(","), ord(","), 0) + b"UTF-8\0")
+    return {"LOCPATH": folder, "LC_NUMERIC": "comma"}
+
+
+CHOOSES_ITS_LOCALE = """#include <locale.h>
+#include <unistd.h>
+__attribute__((constructor)) static void choose(void)
+{
+    if (!setlocale(LC_NUMERIC, "") || *localeconv()->decimal_point != ',') _exit(97);
+}
+"""
+
+
+def preloaded_comma_locale(folder):
+    """Variables under which every program starts with that locale, which a program in C else has to choose itself."""
+    source, library = os.path.join(folder, "choose.c"), os.path.join(folder, "choose.so")
+    with open(source, "w") as f:
+        f.write(CHOOSES_ITS_LOCALE)
+    subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", source, "-o", library], check=True)
+    env = dict(comma_locale(folder), LC_ALL="", LD_PRELOAD=library)
+    if subprocess.run(["/bin/sh", "-c", ":"], env=dict(os.environ, **env)).returncode:
+        raise Skipped("no locale has a decimal comma")
+    return env
+
+
+def unused_address():
+    """HOST:PORT where no process listens. The host belongs to this process, so that no other program takes the port before
+    a rank listens there; ports of 127.0.0.1 are also given to outgoing connections."""
+    own = os.getpid()
+    host = "127.%d.%d.%d" % (1 + own // 64516 % 254, 1 + own // 254 % 254, 1 + own % 254)
+    with socket.socket() as s:
+        s.bind((host, 0))
+        return "%s:%d" % s.getsockname()
+
+
+def same(text):
+    """Without the differences that do not count: case, underscores and hyphens."""
+    return text.lower().replace("_", " ").replace("-", " ")
+
+
 def chosen(name):
-    """Whether the command line asks for it: by no word, or by one that its name contains."""
-    return not sys.argv[1:] or any(w.replace("_", " ") in name for w in sys.argv[1:])
+    """True where the command line and the variable TEST_NAME select this case."""
+    name, words = same(name), [same(w) for w in sys.argv[1:]]
+    return same(os.environ.get("TEST_NAME", "")) in name and (not words or any(w in name for w in words))
 
 
 def told(name, why, seconds=None):
-    """Prints how a case ended: why is '', what was wrong, or a Skipped; 0, 1 or 2."""
-    kind = 2 if isinstance(why, Skipped) else 1 if why else 0
-    print("%-7s %s%s%s" % (("ok", "FAILED", "skipped")[kind], "" if seconds is None else "%5.1f s  " % seconds, name,
+    """Prints one result. why: '' after success, the message of a failure, or a Skipped. Returns 0, 1 or 2."""
+    if isinstance(why, Skipped):
+        print("skipped: %s: %s" % (name, why), flush=True)
+        return 2
+    print("%-7s %s%s%s" % ("FAILED" if why else "ok", "" if seconds is None else "%5.1f s  " % seconds, name,
                            ": %s" % why if why else ""), flush=True)
-    return kind
+    return 1 if why else 0
 
 
 def attempt(item):
+    """(name, why, seconds) of one case."""
     name, function = item
     began, why = time.time(), ""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -51,17 +111,78 @@ def attempt(item):
             why = e
         except Wrong as e:
             why = str(e) or "wrong"
-        except Exception as e:  # a program that hangs, or a mistake of the test: one case failed
+        except Exception as e:  # a program that hangs, or an error of the test itself: one failed case
             why = "%s: %s" % (type(e).__name__, e)
     return name, why, time.time() - began
 
 
+def inside(function):
+    """A case that runs with its folder as the working directory. Not for scripts that run cases at the same time."""
+    @functools.wraps(function)
+    def wrapped(folder):
+        before = os.getcwd()
+        os.chdir(folder)
+        try:
+            function(folder)
+        finally:
+            os.chdir(before)
+    return wrapped
+
+
+def ticks(pid):
+    """The processor time that a process has used, in hundredths of a second; 0 where it has ended."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return sum(map(int, f.read().rpartition(")")[2].split()[11:13]))
+    except OSError:
+        return 0
+
+
+def processes_with(text):
+    """The ids of other processes whose command lines contain the text."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open("/proc/%s/cmdline" % pid, "rb") as f:
+                if text.encode() in f.read().replace(b"\0", b" ") and int(pid) != os.getpid():
+                    found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+class Checks:
+    """The results of a script that checks as it goes instead of registering cases."""
+
+    def __init__(self):
+        self.kinds = []
+
+    def __call__(self, name, good, said=""):
+        """Counts and prints one check. good: a truth value, or a Skipped."""
+        if chosen(name):
+            self.kinds.append(told(name, good if isinstance(good, Skipped) else "" if good else str(said) or "wrong"))
+
+    def close(self):
+        return close(self.kinds)
+
+
+def close(kinds):
+    """Prints the counts of results that told() returned. Returns the exit code."""
+    print("%d passed, %d failed, %d skipped" % tuple(kinds.count(k) for k in range(3)))
+    return int(1 in kinds)
+
+
+def skip_script(reason):
+    """Ends a script of which nothing can run on this machine."""
+    print("skipped: %s: %s" % (os.path.basename(sys.argv[0]), reason), flush=True)
+    sys.exit(77)
+
+
 def run_cases(jobs=1, kinds=()):
-    """Tries those that are chosen, the last first where jobs of them run at a time (the long ones stand last). kinds:
-    of those that told() has been given before. The exit code."""
+    """Runs the chosen cases; with jobs > 1 the last ones first, because the long ones are last. kinds: results that
+    told() returned before. Returns the exit code."""
     kinds, own = list(kinds), [c for c in CASES if chosen(c[0])]
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for ended in pool.map(attempt, own if jobs == 1 else own[::-1]):
             kinds.append(told(*ended))
-    print("%d passed, %d failed, %d skipped" % tuple(kinds.count(k) for k in range(3)))
-    return int(1 in kinds)
+    return close(kinds)

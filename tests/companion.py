@@ -1,14 +1,16 @@
-"""What tests/test_*.py share that compare a C program beside them, their companion, with a library
-of Python."""
+"""For tests/*/test_*.py that compare a C program in the same folder, the companion, with a Python library."""
 import importlib
 import os
 import shutil
 import subprocess
 import sys
 
+from cases import chosen, close, skip_script, told  # noqa: F401
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 CC = os.environ.get("CC", "cc").split()
+RESULTS = []
 
 
 def need(module, title):
@@ -17,28 +19,34 @@ def need(module, title):
         importlib.import_module(module)
     except ImportError:
         if os.environ.get("COMPANION_PYTHON") or not os.path.exists("/usr/bin/python3"):
-            print("skipped: %s is not installed" % title)
-            sys.exit(77)
+            skip_script("%s is not installed" % title)
         os.environ["COMPANION_PYTHON"] = "1"  # the system's interpreter may have it
         os.execv("/usr/bin/python3", ["/usr/bin/python3"] + sys.argv)
     if not shutil.which(CC[0]):
-        print("skipped: no C compiler", CC[0])
-        sys.exit(77)
+        skip_script("no C compiler %s" % CC[0])
 
 
 def build(name):
-    """The path of tests/NAME.c, compiled; NAME with its folder. `make test` has done so already."""
+    """Compiles tests/NAME.c and returns the program's path. NAME includes the folder. make has usually built it already."""
     program = os.path.join("build", "plain", name)
     subprocess.run(["make", "-s", program], cwd=ROOT, check=True)
     return os.path.join(ROOT, program)
 
 
 def output(program, *args, **options):
-    """What the program prints; `input` is its text on standard input."""
+    """The program's standard output; `input` is the text of its standard input."""
     return subprocess.run([program, *args], check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
 
-def close(passed, failed):
-    """The line that tools/run_tests.py reads, and the exit code."""
-    print("%d passed, %d failed, 0 skipped" % (passed, failed))
-    return 1 if failed else 0
+def result(name, good, figures=""):
+    """Counts and prints one comparison, and its figures on a line before it."""
+    if chosen(name):
+        if figures:
+            print("  " + figures)
+        RESULTS.append(told(name, "" if good else figures or "wrong"))
+    return good
+
+
+def end():
+    """Prints the counts. Returns the exit code."""
+    return close(RESULTS)

@@ -16,11 +16,17 @@ void  heap_free(void *p);
 #define DDP_REALLOC(p, bytes) heap_realloc(p, bytes)
 #define DDP_FREE(p)           heap_free(p)
 
-/* How many random instances a test takes of n: a fourth under the sanitizers, where each takes several times as long. */
+/* How many random instances a test takes of n: an eighth under the sanitizers, where each takes several times as long. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define INSTANCES(n) ((n) / 4)
+#define INSTANCES(n) (((n) + 7) / 8)
 #else
 #define INSTANCES(n) (n)
+#endif
+/* The length of a long message: an eighth under the sanitizers. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LENGTH(n) ((n) / 8)
+#else
+#define LENGTH(n) (n)
 #endif
 /* A link is measured with few transfers, and short ones, where times say little. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -42,5 +48,12 @@ void  heap_free(void *p);
 #else
 #define ALONE(n) 1
 #endif
+
+/* Skips a test and prints why; tools/run_tests.py repeats the line at its end. */
+#define SKIP(why)                                           \
+    do {                                                    \
+        print_message("skipped: %s: %s\n", __func__, why);  \
+        skip();                                             \
+    } while (0)
 
 #endif /* TEST_HEAP_H */

@@ -77,6 +77,8 @@ def main():
     a.add_argument("--missing", metavar="ROOM")
     a.add_argument("--calls", action="store_true")
     a.add_argument("--json", metavar="FILE")
+    a.add_argument("--without", default="", metavar="FILE,..", help="files that are not counted: wire/tls.c")
+    a.add_argument("--title", default="", metavar="TEXT", help="the first line of the table")
     a = a.parse_args()
     if a.calls:
         names, others = calls(os.path.join(ROOT, a.folder))
@@ -85,6 +87,8 @@ def main():
     files = merged(os.path.join(ROOT, a.folder))
     if not files:
         sys.exit("coverage.py: %s holds no counts: run `make coverage`" % a.folder)
+    for name in a.without.split(","):
+        files.pop("src/" + name, None)
     rooms = collections.defaultdict(lambda: [0, 0, 0, 0])
     for name, lines in files.items():
         sums = rooms[room_of(name)]
@@ -108,6 +112,8 @@ def main():
         return
     total = [sum(r[i] for r in rooms.values()) for i in range(4)]
     pct = lambda got, of: 100.0 * got / of if of else 100.0
+    if a.title:
+        print(a.title)
     print("%-10s %7s %8s %9s %8s" % ("room", "lines", "reached", "branches", "reached"))
     for room in sorted(rooms) + ["all"]:
         r = total if room == "all" else rooms[room]

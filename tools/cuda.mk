@@ -1,42 +1,51 @@
 # The GPU companion: on any machine beside a stand-in for CUDA, with nvcc, and on a GPU.
 #   make tests-cuda    make cuda    make gpu-check
 #   make lib-cuda      build/lib/libdreamddp_cuda.so: the library and its companion, for Python
-.PHONY: cuda cuda-programs gpu-check lib-cuda
+.PHONY: cuda cuda-programs cuda-programs-checked gpu-check lib-cuda
 
-# On any machine: the text of its kernels compiled as C++17 against the stand-in of tests/cuda_on_cpu. -Wno-psabi: g++ tells
-# of old compilers where a map of the copy engine, aligned to 128 bytes, is a kernel's argument.
+# On any machine: the text of its kernels compiled as C++17 against the stand-in of tests/cuda_on_cpu. -Wno-psabi: g++
+# prints a note on its ABI for kernel arguments aligned to 128 bytes.
 CUDA_TESTS   := $(if $(shell command -v $(firstword $(CXX))),$(patsubst tests/%.cu,%,$(wildcard tests/cuda/test_cuda_*.cu)))
-CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) -O1 -ffp-contract=off $(DEBUG) $(WARN) -Wno-psabi $(SANITIZE) -DDDP_CUDA_ON_CPU -DDDP_SEPARATE \
+# -g1: the names and lines that reports of sanitizers need.
+CUDA_LEVEL    = -O1 -g1
+CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) $(CUDA_LEVEL) -ffp-contract=off $(WARN) -Wno-psabi $(SANITIZE) -DDDP_CUDA_ON_CPU -DDDP_SEPARATE \
                 -include tests/heap.h -isystem tests/cuda_on_cpu -Ibuild/headers -Isrc -Itests -MMD -MP -MF $@.d -MT $@
 build/headers/dreamddp_cuda.cuh: src/dreamddp_cuda.cuh
 	@mkdir -p $(@D)
 	cp $< $@
-# What needs no more of the companion than its API is linked with it.
-CUDA_LINKED  := $(addprefix build/cuda/cuda/test_cuda_,pipe sends)
-$(CUDA_LINKED): build/cuda/companion.o
-$(CUDA_LINKED): private COMPANION = -DDDP__CUDA_IMPLEMENTED -x none build/cuda/companion.o
+# The companion is compiled once, and these tests are linked with it. The others have kernels of their own, or call
+# templates that are private to one file of src/cuda; they compile the files that they include.
+CUDA_LINKED  := $(addprefix cuda/test_cuda_,backend conv elementwise images pipe sends text text_edges)
+CUDA_HEADERS := build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh
+CUDA_STANDIN := $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
+CUDA_APART    = $(if $(filter $*,$(CUDA_LINKED)),-DDDP__CUDA_IMPLEMENTED)
 define CUDA_RULES
-$(addprefix build/$(1)/,$(CUDA_TESTS)): build/$(1)/%: tests/%.cu build/plain/dreamddp.a build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh \
-        $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
+build/$(1)/companion.o: tests/cuda/companion.cu $(CUDA_HEADERS) $(CUDA_STANDIN)
 	@mkdir -p $$(@D)
-	$$(CUDA_COMPILE) $$(COMPANION) -x c++ $$< -x none build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
+	$$(CUDA_COMPILE) $$(CUDA_PARTS) -c -x c++ $$< -o $$@
+$(addprefix build/$(1)/,$(CUDA_TESTS:=.o)): build/$(1)/%.o: tests/%.cu $(CUDA_HEADERS) $(CUDA_STANDIN)
+	@mkdir -p $$(@D)
+	$$(CUDA_COMPILE) $$(CUDA_APART) -c -x c++ $$< -o $$@
+$(addprefix build/$(1)/,$(CUDA_TESTS)): build/$(1)/%: build/$(1)/%.o build/plain/src/select.o build/plain/dreamddp.a
+	$$(CXX) $$(SANITIZE) $$(filter %.o,$$^) build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
+$(addprefix build/$(1)/,$(CUDA_LINKED)): build/$(1)/companion.o
 endef
-# The trainers on the stand-in, run whole by tests/cuda/test_cuda_programs.py: the kernels are compiled once.
-build/cuda/companion.o: tests/header/cuda.cu build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh
-	@mkdir -p $(@D)
-	$(CUDA_COMPILE) -Dmain=ddp__unused_main -c -x c++ $< -o $@
+# The trainers on the stand-in, run whole by tests/cuda/test_cuda_programs.py.
 CUDA_TRAINERS := build/cuda/train_gpt build/cuda/train_image
 $(CUDA_TRAINERS): build/cuda/%: examples/train/%.c build/cuda/companion.o build/plain/dreamddp.a $(PROGRAM_HEADERS)
 	$(CUDA_COMPILE) -DDDP__CUDA_IMPLEMENTED -x c++ $< -x none build/cuda/companion.o build/plain/dreamddp.a -o $@ $(LIBS) $(TLS_LIBS)
 # private: the archive beside them stays plain
 build/cuda-asan/%: private SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=all
-$(foreach flavour,cuda cuda-asan,$(eval $(call CUDA_RULES,$(flavour))))
+# cuda-part builds only test_cuda_elementwise, for `make test`. Its companion contains only the elementwise kernels.
+build/cuda-part/%: private CUDA_LEVEL = -O0
+build/cuda-part/companion.o: private CUDA_PARTS = -DCUDA_PART -DCUDA_ELEMENTWISE
+$(foreach flavour,cuda cuda-asan cuda-part,$(eval $(call CUDA_RULES,$(flavour))))
 tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 
 # With nvcc: `make cuda` compiles and links everything and prints what each kernel takes; it runs nothing. The whole
 # companion is compiled once, for both architectures, and programs are linked with it; a GPU program by one command, as
-# their first comments say, takes the same text. `make cuda-programs` leaves the tests out; it is a part of `make test`
-# where nvcc is, for one architecture and with NVCC_HOST=-O0, which is the same on the GPU and takes a third less time.
+# their first comments say, takes the same text. `make cuda-programs` leaves the tests out. `make test-all` runs
+# cuda-programs-checked, for one architecture and with NVCC_HOST=-O0, which is the same on the GPU and takes a third less time.
 # -Wshadow is for g++ alone: a header of CUDA declares the name half.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
@@ -58,9 +67,13 @@ $(NVCC_DIR)/%: examples/%.cu $(NVCC_DIR)/kernels.o
 	$(NVCC_PROGRAM) $< $(NVCC_DIR)/kernels.o -o $@ $(NVCC_LIBS)
 $(NVCC_DIR)/%: bench/%.cu $(NVCC_DIR)/kernels.o
 	$(NVCC_PROGRAM) $< $(NVCC_DIR)/kernels.o -o $@ $(NVCC_LIBS)
-$(addprefix $(NVCC_DIR)/,$(CUDA_TESTS)): $(NVCC_DIR)/%: tests/%.cu build/plain/dreamddp.a build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh | deps-test
+NVCC_TESTS    = $(NVCC_COMPILE) $(NVCC_TEST) -DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc -Itests
+$(NVCC_DIR)/companion.o: tests/cuda/companion.cu $(CUDA_HEADERS) | deps-test $(NVCC_DIR)
+	$(NVCC_TESTS) -c $< -o $@
+$(addprefix $(NVCC_DIR)/,$(CUDA_TESTS)): $(NVCC_DIR)/%: tests/%.cu build/plain/dreamddp.a $(CUDA_HEADERS) | deps-test
 	@mkdir -p $(@D)
-	$(NVCC_COMPILE) $(NVCC_TEST) -DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc -Itests $< build/plain/dreamddp.a -o $@ $(NVCC_LIBS) $(LIBS) $(TLS_LIBS) -lcmocka
+	$(NVCC_TESTS) $(CUDA_APART) $< $(filter %.o,$^) build/plain/dreamddp.a -o $@ $(NVCC_LIBS) $(LIBS) $(TLS_LIBS) -lcmocka
+$(addprefix $(NVCC_DIR)/,$(CUDA_LINKED)): $(NVCC_DIR)/companion.o
 build/lib/libdreamddp_cuda.so: dreamddp_cuda.cuh dreamddp.h | deps
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 --threads 2 $(STB) $(NVCC_ARCHS) $(NVCC_HOST) -DDREAMDDP_IMPLEMENTATION -Xcompiler -fPIC,-fvisibility=hidden \
@@ -72,6 +85,9 @@ gpu-check:
 	@tools/gpu_check.py $(GPU_CHECK) || [ $$? = 77 ]
 cuda-programs: $(NVCC_DIR)/kernels.o $(CUDA_PROGRAMS) | deps-header
 	@tools/ptxas.py $(NVCC_DIR)/kernels.txt
+cuda-programs-checked:
+	@command -v $(firstword $(NVCC)) >/dev/null || { echo "skipped: cuda-programs: $(firstword $(NVCC)) is not installed"; exit 77; }
+	@$(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" NVCC_HOST=-O0 cuda-programs
 cuda: deps-test
 	@command -v $(firstword $(NVCC)) >/dev/null || { echo "make cuda: $(firstword $(NVCC)) is not here: install the CUDA toolkit, or set NVCC" >&2; exit 1; }
 	@$(MAKE) --no-print-directory cuda-programs $(addprefix $(NVCC_DIR)/,$(CUDA_TESTS))

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs what is missing, and nothing that is there:
-#   tools/deps.sh build   a C compiler and stb_ds.h
-#   tools/deps.sh header  python3
-#   tools/deps.sh test    those, cmocka and, where they can be had, g++, clang, spin, PyTorch, igraph,
-#                         pycparser, Python's venv and pip, Open MPI, OpenSSL, and CMake, pkg-config,
-#                         debhelper and Conan (in build/conan) for the packages
+#   tools/deps.sh build     a C compiler and stb_ds.h
+#   tools/deps.sh header    python3
+#   tools/deps.sh test      for `make test`: the above, a C++ compiler and cmocka
+#   tools/deps.sh test-all  for `make test-all`: the above and, if available, clang, spin, PyTorch, igraph, pycparser,
+#                           Python's venv and pip, Open MPI, OpenSSL, a compiler and an emulator of arm64, and CMake,
+#                           pkg-config, debhelper and Conan (in build/conan) for the packages
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -46,18 +47,26 @@ fetch_stb_ds() {
     mv build/include/stb_ds.h.part build/include/stb_ds.h
 }
 
+has_python() { python3 -c 'import concurrent.futures, json, csv' 2>/dev/null; }
+
 missing() { # words of the Debian packages that are needed and not there
     compiler=${CC:-cc} # may be two words: ccache gcc
-    [ "$1" = build ] || have python3 || printf ' python3-minimal'
-    [ "$1" = header ] && return
-    have "${compiler%% *}" || printf ' gcc libc6-dev'
+    cxx=${CXX:-c++}
+    if [ "$1" = header ]; then
+        has_python || printf ' python3'
+        return
+    fi
+    have "${compiler%% *}" || case "${compiler%% *}" in cc | gcc) printf ' gcc libc6-dev' ;; *) printf ' %s libc6-dev' "${compiler%% *}" ;; esac
     have_header stb_ds.h stb/stb_ds.h || printf ' libstb-dev'
-    [ "$1" = build ] || have_header cmocka.h || printf ' libcmocka-dev'
+    [ "$1" = build ] && return
+    has_python || printf ' python3'
+    have "${cxx%% *}" || have g++ || have clang++ || printf ' g++'
+    have_header cmocka.h || printf ' libcmocka-dev'
 }
 
 case "${1-}" in
-build | header | test) ;;
-*) sed -n 's/^# \{0,1\}//;2,8p' "$0"; exit 2 ;;
+build | header | test | test-all) ;;
+*) sed -n 's/^# \{0,1\}//;2,9p' "$0"; exit 2 ;;
 esac
 
 want=$(missing "$1")
@@ -68,26 +77,31 @@ if [ -n "$want" ]; then
     want=$(missing "$1")
 fi
 if [ -n "$want" ]; then
-    echo "deps: missing; run this once:  sudo apt-get install$want" >&2
+    echo "deps: not found:$want (names of Debian packages); to install them:  sudo apt-get install$want" >&2
     exit 1
 fi
 
 # Best effort, tried once: without them their tests are skipped by name.
-if [ "$1" = test ] && [ ! -e build/.deps-test ]; then
-    have g++ || apt_install g++ || true
-    have clang || apt_install clang || true
-    { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || apt_install python3-torch || true
-    have spin || apt_install spin || true
-    { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || apt_install python3-igraph || true
-    { python3 -c 'import pycparser' || /usr/bin/python3 -c 'import pycparser'; } 2>/dev/null || apt_install python3-pycparser || true
-    /usr/bin/python3 -c 'import venv, ensurepip, setuptools, wheel' 2>/dev/null || apt_install python3-venv python3-pip python3-setuptools python3-wheel || true
-    have mpicc && have mpirun || { apt_install libopenmpi-dev openmpi-bin && rm -f build/mpi.flags; } || true
-    have_header openssl/ssl.h || apt_install libssl-dev || true
-    have openssl || apt_install openssl || true
-    have cmake || apt_install cmake || true
-    have pkg-config || apt_install pkg-config || true
-    have dh || apt_install debhelper || true
+if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
+    set --
+    have clang || set -- "$@" clang
+    { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || set -- "$@" python3-torch
+    have spin || set -- "$@" spin
+    { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || set -- "$@" python3-igraph
+    { python3 -c 'import pycparser' || /usr/bin/python3 -c 'import pycparser'; } 2>/dev/null || set -- "$@" python3-pycparser
+    /usr/bin/python3 -c 'import venv, ensurepip, setuptools, wheel' 2>/dev/null || set -- "$@" python3-venv python3-pip python3-setuptools python3-wheel
+    have mpicc && have mpirun || set -- "$@" libopenmpi-dev openmpi-bin
+    have_header openssl/ssl.h || set -- "$@" libssl-dev
+    have openssl || set -- "$@" openssl
+    have cmake || set -- "$@" cmake
+    have pkg-config || set -- "$@" pkg-config
+    have aarch64-linux-gnu-gcc && have qemu-aarch64-static || set -- "$@" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+    have dh || set -- "$@" debhelper
+    # All at once; if that fails, each package separately.
+    if [ $# -gt 0 ]; then
+        apt_install "$@" || for package; do apt_install "$package" || true; done
+    fi
     have conan || { /usr/bin/python3 -m venv build/conan && build/conan/bin/pip install -q --retries 1 'conan>=2,<3'; } >&2 || true
     mkdir -p build/include
-    : >build/.deps-test
+    : >build/.deps-test-all
 fi

@@ -4,7 +4,9 @@
     tools/house.py            a table, then each use of a later room and each circle of files
     tools/house.py --check    one sentence per fault, exit 1: a use of a later room, a circle of more
                               than 3 files, a file of more than 600 lines or one that does not open
-                              with a sentence, a page of docs/ that names what does not exist
+                              with a sentence, a number read or written in the program's locale, a
+                              comparison that -ffast-math removes, a page of docs/ that names what does
+                              not exist
 
 A room is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines.
@@ -24,6 +26,11 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 OPENING = re.compile(r"/\*\s*\w(?:[^*]|\*(?!/))*?[.:;](?:\s|\*/)")  # a comment that begins with a sentence
 PAGES = ("README.md", "CHANGELOG.md")
 NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs|packaging)/[\w./-]*\w")
+NUMBERS = "base/number.c"  # the only file that reads or writes numbers with libc, whose locale may have a comma
+IN_A_LOCALE = re.compile(r"\b(strto(?:d|f|ld)|atof|v\w*printf|\w*scanf|localeconv|setlocale)\s*\(")
+PRINTS = re.compile(r'\b\w*printf\((?:[^;"]|"(?:\\.|[^"\\])*")*;')
+A_REAL = re.compile(r"%[-+ #0]*[\d*]*(?:\.[\d*]+)?[aefgAEFG]")
+NOT_FINITE = re.compile(r"\b(isnan|isinf|isfinite|NAN|INFINITY|HUGE_VALF?)\b")
 MOST_LINES, MOST_FILES = 600, 3  # of a file, of a circle
 
 
@@ -87,6 +94,17 @@ class House:
         return sorted((a, b, sorted(names)) for a, to in self.uses.items() for b, names in to.items()
                       if order[b.split("/")[0]] > order[a.split("/")[0]])
 
+    def in_a_locale(self):
+        """[(file, line, function)] that may read or write a number with the decimal point of the program's locale"""
+        for path, raw in self.text.items():
+            if path == NUMBERS:
+                continue
+            for m in IN_A_LOCALE.finditer(self.bare[path]):
+                yield path, self.bare[path].count("\n", 0, m.start()) + 1, m.group(1)
+            for m in PRINTS.finditer(raw):
+                if A_REAL.search(m.group(0).replace("%%", "")):
+                    yield path, raw.count("\n", 0, m.start()) + 1, m.group(0).split("(")[0]
+
     def circles(self):
         """Lists of files of one room that use each other; calls alone, since a header may serve many."""
         index, low, stack, found, count = {}, {}, [], [], [0]
@@ -147,6 +165,12 @@ def faults(house):
     for path, text in house.text.items():
         if not opens_with_a_sentence(text):
             yield "src/%s does not open with a comment that says what it is for" % path
+    for path, line, call in house.in_a_locale():
+        yield "src/%s:%d calls %s, which depends on the locale; use ddp__format or ddp__number" % (path, line, call)
+    for path, bare in house.bare.items():
+        for m in [] if path.startswith("cuda/") else NOT_FINITE.finditer(bare):  # nvcc assumes nothing about kernels
+            yield "src/%s:%d names %s; -ffast-math removes what depends on it: use ddp__finite, ddp__is_nan, DBL_MAX" % (
+                path, bare.count("\n", 0, m.start()) + 1, m.group(1))
     for page, line, name in pages():
         yield "%s:%d names %s, which does not exist" % (page, line, name)
 

@@ -13,7 +13,7 @@ build/dreamddp.c: dreamddp.h tools/amalgamate.py | build deps-header
 split: build/dreamddp.c
 build/lib/dreamddp.o: packaging/dreamddp.c dreamddp.h | deps
 	@mkdir -p $(@D)
-	$(COMPILE) $(WARN) $(TLS) -I. -fPIC -fvisibility=hidden -c $< -o $@
+	$(COMPILE) $(WARN) $(FRAMES) $(TLS) -I. -fPIC -fvisibility=hidden -c $< -o $@
 	$(OBJCOPY) --localize-hidden $@
 build/lib/libdreamddp.a: build/lib/dreamddp.o
 	rm -f $@

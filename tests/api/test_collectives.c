@@ -1,4 +1,4 @@
-/* [patient] Plain collectives of a program that knows nothing but the header: over all ranks, groups, sites and two
+/* Plain collectives of a program that knows nothing but the header: over all ranks, groups, sites and two
  * links, among threads and processes, and what their wrong use is told. */
 #include "dreamddp.h"
 

@@ -1,18 +1,19 @@
 #!/bin/bash
-# [calm] What make split, make lib and make install give: only public names can be seen in either library, and
+# [test-all: compiles the library five times] What make split, make lib and make install give: only public names can be seen in either library, and
 # programs in C and C++ build with each in the way that pkg-config tells.
 cd "$(dirname "$0")/../.." || exit 1
 make -s split lib || exit 1
-work=$(mktemp -d) || exit 1
+work=$(mktemp -d build/library.XXXXXX) || exit 1 # its path has no space
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+. tests/cases.sh
 
-check() { # name, command: it succeeds silently
+# check NAME COMMAND: the command succeeds and prints nothing
+check() {
+    chosen "$1" || return
     if out=$(eval "$2" 2>&1) && [ -z "$out" ]; then
-        passed=$((passed + 1))
+        ok "$1"
     else
-        failed=$((failed + 1))
-        printf 'failed: %s\n  %s\n%s\n' "$1" "$2" "$out" | head -12
+        bad "$1" "$(printf '%s\n%s\n' "$2" "$out" | head -12)"
     fi
 }
 
@@ -42,14 +43,18 @@ check "it defines what the header declares, and nothing else" "comm -3 $work/dec
 check "a program with the two files of make split" "$cc -std=c11 $warn ${CPPFLAGS-} -Ibuild -c $work/a.c -o $work/a.o &&
     $cc -std=c11 -O0 ${CPPFLAGS-} -isystem build/include $work/a.o build/dreamddp.c -o $work/a $run; $work/a"
 check "a program with the static library" "$cc -std=c11 $warn -Ibuild $work/a.c build/lib/libdreamddp.a $run -o $work/a && $work/a"
-command -v g++ >/dev/null && check "a C++ program with the static library" \
-    "g++ -std=c++17 $warn -Ibuild $work/a.cpp build/lib/libdreamddp.a $run -o $work/a && $work/a"
+if command -v g++ >/dev/null; then
+    check "a C++ program with the static library" \
+        "g++ -std=c++17 $warn -Ibuild $work/a.cpp build/lib/libdreamddp.a $run -o $work/a && $work/a"
+else
+    skip "a C++ program with the static library" "no g++"
+fi
 check "a program with the shared library" \
     "$cc -std=c11 $warn -Ibuild $work/a.c -Lbuild/lib -ldreamddp -o $work/a && LD_LIBRARY_PATH=build/lib $work/a"
 check "its own implementation beside the declarations of the split header" \
     "printf '#define DREAMDDP_IMPLEMENTATION\n' | cat - $work/a.c >$work/b.c && $cc -std=c11 $warn -Ibuild $work/b.c build/lib/libdreamddp.a $run -o $work/a && $work/a"
 
-make -s install DESTDIR="$work/installed" PREFIX=/opt || failed=$((failed + 1))
+make -s install DESTDIR="$work/installed" PREFIX=/opt || bad "make install"
 export PKG_CONFIG_PATH=$work/installed/opt/lib/pkgconfig:$work/installed/opt/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$work/installed
 if command -v pkg-config >/dev/null; then
     check "the installed library" "$cc -std=c11 $warn $work/a.c \$(pkg-config --cflags --libs libdreamddp) -o $work/a &&
@@ -58,8 +63,11 @@ if command -v pkg-config >/dev/null; then
         $cc $work/a.o $work/installed/opt/lib/libdreamddp.a \$(pkg-config --static --libs libdreamddp | sed 's/-L[^ ]* -ldreamddp//') -o $work/a && $work/a"
     check "the installed header alone" "printf '#define DREAMDDP_IMPLEMENTATION\n' | cat - $work/a.c >$work/b.c &&
         $cc -std=c11 -O0 ${CPPFLAGS-} -isystem build/include $work/b.c \$(pkg-config --cflags --libs dreamddp) -o $work/a && $work/a"
+else
+    for name in "the installed library" "the installed static library" "the installed header alone"; do
+        skip "$name" "no pkg-config"
+    done
 fi
 make -s uninstall DESTDIR="$work/installed" PREFIX=/opt
 check "nothing is left of it" "find $work/installed ! -type d"
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed = 0 ]
+close

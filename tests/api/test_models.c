@@ -1,4 +1,4 @@
-/* [calm] Graphs, models, data, files and reports of a program that knows nothing but the header: two workers train
+/* [asan] Graphs, models, data, files and reports of a program that knows nothing but the header: two workers train
  * a small model of each family, save it and describe what they did; wrong use is told. */
 #include "dreamddp.h"
 

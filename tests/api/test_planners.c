@@ -51,6 +51,7 @@ static void partial_averaging(void **state)
     ddp_plan_options o;
     ddp_plan plan;
     ddp_solver solver;
+    ddp_cost cost;
     double step_s, curve[3];
     int s;
 
@@ -79,6 +80,8 @@ static void partial_averaging(void **state)
     p.comm_s[2] = NAN;
     REFUSED(DDP_ARG, ddp_plan_partial(&p, &o, &plan, &err));
     REFUSED(DDP_ARG, ddp_solver_named("best", &solver, &err));
+    OK(ddp_cost_named(ddp_cost_name(DDP_COST_SUM), &cost, &err));
+    assert_int_equal(cost, DDP_COST_SUM);
     ddp_profile_free(&p);
 }
 

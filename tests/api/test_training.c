@@ -1,4 +1,4 @@
-/* [patient] A program that knows nothing but the header trains: every strategy, as threads and as
+/* A program that knows nothing but the header trains: every strategy, as threads and as
  * processes, with its own update rule, statistics, plan, trace, checkpoint; and is told what it did wrong. */
 #include "dreamddp.h"
 
@@ -254,7 +254,8 @@ static int look(ddp_ctx *d, void *user)
     ddp_note_text(&note[0], text, sizeof text);
     CHECK(strstr(text, "rank 1"));
     CHECK(ddp_links(d) == 1 && ddp_get_link_stats(d, 0, &link) == DDP_OK && link.operations > 0);
-    CHECK(ddp_workers(d) == 2 && ddp_live(d) == 3);
+    CHECK(ddp_workers(d) == 2 && ddp_live(d) == 3 && ddp_epoch(d) == 0 && ddp_epoch(NULL) == 0);
+    CHECK(ddp_updates_of(d, 0) == 12 && ddp_updates_of(d, 3) == 0);
     CHECK(ddp_sync_all(d) == DDP_OK);
     snprintf(path, sizeof path, "%s/dump.%%r", (const char *)user);
     CHECK(ddp_dump(d, path, &err) == DDP_OK);

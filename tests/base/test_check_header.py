@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] make check-header must catch every fault it promises to: each is seeded into a small copy of
+"""[test-all: slow] make check-header must catch every fault it promises to: each is seeded into a small copy of
 the tree (src/base under a spine of its own) and must fail with the sentence that names it."""
 import os
 import re

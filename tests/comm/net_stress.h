@@ -1,4 +1,4 @@
-/* Two hundred messages of every kind with random sizes, priorities and submission times. */
+/* Many messages of every kind with random sizes, priorities and submission times. */
 #ifndef NET_STRESS_H
 #define NET_STRESS_H
 
@@ -33,7 +33,7 @@ static DDP__UNUSED int cut_pieces(ddp_piece *pieces, int want, float *data, size
     return want;
 }
 
-enum { STRESS_MESSAGES = 200, STRESS_FLOATS = 6000 };
+enum { STRESS_MESSAGES = INSTANCES(200) + 30, STRESS_FLOATS = 6000 };
 
 typedef struct stress_plan {
     ddp_verb verb;

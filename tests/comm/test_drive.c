@@ -1,4 +1,4 @@
-/* [patient] Blocking calls that the calling thread moves itself, beside messages of other threads. */
+/* Blocking calls that the calling thread moves itself, beside messages of other threads. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -191,12 +191,37 @@ static void an_abort_ends_a_call_in_the_midst(void **state)
     }
 }
 
+/* A caller that drove the engine for longer than the comm thread parks hands it back: no rank is lost while all are idle. */
+enum { IDLE_TIMEOUT_S = 2 };
+
+static void idle_after_a_long_call(net_rank *me, void *user)
+{
+    (void)user;
+    for (int call = 0; call < 3; call++) sum_once(me, call);
+    if (me->rank == 1) ddp__sleep_until(ddp_now() + 0.05);
+    sum_once(me, 3);
+    ddp__sleep_until(ddp_now() + 3 * IDLE_TIMEOUT_S);
+    sum_once(me, 4);
+}
+
+static void all_ranks_may_be_idle_for_three_time_outs(void **state)
+{
+    net_setup set;
+
+    (void)state;
+    net_defaults(&set, 3);
+    set.tcp = NET_TCP; /* silence between threads is no failure, and over emulated links no caller drives */
+    set.cfg.peer_timeout_s = IDLE_TIMEOUT_S;
+    net_run(&set, idle_after_a_long_call, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_caller_moves_calls_that_follow_each_other),
         cmocka_unit_test(other_threads_use_the_engine_meanwhile),
         cmocka_unit_test(an_abort_ends_a_call_in_the_midst),
+        cmocka_unit_test(all_ranks_may_be_idle_for_three_time_outs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [patient] The full exchange: the bits of a sum in rank order, beside operations of every kind; when it is
+/* The full exchange: the bits of a sum in rank order, beside operations of every kind; when it is
  * chosen. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -83,7 +83,7 @@ static void every_rank_has_the_bits_of_a_sum_in_rank_order(void **state)
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++)
         for (int world = 2; world <= 5; world++) {
-            const size_t sizes[] = {0, 1, (size_t)(world - 1), 13, 1000, 100003};
+            const size_t sizes[] = {0, 1, (size_t)(world - 1), 13, 1000, LENGTH(100003)};
             for (int s = 0; s < 6; s++) {
                 sum_case c;
                 net_setup set;

@@ -1,4 +1,4 @@
-/* [calm] Urgent messages between two ranks overtake what is in flight, and wait for nothing else. */
+/* Urgent messages between two ranks overtake what is in flight, and wait for nothing else. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

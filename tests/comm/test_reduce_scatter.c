@@ -1,4 +1,4 @@
-/* [calm] Reduce-scatter: the sums of a plain loop, and with all-gather the bits of an all-reduce. */
+/* Reduce-scatter: the sums of a plain loop, and with all-gather the bits of an all-reduce. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,5 +1,5 @@
-/* [strict] The ring all-reduce: the same bits on every rank, made along one path; next to direct operations
- * of any priority and timing; never a lock-up; as fast as the arithmetic of the link allows. */
+/* [long] The ring all-reduce: the same bits on every rank, made along one path; next to direct operations
+ * of any priority and timing; never a lock-up. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -23,11 +23,7 @@ extern "C" {
 
 #include "comm/net_stress.h"
 
-#if defined(__SANITIZE_THREAD__)
-enum { SEEDS = 4, MIXES = 8 }; /* each takes ten times as long */
-#else
-enum { SEEDS = 12, MIXES = 15 };
-#endif
+enum { SEEDS = 3, MIXES = INSTANCES(15) + 2 }; /* SEEDS=n in the environment: more */
 
 static void ring_defaults(net_setup *set, int world)
 {
@@ -100,7 +96,7 @@ static void every_rank_has_the_bits_of_one_path(void **state)
     (void)state;
     for (int tcp = 0; tcp <= NET_TCP; tcp++) {
         for (int world = 2; world <= 5; world++) {
-            const size_t sizes[] = {0, 1, (size_t)(world - 1), 13, 1000, 100003};
+            const size_t sizes[] = {0, 1, (size_t)(world - 1), 13, 1000, LENGTH(100003)};
             for (int s = 0; s < 6; s++) {
                 sum_case c;
                 net_setup set;
@@ -122,8 +118,10 @@ static void every_rank_has_the_bits_of_one_path(void **state)
 
 static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
 {
+    const uint64_t seeds = getenv("SEEDS") ? (uint64_t)atoi(getenv("SEEDS")) : SEEDS;
+
     (void)state;
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
         net_setup set;
         ring_defaults(&set, 3 + (int)(seed % 3));
         set.tcp = (int)(seed % 2);
@@ -133,7 +131,7 @@ static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
         set.cfg.check_writes = seed == 3;
         set.cfg.max_count = STRESS_FLOATS;
         if (seed % 4 < 3) { /* the fewest slots there can be */
-            set.cfg.chunk_bytes = seed % 4 == 2 ? 64 : 1024;
+            set.cfg.chunk_bytes = seed == 2 ? 64 : seed % 4 == 2 ? 256 : 1024;
             if (seed != 3) set.cfg.max_count = 15;
         }
         if (seed == 6) set.delay_s = 0.0005;
@@ -142,11 +140,13 @@ static void rings_and_direct_operations_mix_whatever_the_timing(void **state)
     }
 }
 
+enum { MIX_FLOATS = 3000 }; /* many times what the slots hold */
+
 /* Four messages, rings among them, the later ones more urgent; rank `world - 1` submits each only
  * when the one before is done, rank 1 in pairs, the others all at once. */
 static void one_by_one(net_rank *me, void *user)
 {
-    enum { N = 12000 };
+    enum { N = MIX_FLOATS };
     int rings = *(int *)user;
     float *data = (float *)calloc(4 * N, sizeof *data);
     long tickets[4];
@@ -180,7 +180,7 @@ static void rings_leave_room_for_the_oldest_and_get_it(void **state)
     for (int rings = 1; rings <= MIXES; rings++) {
         net_setup set;
         ring_defaults(&set, 3 + rings % 3);
-        set.cfg.ring_bytes = 4 * 12000;
+        set.cfg.ring_bytes = 4 * MIX_FLOATS;
         set.cfg.chunk_bytes = rings % 2 ? 1024 : 64;
         set.cfg.max_count = 15; /* the fewest slots there can be */
         set.cfg.op_timeout_s = 60;
@@ -262,7 +262,7 @@ static void lose_rank_two(net_rank *me, void *user)
     ddp__atomic_add(&l->submitted, 1);
     if (me->rank == 2) {
         wait_for_submitters(me, l, 0);
-        ddp__sleep_until(ddp_now() + 0.2); /* of 2 s */
+        ddp__sleep_until(ddp_now() + 0.1); /* of 8 s */
         for (int p = 0; p < me->world; p++)
             if (p != 2) shutdown(meet_fd(me->wire, p), SHUT_RDWR);
         if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_PEER_LOST)
@@ -285,7 +285,7 @@ static void a_rank_lost_during_a_ring_is_named(void **state)
         net_setup set;
         ring_defaults(&set, 5);
         set.tcp = 1;
-        set.rate = 4e6;
+        set.rate = 1e6;
         net_run(&set, lose_rank_two, &l);
     }
 }
@@ -303,7 +303,7 @@ static void stay_away(net_rank *me, void *user)
     piece.count = 64;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
     if (me->rank == 2) {
-        double until = ddp_now() + 10;
+        double until = ddp_now() + 60;
         while ((s = ddp__engine_error(me->engine, &me->err)) == DDP_OK && ddp_now() < until)
             ddp__sleep_until(ddp_now() + 0.01);
     } else {
@@ -323,6 +323,8 @@ static void a_ring_that_a_rank_never_submits_times_out(void **state)
     net_run(&set, stay_away, NULL);
 }
 
+static int wrote; /* atomic: rank 0 has written */
+
 /* Rank 0 writes to its values while the ring waits for rank 1. */
 static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
 {
@@ -334,11 +336,12 @@ static DDP__UNUSED void write_in_flight(net_rank *me, void *user)
     piece.data = data[me->rank];
     piece.count = 3000;
     net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    if (me->rank == 1) ddp__sleep_until(ddp_now() + 0.25);
+    while (me->rank == 1 && !ddp__atomic_load(&wrote)) ddp__sleep_until(ddp_now() + 0.001);
     net_ok(me, ddp__engine_submit(me->engine, &m, &ticket, &me->err));
     if (me->rank == 0) {
-        ddp__sleep_until(ddp_now() + 0.05);
+        ddp__sleep_until(ddp_now() + 0.02); /* the sums that leave first have left */
         data[0][*(int *)user] += 1;
+        ddp__atomic_store(&wrote, 1);
     }
     if (ddp__engine_wait(me->engine, ticket, &me->err) != DDP_USAGE ||
         !strstr(me->err.msg, "layer h.0.mlp was written"))
@@ -349,7 +352,7 @@ static void a_write_during_a_ring_is_reported_by_layer(void **state)
 {
     (void)state;
 #if defined(__SANITIZE_THREAD__)
-    skip(); /* the test is a data race by design */
+    SKIP("it is a data race by design");
 #else
     /* Rank 0's sums of [2000, 3000) have left; it has still to add to the others. */
     for (int at = 500; at < 3000; at += 1000) {
@@ -357,12 +360,13 @@ static void a_write_during_a_ring_is_reported_by_layer(void **state)
         ring_defaults(&set, 3);
         set.cfg.check_writes = 1;
         set.cfg.max_count = 3000;
+        wrote = 0;
         net_run(&set, write_in_flight, &at);
     }
 #endif
 }
 
-/* ---- choice and speed ---- */
+/* ---- choice ---- */
 
 typedef struct choice {
     size_t n;
@@ -440,94 +444,6 @@ static void the_link_and_the_size_choose(void **state)
     }
 }
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { TIMED = 0 };
-#else
-enum { TIMED = 1 };
-#endif
-
-typedef struct timing {
-    size_t n;
-    int    messages;
-    double begin[8], end[8];
-} timing;
-
-static void time_ring(net_rank *me, void *user)
-{
-    timing *t = (timing *)user;
-    float *data = (float *)calloc(t->n * (size_t)t->messages, sizeof *data);
-    long tickets[8];
-    ddp_piece piece;
-    ddp_message m;
-
-    piece.data = data;
-    piece.count = 1;
-    net_message(&m, DDP_BROADCAST, &piece, 1);
-    for (int r = 0; r < me->world; r++) { /* a barrier */
-        m.peer = r;
-        net_ok(me, net_do(me, &m));
-    }
-    t->begin[me->rank] = ddp_now();
-    piece.count = t->n;
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    for (int i = 0; i < t->messages; i++) {
-        piece.data = data + (size_t)i * t->n;
-        net_ok(me, ddp__engine_submit(me->engine, &m, &tickets[i], &me->err));
-    }
-    for (int i = 0; i < t->messages; i++)
-        net_ok(me, ddp__engine_wait(me->engine, tickets[i], &me->err));
-    t->end[me->rank] = ddp_now();
-    if (last_algorithm(me) != 'r') net_fail(me, "not a ring");
-    free(data);
-}
-
-static void a_ring_takes_the_traffic_over_the_rate_and_its_delays(void **state)
-{
-    static const struct { double rate, delay_s; int world, messages; size_t n;
-    } cases[] = {
-        {25e6, 0, 4, 1, 4 << 20},
-        {25e6, 0.005, 4, 1, 4 << 20},
-        {12.5e6, 0.02, 3, 1, 4 << 20},
-        {25e6, 0.005, 4, 4, 1 << 20},
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const int world = cases[i].world;
-        const size_t n = TIMED ? cases[i].n : cases[i].n / 8; /* no less than that, however slow the machine */
-        double wire = 2 * (world - 1.0) / world * 4 * (double)n * cases[i].messages / cases[i].rate;
-        double predicted = wire + 2 * (world - 1) * cases[i].delay_s, took = 0;
-        for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
-            net_setup set;
-            timing t;
-            double begin, end;
-            memset(&t, 0, sizeof t);
-            ring_defaults(&set, world);
-            set.tcp = (int)i % 2;
-            set.rate = cases[i].rate;
-            set.delay_s = cases[i].delay_s;
-            set.cfg.chunk_bytes = 24 * 1024; /* few frames: the processor is not what is timed */
-            t.n = n;
-            t.messages = cases[i].messages;
-            net_run(&set, time_ring, &t);
-            begin = t.begin[0];
-            end = t.end[0];
-            for (int r = 1; r < world; r++) {
-                if (t.begin[r] < begin) begin = t.begin[r];
-                if (t.end[r] > end) end = t.end[r];
-            }
-            took = end - begin;
-            if (took < wire + cases[i].delay_s)
-                fail_msg("took %.4f s; nothing can be faster than %.4f s", took,
-                         wire + cases[i].delay_s);
-            if (!TIMED || took <= predicted * 1.15) break;
-        }
-        if (TIMED && took > predicted * 1.15)
-            fail_msg("took %.4f s, more than 1.15 x %.4f s", took, predicted);
-        print_message("    %d ranks %5.1f Mbit/s %2.0f ms: %.4f s, arithmetic %.4f s\n", world,
-                      cases[i].rate * 8e-6, cases[i].delay_s * 1e3, took, predicted);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -539,7 +455,6 @@ int main(void)
         cmocka_unit_test(a_ring_that_a_rank_never_submits_times_out),
         cmocka_unit_test(a_write_during_a_ring_is_reported_by_layer),
         cmocka_unit_test(the_link_and_the_size_choose),
-        cmocka_unit_test(a_ring_takes_the_traffic_over_the_rate_and_its_delays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

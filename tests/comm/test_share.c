@@ -1,4 +1,4 @@
-/* [patient] Ranks that are threads of one process sum in each other's memory: the bits and the divergence of
+/* Ranks that are threads of one process sum in each other's memory: the bits and the divergence of
  * the way by bytes, beside operations of every kind; and a rank that fails lets nobody touch memory
  * that was given back. */
 #define DREAMDDP_IMPLEMENTATION
@@ -99,7 +99,7 @@ static void bits_divergence_and_bytes_are_those_of_the_way_by_bytes(void **state
 {
     (void)state;
     for (int world = 2; world <= 5; world++) {
-        const size_t sizes[] = {1, (size_t)(world - 1), 13, 1000, 100003};
+        const size_t sizes[] = {1, (size_t)(world - 1), 13, 1000, LENGTH(100003)};
         for (int s = 0; s < 10; s++) {
             static sum_case c;
             net_setup set;

@@ -1,4 +1,4 @@
-/* [calm] bfloat16 on the wire: the bits of a plain reference, on every transport; training. */
+/* [asan] bfloat16 on the wire: bit-identical to a plain reference, on every transport; training. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -83,7 +83,7 @@ static inline ddp__cuda *cuda_device(ddp_cuda_numbers numbers, cuda_family *fami
     ddp__cuda *dev;
     int n = 0;
 
-    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 1) skip();
+    if (cudaGetDeviceCount(&n) != cudaSuccess || n < 1) SKIP("there is no GPU");
     dev = ddp__cuda_open(0, numbers, NULL, &err);
     if (!dev) fail_msg("%s", err.msg);
     family(dev);
@@ -275,6 +275,17 @@ static inline void cuda_send_one(cuda_check *c, cuda_array *a)
 
 static inline void cuda_shut(cuda_check *c) { cuda_each(c, cuda_free_one); }
 
+/* What the CPU's operators work in: one thread, with a room. */
+static inline ddp__pool *cuda_rooms(void)
+{
+    static ddp__pool *pool;
+
+    if (!pool) pool = ddp__pool_open(1);
+    assert_non_null(pool);
+    assert_true(ddp__pool_rooms(pool));
+    return pool;
+}
+
 /* The call of one side. */
 static inline void cuda_call(cuda_check *c, int gpu, int add, ddp_op_call *call)
 {
@@ -297,7 +308,7 @@ static inline void cuda_call(cuda_check *c, int gpu, int add, ddp_op_call *call)
     }
     for (i = 0; i < DDP_OP_BUFFERS; i++) call->buffer[i] = CUDA_SIDE(&c->buffer[i]);
 #undef CUDA_SIDE
-    call->pool = gpu ? c->dev : NULL;
+    call->pool = gpu ? (void *)c->dev : (void *)cuda_rooms();
     call->training = c->k->training;
     call->random = 12345;
 }

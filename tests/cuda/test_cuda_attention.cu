@@ -1,4 +1,4 @@
-/* [calm] Attention on the device against the CPU: the plain kernels, in bfloat16 and TF32 the tensor-core kernels, and
+/* [test-all: compiles the GPU companion] Attention on the device against the CPU: the plain kernels, in bfloat16 and TF32 the tensor-core kernels, and
  * those of Hopper's wgmma, for heads alone and shared, tiles that are full and not, and lengths beside a tile's. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -127,10 +127,11 @@ static void tf32_without_whole_pieces_is_float32(void **state)
     ddp__cuda_close(dev);
 }
 
-/* Everything that attention writes, once through tensor cores and once without. */
-template <typename T> static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long d, int groups)
+/* Everything that attention writes, once through tensor cores and once without. heads share one head of keys. */
+template <typename T>
+static void tensor_cores_are_plain(ddp_cuda_numbers numbers, long time, long heads, long d, int groups)
 {
-    cuda_case k = attention(1, time, 1, 1, d);
+    cuda_case k = attention(1, time, heads, 1, d);
     ddp__cuda *dev = cuda_device(numbers, attention_alone);
     ddp_op_call gpu;
     cuda_check c;
@@ -179,8 +180,8 @@ static void tensor_cores_are_the_plain_kernels(void **state)
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, 70, d[i], 0);
-        tensor_cores_are_plain<float>(DDP_CUDA_TF32, 70, d[i], 0);
+        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, 70, 1, d[i], 0);
+        tensor_cores_are_plain<float>(DDP_CUDA_TF32, 70, 1, d[i], 0);
     }
 }
 
@@ -190,7 +191,19 @@ static void groups_are_the_plain_kernels(void **state)
     static const long time[] = {1, 64, 70, 128, 129, 200};
 
     (void)state;
-    for (int i = 0; i < 6; i++) tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, time[i], i % 2 ? 64 : 56, 1);
+    for (int i = 0; i < 6; i++) tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, time[i], 1, i % 2 ? 64 : 56, 1);
+}
+
+/* Three and four tiles of keys, heads that share keys and values, and heads that fill a tile's columns and do not. */
+static void groups_over_many_tiles_are_the_plain_kernels(void **state)
+{
+    static const long d[] = {64, 56};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, 129, 2, d[i], 1);
+        tensor_cores_are_plain<ddp__bf16>(DDP_CUDA_BF16, 200, 2, d[i], 1);
+    }
 }
 
 int main(void)
@@ -207,6 +220,7 @@ int main(void)
         cmocka_unit_test(tf32_without_whole_pieces_is_float32),
         cmocka_unit_test(tensor_cores_are_the_plain_kernels),
         cmocka_unit_test(groups_are_the_plain_kernels),
+        cmocka_unit_test(groups_over_many_tiles_are_the_plain_kernels),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

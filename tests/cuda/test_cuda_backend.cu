@@ -1,9 +1,10 @@
-/* [calm] The same training on a GPU as on the CPU: updates bit for bit, every strategy within rounding, and
+/* [test-all: compiles the GPU companion] The same training on a GPU as on the CPU: updates bit for bit, every strategy within rounding, and
  * each failure one sentence. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
 #include <math.h>
+#include <nvtx3/nvToolsExt.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +16,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-#include "cuda/backend.cuh"
+#include "cuda/families.h"
 #include "graph/graph_internal.h"
 #include "nn/exact.h"
 #include "strategy/strategy_lab.h"
@@ -93,7 +94,7 @@ static void rule_compare(const rule_check *c, const ddp_optimizer *o)
         }
         if (mirror == v.params) continue;
         assert_int_equal(c->b.download(c->self, half, mirror, n * 2, &err), DDP_OK);
-        for (i = 0; i < n; i++) assert_int_equal(half[i], ddp__bf16_bits(w[i]));
+        for (i = 0; i < n; i++) assert_int_equal(half[i], cuda_bf16_bits(w[i]));
     }
     c->b.forget(c->self, (float *)(void *)dw + c->shift);
     c->b.release(c->self, dw, all), c->b.release(c->self, dg, all);
@@ -126,6 +127,66 @@ static void updates_have_the_cpus_bits(void **state)
         assert_int_equal(c.b.check(c.self, &err), DDP_OK);
         c.b.close(c.self);
     }
+    nothing_left();
+}
+
+/* A gradient that is -0.0 but for its ends. */
+static void none_compare(const rule_check *c, const ddp_optimizer *o, float first, float last)
+{
+    const size_t n = c->n, all = (n + 8) * sizeof(float), states = (size_t)o->state_per_param * n * 4;
+    const int none = first == 0 && last == 0;
+    ddp_rng r = ddp_rng_seed(n, 5);
+    float *w = (float *)calloc(n, 4), *g = (float *)calloc(n, 4), *s = (float *)calloc(2 * n, 4);
+    float *got = (float *)calloc(2 * n, 4);
+    char *dw = (char *)c->b.alloc(c->self, all), *dg = (char *)c->b.alloc(c->self, all);
+    char *ds = (char *)c->b.alloc(c->self, 2 * all);
+    ddp_update u, v;
+    ddp_error err;
+
+    memset(&u, 0, sizeof u);
+    u.params = w, u.grads = g, u.state = s, u.count = n, u.lr = 0.037f;
+    v = u;
+    for (size_t i = 0; i < n; i++) w[i] = (float)ddp_rng_normal(&r), s[i] = s[n + i] = 0.25f, g[i] = -0.0f;
+    g[0] = first, g[n - 1] = last;
+    v.params = rule_send(c, dw, w);
+    v.grads = rule_send(c, dg, g);
+    v.state = (float *)(void *)ds;
+    if (states) c->b.upload(c->self, v.state, s, states);
+    c->b.update(c->self, o, &v, 1);
+    if (!none) o->update(o, &u);
+    if (!none) memset(g, 0, n * 4);
+    assert_int_equal(c->b.download(c->self, got, v.params, n * 4, &err), DDP_OK);
+    assert_memory_equal(w, got, n * 4);
+    assert_int_equal(c->b.download(c->self, got, v.grads, n * 4, &err), DDP_OK);
+    assert_memory_equal(g, got, n * 4);
+    if (states) assert_int_equal(c->b.download(c->self, got, v.state, states, &err), DDP_OK);
+    assert_memory_equal(s, got, states);
+    c->b.release(c->self, dw, all), c->b.release(c->self, dg, all), c->b.release(c->self, ds, 2 * all);
+    free(w), free(g), free(s), free(got);
+}
+
+static void an_array_whose_gradient_is_none_is_not_updated(void **state)
+{
+    static const size_t sizes[] = {2, 4, 1023};
+    const ddp_optimizer rules[] = {ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f),
+                                   ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f)};
+    rule_check c;
+    ddp_error err;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    c.b = ddp_cuda(DDP_CUDA_F32, 0);
+    c.shift = 0;
+    assert_int_equal(c.b.open(&c.b, 0, NULL, &c.self, &err), DDP_OK);
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 3; i++) {
+            c.n = sizes[i];
+            none_compare(&c, &rules[k], -0.0f, -0.0f);
+            none_compare(&c, &rules[k], -0.0f, 1);
+            none_compare(&c, &rules[k], 1, -0.0f);
+        }
+    assert_int_equal(c.b.check(c.self, &err), DDP_OK);
+    c.b.close(c.self);
     nothing_left();
 }
 
@@ -508,7 +569,7 @@ static int pairs_found;
 
 static const ddp_op_pair *count_pairs(void *self, const char *first, const char *second)
 {
-    const ddp_op_pair *p = strcmp(first, "linear") ? ddp__cuda_pair(((ddp__cuda_self *)self)->dev, first, second) : NULL;
+    const ddp_op_pair *p = strcmp(first, "linear") ? cuda_pair(self, first, second) : NULL;
 
     pairs_found += p != NULL;
     return p;
@@ -684,7 +745,7 @@ static void count_through(const ddp_op_call *first, const ddp_op_call *second)
 static const ddp_op_pair *count_products(void *self, const char *first, const char *second)
 {
     static ddp_op_pair own;
-    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
+    const ddp_op_pair *p = strcmp(first, "linear") ? NULL : cuda_text_pair(cuda_device_of(self), first, second);
 
     if (!p) return NULL;
     pairs_found++;
@@ -1316,6 +1377,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(updates_have_the_cpus_bits),
+        cmocka_unit_test(an_array_whose_gradient_is_none_is_not_updated),
         cmocka_unit_test(elements_round_as_the_kernels_do),
         cmocka_unit_test(images_lie_channels_last),
         cmocka_unit_test(clipping_needs_no_host),

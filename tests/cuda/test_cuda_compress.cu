@@ -1,4 +1,4 @@
-/* [calm] Compression on the device against the CPU's, bit for bit. */
+/* [test-all: compiles the GPU companion] Compression on the device against the CPU's, bit for bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,14 +1,14 @@
-/* [calm] Convolution on the device against the CPU, at sizes that no tile divides. */
+/* [test-all: compiles the GPU companion] Convolution on the device against the CPU, at sizes that no tile divides. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include "cuda/conv.cuh"
+#include "cuda/families.h"
 #include "cuda/cuda_check.h"
 
 /* One number format, overwriting or adding. */
 static void check_as(ddp_cuda_numbers numbers, const cuda_case *k, int add)
 {
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_conv_ops);
+    ddp__cuda *dev = cuda_device(numbers, cuda_conv_ops);
 
     cuda_check_run(dev, k, add);
     ddp__cuda_close(dev);
@@ -93,7 +93,7 @@ static void any_array_will_do(void **state)
     (void)state;
     for (m = 0; m < 2; m++)
         for (z = 0; z < 4; z++) {
-            ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_conv_ops);
+            ddp__cuda *dev = cuda_device(numbers[m], cuda_conv_ops);
             k = conv_of(&convs[which[z]]);
             k.shift = 1;
             cuda_check_run(dev, &k, 1);
@@ -126,7 +126,7 @@ static void an_infinity_reaches_only_its_windows(void **state)
 
     (void)state;
     for (z = 0; z < 3; z += 2) {
-        ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_conv_ops);
+        ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_conv_ops);
         k = conv_of(&convs[z]);
         cuda_open(&c, dev, &k);
         c.in[0].cpu[73] = INFINITY; /* of the stem: row 8, one below the windows of row 2 */

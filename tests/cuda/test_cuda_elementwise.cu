@@ -1,8 +1,8 @@
-/* [calm] gelu, relu and add on the device against the CPU, at sizes that no vector divides. */
+/* gelu, relu and add on the device against the CPU, at sizes that no vector divides. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include "cuda/elementwise.cuh"
+#include "cuda/families.h"
 #include "cuda/cuda_check.h"
 
 static void check(const char *op, int inputs, long rows, long columns, long height = 0, long width = 0)
@@ -11,7 +11,7 @@ static void check(const char *op, int inputs, long rows, long columns, long heig
 
     k.inputs = inputs;
     k.in[1] = k.in[0];
-    cuda_check_case(&k, ddp__cuda_elementwise_ops);
+    cuda_check_case(&k, cuda_elementwise_ops);
 }
 
 static void each(const char *op, int inputs)
@@ -44,7 +44,7 @@ static void add_is_the_cpus(void **state)
 /* out over in[0], and both inputs one array whose gradient the second adds to. */
 static void add_works_in_place(void **state)
 {
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_elementwise_ops);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_elementwise_ops);
     cuda_case k = cuda_case_of("add", 1030);
     ddp_op_call call;
     cuda_check c;

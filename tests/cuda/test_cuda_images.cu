@@ -1,16 +1,15 @@
-/* [calm] Batch norm, alone and with its relu, pools and flatten on the device against the CPU, at sizes that no vector divides. */
+/* [test-all: compiles the GPU companion] Batch norm, alone and with its relu, pools and flatten on the device against the CPU, at sizes that no vector divides. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include "cuda/batch_norm.cuh"
-#include "cuda/pool.cuh"
+#include "cuda/families.h"
 #include "cuda/cuda_check.h"
 
 static void image_ops(ddp__cuda *dev)
 {
-    ddp__cuda_batch_norm_ops(dev);
-    ddp__cuda_pool_ops(dev);
-    ddp__cuda_elementwise_ops(dev);
+    cuda_batch_norm_ops(dev);
+    cuda_pool_ops(dev);
+    cuda_elementwise_ops(dev);
 }
 
 static const long sizes[][4] = {
@@ -91,11 +90,11 @@ static void relu_run(cuda_check *n, cuda_check *r, const ddp_op_pair *pair, int 
 
 static void batch_norm_and_relu_keep_their_bits_as_one(void **state)
 {
-    const ddp_op_pair *pair = ddp__cuda_batch_pair("batch_norm2d", "relu");
+    const ddp_op_pair *pair = cuda_batch_norm_pair("batch_norm2d", "relu");
 
     (void)state;
     assert_non_null(pair);
-    assert_null(ddp__cuda_batch_pair("batch_norm2d", "gelu"));
+    assert_null(cuda_batch_norm_pair("batch_norm2d", "gelu"));
     for (size_t i = 0; i < 4 * sizeof sizes / sizeof *sizes; i++)
         for (int numbers = 0; numbers < 3; numbers += 2) {
             const long *z = sizes[i / 4];

@@ -1,4 +1,4 @@
-/* [calm] Averages by NCCL: ranks are threads, each with a device of its own. */
+/* [test-all: compiles the GPU companion] Averages by NCCL: ranks are threads, each with a device of its own. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

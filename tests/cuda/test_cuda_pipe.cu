@@ -1,4 +1,4 @@
-/* [calm] Stages on a GPU: the bits of unpipelined workers on it, in float32. */
+/* [test-all: compiles the GPU companion] Stages on a GPU: the bits of unpipelined workers on it, in float32. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 

@@ -1,4 +1,4 @@
-/* [calm] What a GPU sends to servers, and what it sends in few bits: with the same gradients the parameters are the
+/* [test-all: compiles the GPU companion] What a GPU sends to servers, and what it sends in few bits: with the same gradients the parameters are the
  * CPU's, bit for bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"

@@ -1,4 +1,4 @@
-/* [calm] The stand-in itself finds what it is there to find: on a GPU there is nothing to test here. */
+/* [test-all: compiles the GPU companion] The stand-in itself finds what it is there to find: on a GPU there is nothing to test here. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

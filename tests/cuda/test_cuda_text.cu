@@ -1,12 +1,12 @@
-/* [calm] The operators of text models on the device against the CPU, at sizes that no vector, warp or tile
+/* [test-all: compiles the GPU companion] The operators of text models on the device against the CPU, at sizes that no vector, warp or tile
  * divides and at sizes that all of them do. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include "cuda/text.cuh"
+#include "cuda/families.h"
 #include "cuda/cuda_check.h"
 
-static void check(const cuda_case *k) { cuda_check_case(k, ddp__cuda_text_ops); }
+static void check(const cuda_case *k) { cuda_check_case(k, cuda_text_ops); }
 
 static void linear(const char *op, long rows, long columns, long width)
 {
@@ -56,7 +56,7 @@ static void norms_are_the_cpus(void **state)
  * 16 bytes: those are read again for each pass. */
 static void kept_check(const char *op, ddp_cuda_numbers numbers, long columns)
 {
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
     float *got[2][5];
     long count[5] = {0, 0, 0, 0, 0};
     int i, shift;
@@ -193,7 +193,7 @@ static void cross_entropy_is_the_cpus(void **state)
 /* Forward alone, of no training: nothing goes back. */
 static void evaluated(cuda_case k, ddp_cuda_numbers numbers)
 {
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
 

@@ -1,11 +1,11 @@
-/* [calm] What operators of text models do on the device beside the plain case: arrays that share memory as
+/* [test-all: compiles the GPU companion] What operators of text models do on the device beside the plain case: arrays that share memory as
  * the graph lets them, gradients that nobody wants, tokens and labels that do not exist, epilogues and
  * batches of products, a sum and its norm as one kernel. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
-#include "cuda/elementwise.cuh"
-#include "cuda/text.cuh"
+#include "cuda/blas.cuh"
+#include "cuda/families.h"
 #include "cuda/cuda_check.h"
 
 /* Both calls of a fresh check, its numbers sent. */
@@ -34,7 +34,7 @@ static void in_place(const cuda_case *k)
     int m;
 
     for (m = 0; m < 2; m++) {
-        ddp__cuda *dev = cuda_device(numbers[m], ddp__cuda_text_ops);
+        ddp__cuda *dev = cuda_device(numbers[m], cuda_text_ops);
         ddp_op_call cpu, gpu;
         cuda_check c;
         begin(&c, dev, k, &cpu, &gpu);
@@ -76,7 +76,7 @@ static void operators_work_in_place(void **state)
 /* The gradient over the input, as grad_over_input allows. */
 static void over_input(const cuda_case *k, ddp_cuda_numbers numbers)
 {
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     int i;
@@ -120,7 +120,7 @@ static void gradients_take_the_place_of_inputs(void **state)
 /* without: bit i leaves out the gradient of parameter i, bit 4 that of the input. */
 static void wanted(const cuda_case *k, int without)
 {
-    ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_BF16, cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     int i;
@@ -169,7 +169,7 @@ static void unwanted_gradients_stay_untouched(void **state)
 static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
 {
     cuda_case k = cuda_case_of("embedding", 4);
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
 
@@ -206,7 +206,7 @@ static void tokens_that_are_none_give_nan_and_no_gradient(void **state)
 static void loss_of(int label, int second, double *loss, double *first, double *last)
 {
     cuda_case k = cuda_case_of("cross_entropy", 2, 5);
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     float *got;
@@ -259,7 +259,7 @@ static void labels_that_are_none_do_as_on_the_cpu(void **state)
 static void products_have_batches_and_epilogues(void **state)
 {
     enum { M = 3, N = 8, K = 5, COUNT = 2 };
-    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(DDP_CUDA_F32, cuda_text_ops);
     float a[COUNT][K][M], b[COUNT][N][K], bias[N], c[COUNT][M][N], before[M][N];
     float *da, *db, *dbias, *dc, *dbefore;
     ddp__cuda_product p;
@@ -346,7 +346,7 @@ static void products_have_batches_and_epilogues(void **state)
 static void bias_steps(ddp_cuda_numbers numbers, long rows, long columns, long width, long kernels)
 {
     cuda_case k = cuda_case_of("linear", rows, columns);
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
     ddp_op_call cpu, gpu;
     cuda_check c;
     int step;
@@ -407,13 +407,13 @@ static void gelu_pair(ddp_cuda_numbers numbers, long rows, long columns, long wi
                       int without, int through)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, width);
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
-    const ddp_op_pair *pair = ddp__cuda_pair_of(dev, "linear", "gelu");
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
+    const ddp_op_pair *pair = cuda_text_pair(dev, "linear", "gelu");
     ddp_op_call cpu[2], gpu[2];
     cuda_check a, b;
     int i;
 
-    ddp__cuda_elementwise_ops(dev);
+    cuda_elementwise_ops(dev);
     k.arg[0] = (double)width;
     k.shift = g.shift = shift;
     begin(&a, dev, &k, &cpu[0], &gpu[0]);
@@ -469,11 +469,11 @@ static void gradients_pass_gelu_as_a_pair(void **state)
 static void linear_through_gelu(ddp_cuda_numbers numbers, long rows, long columns, long width, long launches)
 {
     cuda_case k = cuda_case_of("linear", rows, columns), g = cuda_case_of("gelu", rows, columns);
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
     ddp_op_call cpu[2], gpu[2];
     cuda_check a, b;
 
-    ddp__cuda_elementwise_ops(dev);
+    cuda_elementwise_ops(dev);
     k.arg[0] = (double)width;
     begin(&a, dev, &k, &cpu[0], &gpu[0]);
     begin(&b, dev, &g, &cpu[1], &gpu[1]);
@@ -562,14 +562,14 @@ static void pair_check(const char *op, ddp_cuda_numbers numbers, long rows, long
 {
     static const int adds[] = {0, 1, 2, 5, 7, 9, 13};
     cuda_case k = cuda_case_of(op, rows, columns), add = cuda_case_of("add", rows, columns);
-    ddp__cuda *dev = cuda_device(numbers, ddp__cuda_text_ops);
-    const ddp_op_pair *pair = ddp__cuda_pair_of(dev, "add", op);
+    ddp__cuda *dev = cuda_device(numbers, cuda_text_ops);
+    const ddp_op_pair *pair = cuda_text_pair(dev, "add", op);
     float *want[PAIR_RESULTS], *got[PAIR_RESULTS];
     cuda_check s, n;
     size_t m;
     int i;
 
-    ddp__cuda_elementwise_ops(dev);
+    cuda_elementwise_ops(dev);
     add.inputs = 2;
     add.in[1] = add.in[0];
     k.shift = add.shift = shift;
@@ -611,9 +611,9 @@ static void a_sum_and_its_norm_keep_their_bits_as_one(void **state)
             pair_check(ops[i], (ddp_cuda_numbers)numbers, 3, 1016, 0);
             pair_check(ops[i], (ddp_cuda_numbers)numbers, 2, 1032, 0);
         }
-    assert_null(ddp__cuda_pair_of(NULL, "add", "gelu"));
-    assert_null(ddp__cuda_pair_of(NULL, "linear", "layer_norm"));
-    assert_null(ddp__cuda_pair_of(NULL, "relu", "layer_norm"));
+    assert_null(cuda_text_pair(NULL, "add", "gelu"));
+    assert_null(cuda_text_pair(NULL, "linear", "layer_norm"));
+    assert_null(cuda_text_pair(NULL, "relu", "layer_norm"));
 }
 
 int main(void)

@@ -329,11 +329,11 @@ template <class P, class A> inline P argument(A a)
     else return static_cast<P>(a);
 }
 
-template <class... P, class... A>
-inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                   void (*fn)(P...), A... args)
+/* Queues a grid whose threads each call thread, unless the launch is not possible. No template: a program has hundreds
+ * of kernels. reached: devices reach every array among the arguments. */
+inline void launch_grid(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream, const void *fn,
+                        bool reached, std::function<void()> thread)
 {
-    typedef std::tuple<void (*)(P...), std::tuple<P...>> call;
     const size_t threads = (size_t)block.x * block.y * block.z;
 
     if (ready() != cudaSuccess) return;
@@ -352,21 +352,25 @@ inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cud
         note(cudaErrorInvalidResourceHandle);
         return;
     }
-    if (!(reached(args) && ...)) {
+    if (!reached) {
         fault("%s is given an array that no device reaches", kernel);
         return;
     }
-    load(kernel, (const void *)fn);
+    load(kernel, fn);
     the_world().launches++;
-    call c(fn, std::tuple<P...>(argument<P>(args)...));
     give(stream, [=]() mutable {
         if (the_world().broken) return;
-        run_grid(kernel, grid, block, shared, [](void *user) {
-            call *k = (call *)user;
-            std::apply(std::get<0>(*k), std::get<1>(*k));
-        }, &c);
+        run_grid(kernel, grid, block, shared, [](void *user) { (*(std::function<void()> *)user)(); }, &thread);
     });
     if (stream && the_world().blocking && !capturing()) drain(stream);
+}
+
+template <class... P, class... A>
+inline void launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                   void (*fn)(P...), A... args)
+{
+    launch_grid(kernel, grid, block, shared, stream, (const void *)fn, (reached(args) && ...),
+                [=] { fn(argument<P>(args)...); });
 }
 
 } // namespace cuda_on_cpu

@@ -335,9 +335,9 @@ inline size_t __cvta_generic_to_shared(const void *p)
     return (size_t)((const unsigned char *)p - cuda_on_cpu::running().shared);
 }
 
-template <int TURNED> inline void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
+inline void ddp__group_mma(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b, int add)
 {
-    cuda_on_cpu::group_calls(cuda_on_cpu::running().now).push_back({c, {a[0], a[1], a[2], a[3]}, 0, b, TURNED, add});
+    cuda_on_cpu::group_calls(cuda_on_cpu::running().now).push_back({c, {a[0], a[1], a[2], a[3]}, 0, b, 1, add});
 }
 
 inline void ddp__group_mma(float (&c)[8][4], uint64_t a, uint64_t b, int add)

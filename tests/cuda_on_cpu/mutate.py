@@ -5,11 +5,15 @@
     tests/cuda_on_cpu/mutate.py --sample N   N of them, others each day (SEED=... picks the day)
     tests/cuda_on_cpu/mutate.py --only WORD  those whose file or test contains WORD
 
-A line of mutations.txt:   file | old text | new text | test
-file lies in src/cuda and holds the old text exactly once (\\n: a line break; several spaces count as
-one). The test, tests/TEST.cu, is compiled against a copy of src/cuda with that one change, and run:
-it must fail, by an assertion or by a fault of the stand-in, within 60 seconds of its processor. A mutation that does
-not compile proves nothing and is an error.
+A line of mutations.txt:   file | old text | new text | test [function]
+The file is in src/cuda and contains the old text exactly once (\\n: a line break; several spaces count as one). The
+test, tests/cuda/TEST.cu, runs with a copy of src/cuda that has this one change. It must fail, by an assertion or by
+a fault of the stand-in, within 60 seconds of processor time. A mutation that does not compile is an error.
+
+The function, where there is one, runs first. If it passes, the whole test runs: the function only saves time.
+
+For a test that is linked with tests/cuda/companion.cu, the script compiles only the families of operators that the
+test needs, and links them with the object of `make`. A test that itself includes the changed file is compiled too.
 """
 import os
 import random
@@ -28,10 +32,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SECONDS = 60       # of the processor
 WAIT = 10 * SECONDS # of a machine that is busy with other things
+# The families of companion.cu that a linked test needs; the whole companion without an entry.
+FAMILIES = {"test_cuda_elementwise": ["ELEMENTWISE"], "test_cuda_images": ["ELEMENTWISE", "IMAGES"],
+            "test_cuda_conv": ["CONV"], "test_cuda_text": ["TEXT"],
+            "test_cuda_text_edges": ["ELEMENTWISE", "TEXT"]}
 
 
 def read(path):
-    """[(line number, file, old, new, test)]"""
+    """[(line number, file, old, new, test, function or None)]"""
     found = []
     with open(path, encoding="ascii") as f:
         for number, line in enumerate(f, 1):
@@ -40,7 +48,10 @@ def read(path):
             parts = [p.strip() for p in re.split(r"(?<= )\|(?= )", line.rstrip("\n"))]
             if len(parts) != 4:
                 sys.exit("mutations.txt:%d: %d fields between ' | ' where 4 are needed" % (number, len(parts)))
-            found.append((number, *parts))
+            test, *function = parts.pop().split()
+            if len(function) > 1:
+                sys.exit("mutations.txt:%d: more than one function after the test" % number)
+            found.append((number, *parts, test, function[0] if function else None))
     return found
 
 
@@ -56,24 +67,57 @@ def tls_libs():
         return ["-lssl", "-lcrypto"] if b"SSL_new" in f.read() else []
 
 
-def compile_words(include, test, out):
+def make(*targets):
+    """Runs make; what it prints where it fails."""
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    ran = subprocess.run(["make", "-s", *targets], cwd=ROOT, env=env, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True)
+    return ran.stdout if ran.returncode else None
+
+
+def linked():
+    """The tests that are linked with the companion."""
+    with open(os.path.join(ROOT, "tools/cuda.mk"), encoding="ascii") as f:
+        names = re.search(r"^CUDA_LINKED +:= \$\(addprefix cuda/test_cuda_,(.*)\)$", f.read(), re.M)
+    return ["test_cuda_" + name for name in names[1].split()]
+
+
+def reads(test, name):
+    """Whether the object of a test depends on src/cuda/NAME."""
+    with open(os.path.join(ROOT, "build/cuda/cuda/%s.o.d" % test), encoding="utf-8") as f:
+        return "src/cuda/" + name in f.read().split()
+
+
+def compile_words(include, name, test, out):
     named, clang = os.environ.get("CXX"), shutil.which("clang++")
     cxx = (named + " -O1" if named else "clang++ -O0" if clang else "g++ -O1").split()
     flags = os.environ.get("CPPFLAGS", "").split()
-    return cxx + ["-std=c++17", "-ffp-contract=off", "-w", "-isystem", "build/include"] + flags + [
+    whole, families = "tests/cuda/%s.cu" % test, []
+    sources = ["-x", "c++", whole]
+    if test in LINKED:
+        sources = ["-x", "c++", "tests/cuda/companion.cu"]
+        if reads(test, name):
+            sources += [whole, "-x", "none"]
+        else:
+            sources += ["-x", "none", "build/cuda/cuda/%s.o" % test]
+        families = ["-DDDP__CUDA_IMPLEMENTED"] + ["-DCUDA_PART"] * (test in FAMILIES)
+        families += ["-DCUDA_" + family for family in FAMILIES.get(test, [])]
+    return cxx + ["-std=c++17", "-ffp-contract=off", "-w", "-isystem", "build/include"] + flags + families + [
         "-DDDP_CUDA_ON_CPU", "-DDDP_SEPARATE", "-include", "tests/heap.h", "-isystem", "tests/cuda_on_cpu",
-        "-Ibuild/headers", "-I" + include, "-Isrc", "-Itests", "-x", "c++", "tests/cuda/%s.cu" % test, "-x", "none",
-        "build/plain/dreamddp.a", "-o", out, "-lm", "-lpthread", "-lcmocka"] + tls_libs()
+        "-Ibuild/headers", "-I" + include, "-Isrc", "-Itests"] + sources + [
+        "-x", "none", "build/plain/src/select.o", "build/plain/dreamddp.a", "-o", out, "-lm", "-lpthread", "-lcmocka"] + tls_libs()
 
 
 def limit():
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
 
 
-def run(test):
+def run(test, function):
     """Its exit code; 1 as soon as it says that something failed. Time of the machine ends it like the processor's."""
+    env = {k: v for k, v in os.environ.items() if k not in ("TEST_NAME", "TEST_ONLY")}
+    env.update({"TEST_ONLY": function} if function else {})
     ran = subprocess.Popen([test], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                           stdin=subprocess.DEVNULL, preexec_fn=limit)
+                           stdin=subprocess.DEVNULL, preexec_fn=limit, env=env)
     clock = threading.Timer(WAIT, ran.send_signal, [signal.SIGXCPU])
     clock.start()
     failed = any(b"[  FAILED  ]" in line for line in ran.stdout)
@@ -86,13 +130,17 @@ def run(test):
 
 def stale(mutation):
     """None where it has its one place, else a sentence."""
-    number, name, old, _, test = mutation
+    number, name, old, _, test, function = mutation
     at = "mutations.txt:%d (%s)" % (number, name)
     path = os.path.join(ROOT, "src", "cuda", name)
     if not os.path.isfile(path):
         return "%s: src/cuda has no such file" % at
     if not os.path.isfile(os.path.join(ROOT, "tests/cuda", test + ".cu")):
         return "%s: there is no tests/cuda/%s.cu" % (at, test)
+    if function:
+        with open(os.path.join(ROOT, "tests/cuda", test + ".cu"), encoding="ascii") as f:
+            if "(%s)" % function not in f.read():
+                return "%s: %s has no function %s" % (at, test, function)
     with open(path, encoding="ascii") as f:
         places = len(pattern(old).findall(f.read()))
     return None if places == 1 else "%s: '%s' stands %d times in the file; it must stand there once" % (at, old, places)
@@ -100,7 +148,7 @@ def stale(mutation):
 
 def attempt(mutation):
     """None where the test caught it, else a sentence."""
-    number, name, old, new, test = mutation
+    number, name, old, new, test, function = mutation
     at = "mutations.txt:%d (%s)" % (number, name)
     with open(os.path.join(ROOT, "src", "cuda", name), encoding="ascii") as f:
         text = f.read()
@@ -110,16 +158,21 @@ def attempt(mutation):
         with open(os.path.join(d, "cuda", name), "w", encoding="ascii") as f:
             f.write(changed)
         out = os.path.join(d, "test")
-        built = subprocess.run(compile_words(d, test, out), cwd=ROOT, stdout=subprocess.PIPE,
+        built = subprocess.run(compile_words(d, name, test, out), cwd=ROOT, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True)
         if built.returncode:
             return "%s: does not compile with '%s': %s" % (at, new, built.stdout.strip()[:400])
-        code = run(out)
+        code = run(out, function)
+        if code == 0 and function:
+            code = run(out, None)
     if code == -signal.SIGXCPU:
         return "%s: %s does not end with '%s'; a test must end" % (at, test, new)
     if code == 0:
         return "%s: %s passes with '%s' in the place of '%s'" % (at, test, new, old)
     return None
+
+
+LINKED = linked()
 
 
 def main(argv):
@@ -137,6 +190,11 @@ def main(argv):
     elif argv:
         sys.stderr.write(__doc__)
         return 2
+    objects = sorted({"build/cuda/cuda/%s.o" % m[4] for m in found if m[4] in LINKED})
+    fault = make("build/plain/dreamddp.a", *objects)
+    if fault:
+        print(fault)
+        return 1
     caught = missed = 0
     with ThreadPoolExecutor(int(os.environ.get("JOBS", "1"))) as pool:
         for m, fault in zip(found, pool.map(attempt, found)):

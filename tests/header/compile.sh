@@ -1,96 +1,171 @@
 #!/bin/bash
-# The generated header in every way that a program may use it, and every program of this project
-# as C++ too. A compiler that is not here is counted as skipped.
+# Compiles the generated header in every way that a program may use it, and every program of this project as C and C++.
+# A compiler or library that is not installed is counted as skipped.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/header/matrix.sh
-skipped=0
-for cc in gcc clang g++ clang++ nvcc; do command -v $cc >/dev/null || skipped=$((skipped + 1)); done
+for cc in gcc clang g++ clang++ nvcc; do command -v $cc >/dev/null || skip $cc "not installed"; done
 
-# One compiler optimises, of GNU where it is here, whose warnings need that. The last compiler of each language links
-# and runs every use, clang where it is here, which is four times as fast; the others read the same files. gcc spends
-# most of its time in a file as long as the header on one warning: each compiler looks for it once.
+# One compiler optimises, a GNU one if there is one, because some of its warnings need that. -O1 with these two flags runs
+# the passes that warn (-Warray-bounds, -Wstrict-aliasing) in half the time of -O2. The last compiler of each language
+# links and runs every use: clang if it is installed, which is the fastest. The other compilers read the same files.
+# -Wmisleading-indentation takes gcc ten times as long as parsing the header; clang and separate.sh look for it.
 h=tests/header
 optimising=$(languages | awk -F'|' '{ any = $1 } !/clang/ { gnu = $1 } END { print gnu ? gnu : any }')
 linking=$(languages | awk -F'|' '{ last[$2] = $1 } END { for (std in last) printf " %s ", last[std] }')
-again=-Wno-misleading-indentation
+optimise="-O1 -ftree-vrp -fstrict-aliasing"
+case "$optimising" in clang*) optimise=-O1 ;; esac
+core="-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_SIMULATOR -DDDP_NO_REPORTS"
+# One translation unit with a private copy of the library. The compiler generates no code for a static function that is
+# not called, but reports one that is called and not defined (clang does; gcc takes as long as for a public function).
+alone="-DDDP_STATIC -DDREAMDDP_IMPLEMENTATION"
 mpi=$(command -v mpicc >/dev/null && mpicc -show | sed 's/^[^ ]* *//; s/ -I/ -isystem /g; s/^-I/-isystem /')
-printf '#include <openssl/ssl.h>\n#if OPENSSL_VERSION_MAJOR < 3\n#error\n#endif\n' | ${CC:-cc} -fsyntax-only -x c - 2>/dev/null && tls=-DDDP_USE_OPENSSL || tls=
+mpi_read=$(printf %s "$mpi" | sed 's/ -[lLW][^ ]*//g')
+tls=
+# shellcheck disable=SC2086  # flags are a list of words
+printf '#include <openssl/ssl.h>\n#if OPENSSL_VERSION_MAJOR < 3\n#error\n#endif\n' |
+    ${CC:-cc} ${CPPFLAGS-} -fsyntax-only -x c - 2>/dev/null && tls=-DDDP_USE_OPENSSL
+[ -n "$tls" ] || skip DDP_USE_OPENSSL "no headers of OpenSSL 3"
 while IFS='|' read -r cc std; do
-    first="$cc $std $warn $flags -I."
-    c="$first $again"
+    c="$cc $std $warn $flags -I."
+    case "$cc" in gcc | g++) c="$c -Wno-misleading-indentation" ;; esac
     run="-x none -lm -lpthread -o @/a && @/a"
-    [ "$cc" = "$optimising" ] && level=-O2 || level=-O0
-    check "$cc: one file at $level, beside a second translation unit, beside a program that uses our stb_ds" \
-        "$first $level -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run && $c $h/stb_main.c -x none @/o $run"
+    threads="-x none -lm -lpthread -o @/a && @/a threads | grep -c '^rank . ' | grep -qx 4"
+    [ "$cc" = "$optimising" ] && level=$optimise || level=-O0
+    check "$cc: one file at ${level%% *}, beside a second translation unit, beside a program that uses our stb_ds" \
+        "$c $level -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run && $c $h/stb_main.c -x none @/o $run"
     check "$cc: NDEBUG" "$c -DNDEBUG -fsyntax-only $h/impl.c"
     [ -z "$tls" ] || check "$cc: DDP_USE_OPENSSL" "$c $tls -fsyntax-only $h/impl.c"
+    # The same tokens as impl.c, which the first case compiles, need no second compilation.
+    tokens="$c -D_GNU_SOURCE -E -P"
+    same="[ \"\$($tokens $h/late.c | grep . | cksum)\" = \"\$($tokens $h/impl.c | grep . | cksum)\" ]"
     case "$linking" in
     *" $cc "*)
-        check "$cc: declarations, then implementation" "$c -D_GNU_SOURCE $h/late.c $h/main.c $run"
+        check "$cc: declarations, then implementation" "$same || { $c -D_GNU_SOURCE $h/late.c $h/main.c $run; }"
         check "$cc: DDP_STATIC in two files" "$c $h/static_main.c $h/static_other.c $run"
         check "$cc: a program that instantiates stb_ds in another file" \
-            "$c -DDREAMDDP_NO_STB_DS_IMPLEMENTATION -c $h/impl.c -o @/o && $c -DSTB_DS_IMPLEMENTATION $h/stb_main.c -x none @/o $run"
+            "$c -DDREAMDDP_NO_STB_DS_IMPLEMENTATION $core -c $h/impl.c -o @/o && $c -DSTB_DS_IMPLEMENTATION $h/stb_main.c -x none @/o $run"
         for f in stb_before stb_after stb_asked; do
-            check "$cc: stb_ds in the same file: $f" "$c $h/$f.c $run"
+            check "$cc: stb_ds in the same file: $f" "$c -DDDP_STATIC $h/$f.c $run"
         done
         for part in PLANNERS MODELS REPORTS; do
-            check "$cc: DDP_NO_$part" "$c -DDDP_NO_$part -c $h/impl.c -o @/o && $c $h/main.c -x none @/o $run"
+            check "$cc: DDP_NO_$part" "$c $alone -DDDP_NO_$part $h/main.c $run"
         done
-        check "$cc: without all four a loop of one's own trains" \
-            "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS examples/own_loop.c $run threads | grep -c '^rank . ' | grep -qx 4"
+        few="-DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS"
+        check "$cc: without all four a loop of one's own trains" "$c $few examples/own_loop.c $threads"
         [ -z "$mpi" ] ||
-            check "$cc: DDP_USE_MPI" "$c -DDDP_USE_MPI $h/impl.c $h/main.c -x none -o @/a $mpi -lm -lpthread && @/a"
+            check "$cc: DDP_USE_MPI" "$c $few -DDDP_STATIC -DDDP_USE_MPI $mpi_read examples/own_loop.c -x none $mpi $threads"
         ;;
     *)
-        check "$cc: late" "$c -D_GNU_SOURCE -fsyntax-only $h/late.c"
-        check "$cc: without all four" "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_SIMULATOR -DDDP_NO_REPORTS -c $h/impl.c -o @/o"
-        for f in static_main static_other stb_before stb_after stb_asked; do
+        check "$cc: late" "$same || $c -D_GNU_SOURCE -fsyntax-only $h/late.c"
+        check "$cc: without all four" "$c $core -fsyntax-only $h/impl.c"
+        for f in static_main static_other; do
             check "$cc: $f" "$c -fsyntax-only $h/$f.c"
         done
-        [ -z "$mpi" ] ||
-            check "$cc: DDP_USE_MPI" "$c -DDDP_USE_MPI $(printf %s "$mpi" | sed 's/ -[lLW][^ ]*//g') -fsyntax-only $h/impl.c"
+        for f in stb_before stb_after stb_asked; do
+            check "$cc: $f" "$c $core -fsyntax-only $h/$f.c"
+        done
+        [ -z "$mpi" ] || check "$cc: DDP_USE_MPI" "$c -DDDP_USE_MPI $mpi_read -fsyntax-only $h/impl.c"
         ;;
     esac
 done < <(languages)
 
-# The implementation has passed above. So tests and programs are read with the headers only, private ones
-# too: as C11, and as C++17 by one compiler. Programs are read whole too, as a user compiles them.
+# precompile NAME COMPILER FLAGS < text: a header $work/NAME.h and its precompiled form next to it, which the compiler
+# uses for -include $work/NAME.h. Without the precompiled form the compiler reads the text.
+precompile() {
+    local name=$1 cc=$2 suffix=gch language=c-header
+    shift 2
+    cat >"$work/$name.h"
+    case "$cc" in clang*) suffix=pch ;; esac
+    # shellcheck disable=SC2100  # a word, no sum
+    case "$cc" in *++) language=c++-header ;; esac
+    "$cc" "$@" -x $language "$work/$name.h" -o "$work/$name.h.$suffix" 2>/dev/null
+}
+
+# begins FILE: does FILE define DREAMDDP_IMPLEMENTATION, and nothing else, before it includes dreamddp.h? Then a compiler
+# that starts from the precompiled header sees the same text.
+begins() {
+    awk '
+        inside { if (!sub(/^.*\*\//, "")) next; inside = 0 }
+        { gsub(/\/\*([^*]|\*+[^*\/])*\*+\//, "") }
+        sub(/\/\*.*/, "") { inside = 1 }
+        /^[ \t]*$/ { next }
+        /^#define DREAMDDP_IMPLEMENTATION *$/ { defined = 1; next }
+        /^#include "dreamddp.h"/ { found = defined; exit }
+        /^#if defined\(__CUDACC__\)/ || /^#include "dreamddp_cuda.cuh"/ || /^#else/ { next }
+        { exit }
+        END { exit !found }' "$1"
+}
+
+# readings NAME COMPILER PREFIX FILE...: the command that reads each file, with $work/NAME.h first where that is the same
+readings() {
+    local name=$1 c=$2 prefix=$3 f
+    shift 3
+    for f in "$@"; do
+        # shellcheck disable=SC2016  # expanded by the shell of the case
+        if begins "$f"; then printf '%s -include "$work/%s.h" %s && ' "$c" "$name" "$f"
+        else printf '%s %s %s && ' "$c" "$prefix" "$f"; fi
+    done
+    echo true
+}
+
+# The implementation is compiled above. The compilers read tests and programs with the headers only, private ones too: as
+# C11, and as C++17 by one compiler. One compiler reads the programs with the implementation, as a user compiles them.
 make -s build/headers/dreamddp.h
-apart="-DDDP_SEPARATE -include tests/heap.h -Ibuild/headers -Isrc -Itests -fsyntax-only"
+headers="-DDDP_SEPARATE -Ibuild/headers -Isrc -Itests"
 while IFS='|' read -r cc std; do
     [ "$cc" = g++ ] && command -v clang++ >/dev/null && continue
-    for in in tests/*/ examples/ examples/*/ bench/bench_; do
-        [ $in = $h/ ] || ! compgen -G "$in*.c" >/dev/null ||
-            check "$cc: $in*.c" "for f in $in*.c; do $cc $std $warn $flags $apart \$f || exit 1; done"
+    # shellcheck disable=SC2086  # flags are a list of words
+    printf '#include "%s"\n#define DREAMDDP_IMPLEMENTATION\n#include "dreamddp.h"\n' "$PWD/tests/heap.h" |
+        precompile "apart-$cc" "$cc" ${std#-x c++} $warn $flags $headers &
+    for in in tests/*/ examples/ examples/*/ bench/bench_ bench/timing/; do
+        [ "$in" = $h/ ] || ! compgen -G "$in*.c" >/dev/null || check "$cc: $in*.c" \
+            "$(readings "apart-$cc" "$cc $std $warn $flags $headers -fsyntax-only" "-include tests/heap.h" "$in"*.c)"
     done
 done < <(languages)
-whole="$(languages | awk -F'|' '$2 == "-std=c11" { cc = $1 } END { print cc }') -std=c11 $warn $again $flags -I. -fsyntax-only"
+reader=$(languages | awk -F'|' '$2 == "-std=c11" { cc = $1 } END { print cc }')
+whole="$reader -std=c11 $warn -Wno-misleading-indentation $flags -I."
+# shellcheck disable=SC2086  # flags are a list of words
+printf '#define DREAMDDP_IMPLEMENTATION\n#include "dreamddp.h"\n' | precompile whole $whole &
+whole="$whole -fsyntax-only"
 for f in examples/*.c examples/*/*.c bench/bench_*.c; do
-    check "$f, whole" "$whole $f"
+    check "$f, whole" "$(readings whole "$whole" "" "$f")"
 done
 if [ -n "$mpi" ]; then
     check "mpi_allreduce.c" "mpicc $warn -fsyntax-only bench/mpi_allreduce.c"
 else
-    skipped=$((skipped + 1))
+    skip mpicc "not installed"
 fi
-echo '#include <cblas.h>' | ${CC:-cc} -fsyntax-only -x c - 2>/dev/null &&
+# shellcheck disable=SC2086  # flags are a list of words
+if echo '#include <cblas.h>' | ${CC:-cc} ${CPPFLAGS-} -fsyntax-only -x c - 2>/dev/null; then
     check "bench_sgemm.c beside OpenBLAS" "$whole -DDDP_USE_CBLAS bench/bench_sgemm.c"
+else
+    skip DDP_USE_CBLAS "no cblas.h"
+fi
 [ -z "$tls" ] || check "bench_allreduce.c with OpenSSL" "$whole $tls bench/bench_allreduce.c"
 
 check "a libc header first under -std=c11 is refused in a sentence" \
     "! ${CC:-cc} -std=c11 $flags -I. -fsyntax-only $h/libc_first.c 2>@/err && grep -q 'include dreamddp.h first' @/err"
+again="$warn -Wno-misleading-indentation $flags -I. -fsyntax-only"
+cxx=$(languages | awk -F'|' '/[+][+]/ { print $1; exit }')
 check "a libc header first under the compiler's own default" \
-    "${CC:-cc} $warn $flags -I. -fsyntax-only $h/libc_first.c && g++ -std=c++20 -x c++ $warn $flags -I. -fsyntax-only $h/libc_first.c"
-check "-Ofast -march=native" "${CC:-cc} -std=c11 $warn $flags -I. -Ofast -march=native -c $h/impl.c -o @/o"
-cross=aarch64-linux-gnu # its products must be fused vectors
+    "${CC:-cc} $again $h/libc_first.c${cxx:+ && $cxx -std=c++20 -x c++ $again $h/libc_first.c}"
+# All of the header is read with these flags. Code is generated for the files with vector types or instruction sets of their
+# own; tests/base/test_fast_math.sh runs the files that look for numbers that are not finite.
+fast="-std=c11 -Ofast -march=native $warn $flags"
+check "-Ofast -march=native" "${CC:-cc} $fast -Wno-misleading-indentation -I. -fsyntax-only $h/impl.c$(
+    grep -rlE 'vector_size|target\(|any_lanes|quantise_lanes|ddp__f4' src --include='*.c' | LC_ALL=C sort |
+        while read -r f; do printf ' && %s %s -DDDP_SEPARATE -Isrc -c %s -o @/o' "${CC:-cc}" "$fast" "$f"; done)"
+cross=aarch64-linux-gnu # the case looks for fused vector products in the kernels
 if command -v $cross-gcc >/dev/null; then
-    check "$cross: one file, -O2" \
-        "$cross-gcc -std=c11 $warn $flags -I. -O2 -c $h/impl.c -o @/o && $cross-objdump -d @/o | grep 'fmla.*4s' >/dev/null"
+    arm="$cross-gcc -std=c11 $warn $flags"
+    kernels="$arm -DDDP_SEPARATE -Isrc -O2 -c src/ops/kernels.c -o @/o && $cross-objdump -d @/o | grep 'fmla.*4s' >/dev/null"
+    check "$cross: one file, and the kernels at -O2" "$arm -Wno-misleading-indentation -I. -fsyntax-only $h/impl.c && $kernels"
 else
-    skipped=$((skipped + 1))
+    skip $cross-gcc "not installed"
 fi
 if command -v nvcc >/dev/null; then
     check "nvcc: implementation in a .cu" \
         "cp $h/impl.c @/impl.cu && cp $h/main.c @/main.cu && nvcc -std=c++17 $flags -I. @/impl.cu @/main.cu -lpthread -o @/a && @/a"
 fi
+wait # for the precompiled headers
 finish

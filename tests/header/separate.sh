@@ -1,12 +1,13 @@
 #!/bin/bash
-# Each file of src/ alone, so that its #includes are complete: as C11, no warning. All compilers read them together
-# in compile.sh, as C++17 too.
+# clang compiles each file of src/ alone, as C11 and without a warning, so that its #includes are complete; test_alone.py
+# checks what the compiler of `make test` printed. compile.sh compiles all of them together, also as C++17.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/header/matrix.sh
+for cc in clang; do command -v $cc >/dev/null || skip $cc "not installed"; done
 
 while IFS='|' read -r cc std; do
-    for f in $(find src -name '*.c' | sort); do
+    while read -r f; do
         check "$cc $std $f" "$cc $std $warn -Wmissing-prototypes -DDDP_SEPARATE $flags -Isrc -fsyntax-only $f"
-    done
-done < <(languages | grep -F -e '|-std=c11')
+    done < <(find src -name '*.c' | LC_ALL=C sort)
+done < <(languages | grep -F -e 'clang|-std=c11')
 finish

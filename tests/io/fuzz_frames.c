@@ -400,7 +400,8 @@ static void meddler_close(ddp__wire *w)
     free(m);
 }
 
-static const ddp__wire_table meddler_table = {meddler_send, meddler_recv, meddler_wait, meddler_wake, meddler_close, NULL};
+static const ddp__wire_table meddler_table = {meddler_send, meddler_recv, meddler_wait, meddler_wake, meddler_close, NULL,
+                                             NULL};
 
 typedef struct run_world {
     ddp__hub   *inside, *hub; /* whose wires attach makes of those inside */

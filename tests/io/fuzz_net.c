@@ -235,7 +235,7 @@ static void fuzz_close(ddp__wire *w) { (void)w; }
 static void fuzz_peer(const uint8_t *p, size_t n, int min_world)
 {
     static const ddp__wire_table table = {fuzz_send, fuzz_recv, fuzz_wait,
-                                          fuzz_wake, fuzz_close, NULL};
+                                          fuzz_wake, fuzz_close, NULL, NULL};
     static char names[2][DDP__WIRE_NAME] = {"self", "a peer"};
     static const ddp_verb verbs[] = {DDP_ALL_REDUCE, DDP_RECEIVE, DDP_BROADCAST, DDP_ALL_GATHER};
     ddp__engine_config c;

@@ -9,18 +9,20 @@
 #include "use_plans.h"
 #include "use_training.h"
 #include "use_job.h"
+#include "use_channel.h"
 
 #ifdef __cplusplus
 extern "C"
 #endif
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { FUZZ_PROFILE, FUZZ_NETWORK, FUZZ_LINKS, FUZZ_CHECKPOINT, FUZZ_ENVIRONMENT, FUZZ_JOB, FUZZ_KINDS };
+enum { FUZZ_PROFILE, FUZZ_NETWORK, FUZZ_LINKS, FUZZ_CHECKPOINT, FUZZ_ENVIRONMENT, FUZZ_JOB, FUZZ_CHANNEL, FUZZ_KINDS };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static void (*const use[FUZZ_KINDS])(const uint8_t *, size_t) = {fuzz_profile,    fuzz_network,     fuzz_links,
-                                                                     fuzz_checkpoint, fuzz_environment, fuzz_job};
+                                                                     fuzz_checkpoint, fuzz_environment, fuzz_job,
+                                                                     fuzz_channel};
 
     if (size > 1) use[data[0] % FUZZ_KINDS](data + 1, size - 1);
     return 0;

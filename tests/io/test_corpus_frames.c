@@ -1,4 +1,4 @@
-/* [calm] Every file of tests/io/corpus_frames/ is said to an engine, as the fuzzer would. */
+/* [asan] Every file of tests/io/corpus_frames/ is said to an engine, as the fuzzer would. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

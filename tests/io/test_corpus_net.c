@@ -1,4 +1,4 @@
-/* [calm] Every file of tests/io/corpus_net/ through the readers of what arrives, as the fuzzer would. */
+/* [asan] Every file of tests/io/corpus_net/ through the readers of network data, as in the fuzzer. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,4 +1,4 @@
-/* [calm] Every file of tests/io/corpus_use/ is read and used, as the fuzzer would. */
+/* [asan] Every file of tests/io/corpus_use/ is read and used, as the fuzzer would. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

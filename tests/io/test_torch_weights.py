@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] Weights of PyTorch models give the same logits here (to 1e-4), and come back bit for bit: of a GPT-2
+"""[long, test-all: needs PyTorch] Weights of PyTorch models give the same logits here (to 1e-4), and come back bit for bit: of a GPT-2
 as the transformers library writes them, of ResNet and VGG as torchvision names them, with running
 statistics as a training leaves them.
 
@@ -280,7 +280,6 @@ def torchvision_has_the_same_names():
 
 def main():
     torch.set_num_threads(1)
-    failed = passed = 0
     program = companion.build("io/torch_weights")
     with tempfile.TemporaryDirectory() as folder:
         file, back = (os.path.join(folder, n) for n in ("in.safetensors", "out.safetensors"))
@@ -293,21 +292,14 @@ def main():
             saved = read(back)
             same = set(saved) == set(meant) and all(torch.equal(saved[n], meant[n]) for n in meant)
             ok = worst < 1e-4 and same and float(theirs.abs().max()) > 1
-            print("%-32s logits differ by %.1e, saved %s%s" % (
-                name, worst, "alike" if same else "unlike", "" if ok else "  FAILED"))
-            passed, failed = passed + ok, failed + (not ok)
+            companion.result("GPT-2, " + name, ok, "logits differ by %.1e, saved %s" % (worst, "alike" if same else "unlike"))
         for name, worst, same in vision_files(program, folder):
-            ok = worst < 1e-4 and same
-            print("%-32s logits differ by %.1e, saved %s%s" % (
-                name, worst, "alike" if same else "unlike", "" if ok else "  FAILED"))
-            passed, failed = passed + ok, failed + (not ok)
+            companion.result(name, worst < 1e-4 and same, "logits differ by %.1e, saved %s" % (worst, "alike" if same else "unlike"))
         for name, ok, said in vision_refusals(program, folder):
-            print("%-32s %s" % (name, "refused" if ok else "FAILED " + said))
-            passed, failed = passed + ok, failed + (not ok)
+            companion.result(name + " is refused", ok, "" if ok else said)
         for name, unlike in (*vision_names(program), *torchvision_has_the_same_names()):
-            print("%-32s %d unlike%s" % (name, unlike, "  FAILED" if unlike else ""))
-            passed, failed = passed + (not unlike), failed + bool(unlike)
-    return companion.close(passed, failed)
+            companion.result(name, not unlike, "%d unlike" % unlike)
+    return companion.end()
 
 
 if __name__ == "__main__":

@@ -57,11 +57,12 @@ static int model_taken(const ddp_ctx *d, int code)
 /* ---- a checkpoint: damaged, it changes nothing; else training goes on from it, and is saved ---- */
 
 enum { CHECKPOINT_RULES = 5, CHECKPOINT_STEPS = 3 };
+#define CHECKPOINT_SEAL ",\n \"checksum\": \""
 
-/* As the library has saved it, and where in the manifest the hash of the other file stands. */
+/* As the library has saved it; where in the manifest the hash of the other file stands, and its checksum. */
 typedef struct checkpoint {
     char  *manifest, *shard;
-    size_t manifest_bytes, shard_bytes, hash_at;
+    size_t manifest_bytes, shard_bytes, hash_at, sum_at;
 } checkpoint;
 
 static ddp_ctx *checkpoint_open(int rule, model *m)
@@ -94,6 +95,43 @@ static char *checkpoint_slurp(const char *folder, const char *name, size_t *byte
     return t.data;
 }
 
+/* The checksum of a manifest that was edited before it. */
+static void checkpoint_sum(const checkpoint *b, char *manifest)
+{
+    char text[DDP__DIGEST_TEXT];
+
+    ddp__digest_text(ddp__digest_of(manifest, b->sum_at - strlen(CHECKPOINT_SEAL)), text);
+    memcpy(manifest + b->sum_at, text, sizeof text - 1);
+}
+
+/* Gives the manifest the present hash of the other file, and a right checksum. */
+static void checkpoint_seal(const checkpoint *b, char *manifest, const void *shard, size_t bytes)
+{
+    ddp_error err;
+    ddp_safetensors *s = ddp_safetensors_from_bytes("shard", shard, bytes, &err);
+    char text[DDP__DIGEST_TEXT];
+    ddp__digester all = DDP__ZEROS;
+
+    for (int i = 0; s && i < ddp_safetensors_count(s); i++) {
+        const ddp_safetensor *t = ddp_safetensors_at(s, i);
+        const char *kind = ddp_safetensors_type_name(t->type);
+        const uint64_t count = ddp_safetensors_elements(t);
+        void *x = calloc((size_t)count + 1, 8);
+        ddp__digest values;
+        fuzz_expect(x && ddp_safetensors_bytes(s, t, 0, (size_t)count, x, &err) == DDP_OK);
+        values = ddp__digest_of(x, (size_t)t->bytes);
+        ddp__digest_add(&all, t->name, strlen(t->name) + 1);
+        ddp__digest_add(&all, kind, strlen(kind) + 1);
+        ddp__digest_add(&all, &count, sizeof count);
+        ddp__digest_add(&all, &values, sizeof values);
+        free(x);
+    }
+    ddp_safetensors_close(s);
+    ddp__digest_text(ddp__digest_end(&all), text);
+    memcpy(manifest + b->hash_at, text, sizeof text - 1);
+    checkpoint_sum(b, manifest);
+}
+
 /* Made once for each rule, and there until the process ends. The run, a random number, is always the same one. */
 static const checkpoint *checkpoint_base(int rule)
 {
@@ -112,7 +150,10 @@ static const checkpoint *checkpoint_base(int rule)
     b->manifest = checkpoint_slurp(folder, "manifest.json", &b->manifest_bytes);
     b->shard = checkpoint_slurp(folder, "rank-0000.safetensors", &b->shard_bytes);
     memcpy(strstr(b->manifest, "\"run\": \"") + 8, "0123456789abcdef", 16);
+    memcpy(strstr(b->shard + 8, "\"run\":\"") + 7, "0123456789abcdef", 16);
     b->hash_at = (size_t)(strstr(b->manifest, "\"hash\": [\"") + 10 - b->manifest);
+    b->sum_at = (size_t)(strstr(b->manifest, CHECKPOINT_SEAL) + strlen(CHECKPOINT_SEAL) - b->manifest);
+    checkpoint_seal(b, b->manifest, b->shard, b->shard_bytes);
     nftw(folder, fuzz_remove_one, 8, FTW_DEPTH | FTW_PHYS);
     return b;
 }
@@ -125,27 +166,6 @@ static size_t checkpoint_edit(char *at, size_t size, const uint8_t *p, size_t n)
         *x = (char)(*x ^ p[2]);
     }
     return n == 1 ? size - 1 - p[0] % size : size;
-}
-
-/* The manifest says the hash of what the other file is now. */
-static void checkpoint_seal(char *hash, const void *shard, size_t bytes)
-{
-    ddp_error err;
-    ddp_safetensors *s = ddp_safetensors_from_bytes("shard", shard, bytes, &err);
-    char text[17];
-    uint64_t h = 0;
-
-    for (int i = 0; s && i < ddp_safetensors_count(s); i++) {
-        const ddp_safetensor *t = ddp_safetensors_at(s, i);
-        const size_t n = (size_t)ddp_safetensors_elements(t);
-        float *x = (float *)calloc(n + 1, 8);
-        fuzz_expect(x && ddp_safetensors_bytes(s, t, 0, n, x, &err) == DDP_OK);
-        h = t->type == DDP_ST_F32 ? ddp_hash_floats(h, x, n) : ddp__hash(h, x, n * ddp_safetensors_type_bytes(t->type));
-        free(x);
-    }
-    ddp_safetensors_close(s);
-    snprintf(text, sizeof text, "%016" PRIx64, h);
-    memcpy(hash, text, 16);
 }
 
 /* Saved, read by another context, and one more step in both: the same bits. */
@@ -175,7 +195,8 @@ static void checkpoint_goes_on(ddp_ctx *d, model *m, int rule)
 /* Which rule, and which file is edited or replaced: bytes of the input. */
 static void fuzz_checkpoint(const uint8_t *p, size_t n)
 {
-    enum { EDIT_MANIFEST, EDIT_SHARD, EDIT_SHARD_SEALED, REPLACE_MANIFEST, REPLACE_SHARD_SEALED, WAYS };
+    enum { EDIT_MANIFEST, EDIT_SHARD, EDIT_SHARD_SEALED, REPLACE_MANIFEST, REPLACE_SHARD_SEALED, EDIT_MANIFEST_SEALED,
+           WAYS };
     const int rule = n < 2 ? 0 : p[0] % CHECKPOINT_RULES, way = n < 2 ? 0 : p[1] % WAYS;
     const checkpoint *b = checkpoint_base(rule);
     char folder[FUZZ_PATH], step[FUZZ_PATH], path[FUZZ_PATH], name[80], *manifest, *shard;
@@ -190,8 +211,12 @@ static void fuzz_checkpoint(const uint8_t *p, size_t n)
     manifest = fuzz_string(way == REPLACE_MANIFEST ? p : (const uint8_t *)b->manifest, manifest_bytes);
     shard = fuzz_string(way == REPLACE_SHARD_SEALED ? p : (const uint8_t *)b->shard, shard_bytes);
     if (way == EDIT_MANIFEST) manifest_bytes = checkpoint_edit(manifest, manifest_bytes, p, n);
+    if (way == EDIT_MANIFEST_SEALED) {
+        (void)checkpoint_edit(manifest, b->sum_at - strlen(CHECKPOINT_SEAL), p, n);
+        checkpoint_sum(b, manifest);
+    }
     if (way == EDIT_SHARD || way == EDIT_SHARD_SEALED) shard_bytes = checkpoint_edit(shard, shard_bytes, p, n);
-    if (way == EDIT_SHARD_SEALED || way == REPLACE_SHARD_SEALED) checkpoint_seal(manifest + b->hash_at, shard, shard_bytes);
+    if (way == EDIT_SHARD_SEALED || way == REPLACE_SHARD_SEALED) checkpoint_seal(b, manifest, shard, shard_bytes);
     fuzz_path(folder, "load");
     snprintf(name, sizeof name, "load/step-%012d", CHECKPOINT_STEPS);
     fuzz_path(step, name);

@@ -118,7 +118,7 @@ static void lab_close(ddp__wire *w)
 }
 
 static const ddp__wire_table lab_table = {lab_send, lab_recv, lab_wait,
-                                          lab_wake, lab_close, NULL};
+                                          lab_wake, lab_close, NULL, NULL};
 
 /* Puts a lab wire around the wire of each rank; for TCP after net_tcp_wires. */
 static void lab_wrap(lab_world *lab, net_rank *ranks, int world, int tcp)
@@ -186,14 +186,14 @@ static DDP__UNUSED void lab_run(lab_world *lab, const net_setup *set,
 }
 
 /* VERBOSE=1 shows what the engines say. */
-static void say(void *user, ddp_log_level level, const char *line)
+static DDP__UNUSED void say(void *user, ddp_log_level level, const char *line)
 {
     (void)user;
     (void)level;
     fprintf(stderr, "%.3f %s\n", ddp_now(), line);
 }
 
-static void log_to(net_setup *set)
+static DDP__UNUSED void log_to(net_setup *set)
 {
     if (!getenv("VERBOSE")) return;
     set->cfg.log.fn = say;
@@ -234,5 +234,12 @@ static DDP__UNUSED double lab_patience(double s)
 
 /* How many random runs: ELASTIC, or fewer than usual where a sanitizer makes them slow. */
 static DDP__UNUSED int env_runs(int usual) { return env_number("ELASTIC", usual / LAB_FEWER); }
+
+/* A run in which a rank was silent because another process had the processor is tried again. */
+#ifdef __SANITIZE_THREAD__ /* five workers that are many times slower, and half a second to notice a death */
+enum { TRIES = 12 };
+#else
+enum { TRIES = 3 };
+#endif
 
 #endif /* ELASTIC_LAB_H */

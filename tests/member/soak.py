@@ -51,6 +51,7 @@ MIX = [
     ("member/test_elastic", "processes_are_killed", 40, 300),
     ("member/test_elastic", "two_deaths_in_a_row_or_at_once", 20, 300),
     ("member/test_join", "newcomers_that_die_are_forgotten", 1, 300),
+    ("member/test_entry", "worker_enters_after_the_collectives_between_two_steps", 1, 300),
     ("member/test_admit", "deaths_in_the_midst_of_an_admission", 50, 300),
     ("member/test_join", "a_killed_worker_comes_back", 1, 300),
     ("member/test_elastic", "deaths_while_int8_blocks_travel", 20, 300),
@@ -131,7 +132,7 @@ class Soak:
     def one(self, number):
         test, case, runs, limit = MIX[number % len(MIX)]
         runs, limit = runs * self.s["times"], limit * self.s["times"]
-        setting = {"ONLY": case, "ELASTIC": str(runs), "SOAK": "1",
+        setting = {"TEST_ONLY": case, "ELASTIC": str(runs), "SOAK": "1",
                    "SEED_BASE": str(self.s["seed"] + 100000 + 1000 * number)}
         program = os.path.join(self.args.folder, test)
         p = subprocess.Popen([program], env={**os.environ, **setting}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-/* [patient] Checkpoints of a run that loses workers, rank 0 among them: the lowest live one completes them,
+/* [asan] Checkpoints of a run that loses workers, rank 0 among them: the lowest live one completes them,
  * and a new run of as many goes on from there. What is written outlives a crash of the machine. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

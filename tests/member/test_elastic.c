@@ -1,5 +1,5 @@
-/* [patient] Elastic worlds: no matter who dies, and when, the others finish what was in flight with one and the
- * same result, the average over all or over those who are left. */
+/* [long] Elastic worlds: no matter who dies, and when, the others finish what was in flight with one and
+ * the same result, the average over all or over those who are left. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -55,6 +55,7 @@ typedef struct kill_plan {
     /* what came out: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
     uint64_t rest[LAB_MAX][OPS]; /* what blocks cut off, of coded ones */
+    uint64_t made[LAB_MAX][OPS]; /* the state of the rule of sums that have one */
     int finished[LAB_MAX];       /* operations that it completed */
     double done_at[LAB_MAX];
     int changes[LAB_MAX];
@@ -87,6 +88,34 @@ static int plan_coded(const kill_plan *k, int i)
     return k->coding && i % 3 && plan_of(k, i).verb == DDP_ALL_REDUCE;
 }
 
+/* Every fourth operation, if it is a sum, has a rule: it doubles the mean, and adds the mean to a state. */
+static int plan_owned(const kill_plan *k, int i)
+{
+    return !k->site[0] && i % 4 == 0 && plan_of(k, i).verb == DDP_ALL_REDUCE;
+}
+
+typedef struct plan_state {
+    size_t n;
+    float  value[FLOATS + LAB_MAX];
+} plan_state;
+
+static void plan_rule(void *user, size_t at, float *x, size_t n)
+{
+    plan_state *s = (plan_state *)user;
+
+    for (size_t j = 0; j < n; j++) {
+        s->value[at + j] += x[j];
+        x[j] *= 2;
+    }
+}
+
+static void plan_again(void *user)
+{
+    plan_state *s = (plan_state *)user;
+
+    for (size_t j = 0; j < s->n; j++) s->value[j] = 1;
+}
+
 static void plan_fill(const kill_plan *k, int i, int rank, float *data)
 {
     plan_op p = plan_of(k, i);
@@ -110,9 +139,37 @@ static void plan_round(const kill_plan *k, float *x, size_t n)
     assert_int_equal(ddp_split(k->coding, cut, x, n, NULL), DDP_OK);
 }
 
+/* What rank r sums of operation i where those of `set` take part, but round a ring. */
+static void plan_segment(const kill_plan *k, int i, unsigned set, int r, size_t *from, size_t *to)
+{
+    const size_t n = plan_of(k, i).n, workers = (size_t)ddp__bit_count(set);
+    const size_t place = (size_t)ddp__bit_count(set & ((1u << r) - 1));
+
+    *from = n / workers * place + n % workers * place / workers;
+    *to = n / workers * (place + 1) + n % workers * (place + 1) / workers;
+    if (!plan_coded(k, i)) return;
+    *from -= *from % DDP__CODING_BLOCK;
+    if (*to < n) *to -= *to % DDP__CODING_BLOCK;
+}
+
+/* The state of the rule: of a rank's segment in the world of `set`, and of no sum that was broken off. */
+static void plan_expect_made(const kill_plan *k, int i, unsigned set, const float *mean, uint64_t *made)
+{
+    static float state[FLOATS + LAB_MAX];
+    const size_t n = plan_of(k, i).n;
+
+    for (int r = 0; r < k->world; r++) {
+        size_t from, to;
+        if (!(set >> r & 1)) continue;
+        plan_segment(k, i, set, r, &from, &to);
+        for (size_t j = 0; j < n; j++) state[j] = j >= from && j < to ? 1 + mean[j] : 1;
+        made[r] = hash_of(state, n);
+    }
+}
+
 /* The same as blocks. Each of `set` keeps what was cut off the segment that it finished in the
  * world of that set, and nothing of those that were broken off; rest: hashes. */
-static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
+static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest, uint64_t *made)
 {
     static float sum[FLOATS + LAB_MAX], own[FLOATS + LAB_MAX];
     const plan_op p = plan_of(k, i);
@@ -126,21 +183,18 @@ static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *ou
         for (size_t j = 0; j < p.n; j++) sum[j] = place ? sum[j] + own[j] : own[j];
         place++;
     }
-    for (size_t j = 0; j < p.n; j++) out[j] = sum[j] = sum[j] * (1.0f / (float)workers);
+    for (size_t j = 0; j < p.n; j++) sum[j] = sum[j] * (1.0f / (float)workers);
+    plan_expect_made(k, i, set, sum, made);
+    for (size_t j = 0; j < p.n; j++) out[j] = sum[j] = plan_owned(k, i) ? 2 * sum[j] : sum[j];
     if (workers > 1) plan_round(k, out, p.n);
-    place = 0;
     for (int r = 0; r < k->world; r++) {
         size_t from, to;
         if (!(set >> r & 1)) continue;
-        from = p.n / workers * place + p.n % workers * place / workers;
-        to = p.n / workers * (place + 1) + p.n % workers * (place + 1) / workers;
-        from -= from % DDP__CODING_BLOCK;
-        if (to < p.n) to -= to % DDP__CODING_BLOCK;
+        plan_segment(k, i, set, r, &from, &to);
         for (size_t j = 0; j < p.n; j++) own[j] = 1;
         for (size_t j = from; j < to; j++)
             own[j] += (sum[j] - out[j]) / (1.0f / (float)workers);
         rest[r] = hash_of(own, p.n);
-        place++;
     }
 }
 
@@ -213,8 +267,9 @@ static int plan_places(const kill_plan *k, unsigned set, int *place, int *sites)
     return plan_even(k, set) ? most : 1;
 }
 
-/* In two levels floats stay inside; who crosses adds its rest to the sum of its site, in its slice, and keeps what is
- * cut off of that and of the part of the result that it finished. A rest outside the slice goes with the own values. */
+/* In two levels floats stay inside; who crosses adds its rest to the sum of its site, in its slice, and
+ * keeps what is cut off of that and of the part of the result that it finished. A rest outside the slice
+ * goes with the own values. */
 static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
 {
     static float own[LAB_MAX][FLOATS + LAB_MAX], left[LAB_MAX][FLOATS + LAB_MAX], sum[FLOATS + LAB_MAX], exact[FLOATS + LAB_MAX];
@@ -276,7 +331,7 @@ static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float 
 }
 
 /* What operation i gives where those of `set` take part. */
-static void plan_expect(const kill_plan *k, int i, unsigned set, float *out)
+static void plan_expect(const kill_plan *k, int i, unsigned set, float *out, uint64_t *made)
 {
     plan_op p = plan_of(k, i);
     int ids[LAB_MAX], n = 0;
@@ -295,13 +350,15 @@ static void plan_expect(const kill_plan *k, int i, unsigned set, float *out)
             float sum = plan_even(k, set) ? plan_sum_of_places(k, set, p.n, j, salt) : plan_sum_of_sites(k, set, j, salt);
             out[j] = sum * (1.0f / (float)n);
         } else {
-            int first = k->ring && n > 2 && p.n * sizeof(float) >= 4096
+            int first = k->ring && !plan_owned(k, i) && n > 2 && p.n * sizeof(float) >= 4096
                             ? net_segment_of(j, p.n, n) + 1 : 0;
             float sum = net_value(ids[first % n], j, salt);
             for (int r = 1; r < n; r++) sum += net_value(ids[(first + r) % n], j, salt);
             out[j] = sum * (1.0f / (float)n);
         }
     }
+    plan_expect_made(k, i, set, out, made);
+    for (size_t j = 0; plan_owned(k, i) && j < p.n; j++) out[j] *= 2;
 }
 
 /* The divergence is that between what the operation found and what it left, whatever happened in
@@ -328,6 +385,8 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
 {
     float *data = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *data);
     float *rest = (float *)calloc((size_t)OPS * (FLOATS + LAB_MAX), sizeof *rest);
+    plan_state *made = (plan_state *)calloc(OPS, sizeof *made);
+    ddp_owner owner[OPS];
     long tickets[OPS];
     double divergence[OPS];
     ddp_status s = DDP_OK;
@@ -357,6 +416,18 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
                 if (ddp__in_blocks((int)k->coding)) m.residual = rest + (size_t)i * (FLOATS + LAB_MAX);
                 for (size_t j = 0; m.residual && j < p.n; j++) m.residual[j] = 1;
             }
+            if (plan_owned(k, i)) {
+                owner[i].rule = plan_rule;
+                owner[i].again = NULL;
+                owner[i].user = &made[i];
+                made[i].n = p.n;
+                plan_again(&made[i]);
+                m.owner = &owner[i];
+                if (ddp__engine_submit(engine, &m, &tickets[i], err) != DDP_ARG || !strstr(err->msg, "set ddp_owner.again"))
+                    return DDP_FAILED;
+                memset(err, 0, sizeof *err);
+                owner[i].again = plan_again;
+            }
             s = ddp__engine_submit(engine, &m, &tickets[i], err);
         }
         if (old >= 0 && s == DDP_OK) {
@@ -366,6 +437,7 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
                 hash_of(data + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
             k->rest[rank][old] =
                 hash_of(rest + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
+            k->made[rank][old] = hash_of(made[old].value, plan_of(k, old).n);
             if (old % 2 && !k->site[0]) plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX),
                                        divergence[old]);
             k->finished[rank] = old + 1;
@@ -375,6 +447,7 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
     ddp__engine_epoch(engine, &info);
     k->changes[rank] = (int)info.changes;
     k->done_at[rank] = ddp_now();
+    free(made);
     free(rest);
     free(data);
     return s;
@@ -387,7 +460,7 @@ static void plan_check(const kill_plan *k, unsigned alive)
     unsigned all = (1u << k->world) - 1;
 
     for (int i = 0; i < OPS; i++) {
-        uint64_t hash = 0, rest[LAB_MAX];
+        uint64_t hash = 0, rest[LAB_MAX], made[LAB_MAX];
         int some = 0, legal = 0;
         for (int r = 0; r < k->world; r++) {
             if (!(alive >> r & 1)) continue;
@@ -406,14 +479,18 @@ static void plan_check(const kill_plan *k, unsigned alive)
         for (unsigned set = alive; set <= all && !legal; set++) {
             if ((set & alive) != alive) continue;
             if (plan_coded(k, i) && k->site[0]) plan_expect_crossing(k, i, set, want, rest);
-            else if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest);
-            else plan_expect(k, i, set, want);
+            else if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest, made);
+            else plan_expect(k, i, set, want, made);
             legal = hash_of(want, plan_of(k, i).n) == hash;
         }
         if (!legal)
             fail_msg("seed %lu: operation %d (verb %d, %lu values) is the average of no set",
                      (unsigned long)k->seed, i, (int)plan_of(k, i).verb,
                      (unsigned long)plan_of(k, i).n);
+        for (int r = 0; r < k->world; r++)
+            if (plan_owned(k, i) && (alive >> r & 1) && k->made[r][i] != made[r])
+                fail_msg("seed %lu: operation %d (%lu values) left the rule of rank %d another state",
+                         (unsigned long)k->seed, i, (unsigned long)plan_of(k, i).n, r);
         for (int r = 0; r < k->world; r++)
             if (plan_coded(k, i) && (alive >> r & 1) && k->rest[r][i] != rest[r])
                 fail_msg("seed %lu: operation %d (%lu values) left rank %d another rest",
@@ -424,13 +501,6 @@ static void plan_check(const kill_plan *k, unsigned alive)
 /* ---- deaths in one process ---- */
 
 static lab_world lab;
-
-/* What was too long or silent because somebody else had the processor is tried again. */
-#ifdef __SANITIZE_THREAD__ /* five workers that are many times slower, and half a second to notice a death */
-enum { TRIES = 12 };
-#else
-enum { TRIES = 3 };
-#endif
 
 static void die_in_plan(net_rank *me, void *user)
 {
@@ -518,26 +588,26 @@ static void deaths(uint64_t first, int count, int like, int victims)
 static void one_death_at_any_moment_over_threads(void **state)
 {
     (void)state;
-    deaths(1, env_runs(80), 0, 1);
+    deaths(1, env_runs(24), 0, 1);
 }
 
 static void one_death_at_any_moment_over_tcp(void **state)
 {
     (void)state;
-    deaths(2001, env_runs(60), OVER_TCP, 1);
+    deaths(2001, env_runs(16), OVER_TCP, 1);
 }
 
 static void one_death_in_a_ring(void **state)
 {
     (void)state;
-    deaths(4001, env_runs(60), BY_RING, 1);
+    deaths(4001, env_runs(16), BY_RING, 1);
 }
 
 static void two_deaths_in_a_row_or_at_once(void **state)
 {
     (void)state;
-    deaths(6001, env_runs(30), 0, 2);
-    deaths(8001, env_runs(30) / 2, OVER_TCP | BY_RING, 2);
+    deaths(6001, env_runs(12), 0, 2);
+    deaths(8001, env_runs(16) / 2, OVER_TCP | BY_RING, 2);
 }
 
 /* Sites by chance, and each role in turn: the lowest of a site, another of it, all of it. */
@@ -580,28 +650,28 @@ static void all_deaths_in_sites(int coded, uint64_t first, int runs)
     for (int tcp = 0; tcp < 2; tcp++) {
         deaths_in_sites(tcp, NULL, 0, coded, first + 1000 * (uint64_t)tcp, env_runs(runs));
         for (int i = 0; i < 6; i++)
-            deaths_in_sites(tcp, site, dead[i], coded, first + 2000 + 100 * (uint64_t)i, env_runs(runs / 5));
+            deaths_in_sites(tcp, site, dead[i], coded, first + 2000 + 101 * (uint64_t)i, env_runs(runs / 4));
     }
 }
 
 static void deaths_in_two_levels(void **state)
 {
     (void)state;
-    all_deaths_in_sites(0, 50001, 50);
+    all_deaths_in_sites(0, 50001, 16);
 }
 
 static void deaths_while_blocks_cross_sites(void **state)
 {
     (void)state;
-    all_deaths_in_sites(1, 60001, 60);
+    all_deaths_in_sites(1, 60001, 16);
 }
 
 static void deaths_while_int8_blocks_travel(void **state)
 {
     (void)state;
-    deaths(40001, env_runs(60), CODED, 1);
-    deaths(42001, env_runs(40), CODED | OVER_TCP, 1);
-    deaths(44001, env_runs(30), CODED | BY_RING, 2);
+    deaths(40001, env_runs(16), CODED, 1);
+    deaths(42001, env_runs(12), CODED | OVER_TCP, 1);
+    deaths(44001, env_runs(12), CODED | BY_RING, 2);
 }
 
 /* ---- a worker that stops for a while ---- */
@@ -625,8 +695,8 @@ static void stall_in_plan(net_rank *me, void *user)
 static void a_stall_at_any_moment(void **state)
 {
     uint64_t first = 12001 + (uint64_t)env_number("SEED_BASE", 0);
-    int count = env_runs(8), given_up = 0;
-    double limit = LAB_FEWER > 1 || getenv("SOAK") ? 2.4 : 0.8;
+    int count = env_runs(4), given_up = 0;
+    double limit = LAB_FEWER > 1 || getenv("SOAK") ? 2.4 : 1.5;
     (void)state;
     for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
         ddp_rng rng = ddp_rng_seed(seed, 9);
@@ -720,7 +790,7 @@ static int processes(kill_plan *k, net_setup *set, int signal_number)
 static void processes_are_killed(void **state)
 {
     uint64_t first = 20001 + (uint64_t)env_number("SEED_BASE", 0);
-    int count = env_runs(40);
+    int count = env_runs(20);
     double slowest = 0;
 
     (void)state;
@@ -757,7 +827,7 @@ static double seconds_without_the_stopped(void)
     double last = 0;
 
     plan_make(k, &set, 31001, 4, 1);
-    set.cfg.peer_timeout_s = 1;
+    set.cfg.peer_timeout_s = 2;
     k->after[0] = 20000;
     k->hold = 0.002;
     if (processes(k, &set, SIGSTOP)) {
@@ -770,262 +840,18 @@ static double seconds_without_the_stopped(void)
     return last;
 }
 
-/* On a busy machine one that was not stopped may be silent for as long: that is tried again. */
+/* It does not run again, so that the others end only when they have given it up. On a busy machine they may
+ * take another one for stopped, too: that is tried again. */
 static void a_stopped_process_is_given_up_after_the_peer_timeout(void **state)
 {
     double last = 0;
 
     (void)state;
-    for (int i = 0; i < TRIES && !(last > 0.7 && last < 2.5); i++) {
+    for (int i = 0; i < TRIES && !(last > 1.4); i++) {
         last = seconds_without_the_stopped();
-        printf("    all done %.2f s after the stop, peer_timeout_s is 1\n", last);
+        printf("    all done %.2f s after the stop, peer_timeout_s is 2\n", last);
     }
-    assert_true(last > 0.7 && last < 2.5);
-}
-
-/* ---- what ends a worker, and what it says ---- */
-
-typedef struct ending {
-    int world, min_world;
-    unsigned dies;         /* at once, without a word */
-    int cut_a, cut_b;      /* no byte passes between them; -1: none */
-    unsigned fails;        /* who ends with DDP_PEER_LOST */
-    const char *says;
-    double within;
-    unsigned apart;        /* no byte passes between these and the others */
-    int closes;            /* who dies closes its streams, as the death of a process does */
-} ending;
-
-static int arrived, ended;
-
-static void end_or_go_on(net_rank *me, void *user)
-{
-    const ending *c = (const ending *)user;
-    float x[100];
-    ddp_piece piece;
-    ddp_message m;
-    ddp_status s;
-    double begin;
-
-    piece.data = x;
-    piece.count = 100;
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    m.mean = 1;
-    for (int i = 0; i < 100; i++) x[i] = (float)me->rank;
-    net_ok(me, net_do(me, &m));
-    ddp__atomic_add(&arrived, 1); /* all have completed this when the first dies */
-    while (ddp__atomic_load(&arrived) < c->world) ddp__sleep_until(ddp_now() + 0.001);
-    begin = ddp_now();
-    if (c->dies >> me->rank & 1) { /* all in one moment: one by one each leaves a majority */
-        for (int r = 0; r < c->world; r++)
-            if (c->dies >> r & 1) ddp__atomic_store(&lab.dead[r], 1);
-        if (c->closes) {
-            lab.wire[me->rank].engine = me->engine;
-            lab_die(&lab.wire[me->rank]);
-        }
-        ddp__engine_abort(me->engine, DDP_ABORTED, "dead");
-        while (ddp__atomic_load(&ended) + ddp__bit_count(c->dies) < c->world)
-            ddp__sleep_until(ddp_now() + 0.01); /* its streams stay as they are */
-        return;
-    }
-    if (me->rank == c->cut_a || me->rank == c->cut_b) {
-        int other = c->cut_a + c->cut_b - me->rank;
-        ddp__atomic_store(&lab.cut[me->rank][other], 1);
-    }
-    for (int r = 0; c->apart && r < c->world; r++)
-        if ((c->apart >> r & 1) != (c->apart >> me->rank & 1))
-            ddp__atomic_store(&lab.cut[me->rank][r], 1);
-    s = net_do(me, &m);
-    ddp__atomic_add(&ended, 1);
-    if (ddp_now() - begin > c->within)
-        net_fail(me, "it took %.2f s, not %.2f s", ddp_now() - begin, c->within);
-    if (!(c->fails >> me->rank & 1)) {
-        net_ok(me, s);
-    } else if (s != DDP_PEER_LOST || !strstr(me->err.msg, c->says)) {
-        net_fail(me, "status %d, \"%.200s\" lacks \"%s\"", (int)s, me->err.msg, c->says);
-    } else if (!strstr(me->err.msg, "(rank ") && !strstr(me->err.msg, "all-reduce of layer ")) {
-        net_fail(me, "no operation in \"%.400s\"", me->err.msg);
-    }
-    if (c->fails == 0) ddp__sleep_until(ddp_now() + 0.1);
-}
-
-/* peer_timeout_s is 1: who is cut off says so when that is over, and who is alone of two at once. */
-static void who_is_cut_off_says_so_after_one_timeout(void **state)
-{
-    static const ending cases[] = {
-        {3, 1, 0, -1, -1, 0x4u, "can go on without this worker (rank 2)", 1.6, 0x4u, 0},
-        {3, 1, 0, -1, -1, 0x1u, "can go on without this worker (rank 0)", 1.6, 0x1u, 0},
-        {5, 1, 0, -1, -1, 0x18u, "can go on without this worker (rank ", 1.6, 0x18u, 0},
-        {4, 1, 0, -1, -1, 0xfu, "; 2 of 4 workers are left, a majority of 3 is needed", 1.8, 0xcu, 0},
-        {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 0.4, 0, 1},
-    };
-    (void)state;
-    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
-        const char *failure = "";
-        ending c = cases[i];
-        net_setup set;
-        net_defaults(&set, c.world);
-        log_to(&set);
-        set.tcp = i % 2 == 0;
-        set.cfg.min_world = 1;
-        set.cfg.peer_timeout_s = 1;
-        for (int k = 0; k < TRIES && (k == 0 || failure[0]); k++) {
-            arrived = ended = 0;
-            failure = lab_try(&lab, &set, end_or_go_on, &c);
-        }
-        if (failure[0]) fail_msg("case %d: %s", i, failure);
-    }
-}
-
-static void who_may_not_go_on_says_why_in_time(void **state)
-{
-    static const ending cases[] = {
-        {4, 1, 0xcu, -1, -1, 0x3u, "2 of 4 workers are left, a majority of 3 is needed", 2.0, 0, 0},
-        {5, 4, 0x18u, -1, -1, 0x7u, "3 of 5 workers are left, min_world is 4", 2.0, 0, 0},
-        {2, 1, 0x2u, -1, -1, 0, "", 2.0, 0, 0},
-        {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 2.0, 0, 0},
-        {3, 3, 0x4u, -1, -1, 0x3u, "2 of 3 workers are left, min_world is 3", 2.0, 0, 0},
-        {3, 1, 0, 0, 2, 0x4u, "the other workers go on without this one (rank 2)", 2.0, 0, 0},
-        {4, 1, 0, 0, 1, 0x2u, "the other workers go on without this one (rank 1)", 2.0, 0, 0},
-        {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a majority of 3 is needed", 2.0, 0, 0},
-    };
-    const char *failure;
-    (void)state;
-    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++)
-        for (int tcp = 0; tcp < (i % 3 ? 1 : 2); tcp++) {
-            net_setup set;
-            ending c = cases[i];
-            net_defaults(&set, c.world);
-            set.tcp = tcp;
-            set.cfg.min_world = c.min_world;
-            set.cfg.peer_timeout_s = 0.5;
-            failure = "";
-            for (int i_try = 0; i_try < TRIES && (i_try == 0 || failure[0]); i_try++) {
-                arrived = ended = 0;
-                failure = lab_try(&lab, &set, end_or_go_on, &c);
-            }
-            if (failure[0]) fail_msg("case %d: %s", i, failure);
-        }
-}
-
-/* Rank 2 ends its work early and in order; the others need nothing from it. */
-static void leave_early(net_rank *me, void *user)
-{
-    float x[1000];
-    ddp_piece piece;
-    ddp_message m;
-    int steps = me->rank == 2 ? 5 : 12;
-
-    (void)user;
-    piece.data = x;
-    piece.count = 1000;
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    m.mean = 1;
-    for (int i = 0; i < steps; i++) {
-        float want = i < 5 ? 1 : 0.5f;
-        for (int j = 0; j < 1000; j++) x[j] = (float)me->rank;
-        net_ok(me, net_do(me, &m));
-        for (int j = 0; j < 1000 && !me->failure[0]; j++)
-            if (x[j] != want)
-                net_fail(me, "step %d: %g, not %g", i, (double)x[j], (double)want);
-    }
-}
-
-static void who_leaves_in_order_is_not_waited_for(void **state)
-{
-    (void)state;
-    for (int tcp = 0; tcp < 2; tcp++) {
-        net_setup set;
-        net_defaults(&set, 3);
-        set.tcp = tcp;
-        set.cfg.min_world = 1;
-        lab_run(&lab, &set, leave_early, NULL);
-    }
-}
-
-/* Rank 0 sends 3 MB to rank 1 over 10 Mbit/s, most of it in one operation, and nothing to rank 2 for longer than the
- * peer timeout: its heartbeats pass the average that fills its link. */
-static void send_for_long(net_rank *me, void *user)
-{
-    enum { MANY = 750000 };
-    float *x = (float *)calloc(MANY, sizeof *x);
-    double begin = ddp_now();
-    ddp__epoch_info info;
-    ddp_piece piece;
-    ddp_message m;
-
-    piece.data = x;
-    piece.count = MANY;
-    net_message(&m, me->rank == 0 ? DDP_SEND : DDP_RECEIVE, &piece, 1);
-    m.peer = 1 - me->rank;
-    if (me->rank < 2) net_ok(me, net_do(me, &m));
-    piece.count = 1000;
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    net_ok(me, net_do(me, &m));
-    ddp__engine_epoch(me->engine, &info);
-    if (info.changes) net_fail(me, "%d changes of the world", (int)info.changes);
-    if (me->rank == 0) *(double *)user = ddp_now() - begin;
-    free(x);
-}
-
-static void heartbeats_pass_a_slow_link_that_is_full(void **state)
-{
-    (void)state;
-    for (int tcp = 0; tcp < 2; tcp++) {
-        double took = 0;
-        net_setup set;
-        net_defaults(&set, 3);
-        set.tcp = tcp;
-        set.cfg.min_world = 1;
-        set.rate = 10e6 / 8;
-        set.delay_s = 0.02;
-        set.cfg.peer_timeout_s = lab_patience(0.7);
-        lab_run(&lab, &set, send_for_long, &took);
-        if (took < 2.3) fail_msg("3 MB over 10 Mbit/s in %.2f s", took);
-    }
-}
-
-/* ---- memory ---- */
-
-static void look_at_memory(net_rank *me, void *user)
-{
-    static float x[8][5000];
-    int elastic = *(int *)user;
-    ddp__net_stats before, after;
-    ddp_piece piece;
-    ddp_message m;
-    ddp_status s;
-
-    ddp__engine_stats(me->engine, &before);
-    piece.data = x[me->rank];
-    piece.count = 5000;
-    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
-    s = net_do(me, &m);
-    ddp__engine_stats(me->engine, &after);
-    if (elastic == 2) {
-        if (s != DDP_ARG || !strstr(me->err.msg, "raise elastic_bytes"))
-            net_fail(me, "status %d, %.200s", (int)s, me->err.msg);
-        return;
-    }
-    net_ok(me, s);
-    if (!elastic && (before.kept_bytes || after.kept_bytes))
-        net_fail(me, "%lu bytes", (unsigned long)after.kept_bytes);
-    if (elastic && (after.kept_bytes < 20000 || after.staging_bytes < after.kept_bytes ||
-                    after.kept_bytes > before.kept_bytes + ((size_t)1 << 20)))
-        net_fail(me, "%lu, %lu bytes", (unsigned long)before.kept_bytes,
-                 (unsigned long)after.kept_bytes);
-}
-
-static void memory_is_reported_and_bounded(void **state)
-{
-    (void)state;
-    for (int elastic = 0; elastic < 3; elastic++) {
-        net_setup set;
-        net_defaults(&set, 3);
-        set.cfg.min_world = elastic > 0;
-        if (elastic == 2) set.cfg.kept_bytes = 10000;
-        net_run(&set, look_at_memory, &elastic);
-    }
+    assert_true(last > 1.4);
 }
 
 int main(void)
@@ -1041,13 +867,6 @@ int main(void)
         cmocka_unit_test(a_stall_at_any_moment),
         cmocka_unit_test(processes_are_killed),
         cmocka_unit_test(a_stopped_process_is_given_up_after_the_peer_timeout),
-        cmocka_unit_test(who_is_cut_off_says_so_after_one_timeout),
-        cmocka_unit_test(who_may_not_go_on_says_why_in_time),
-        cmocka_unit_test(who_leaves_in_order_is_not_waited_for),
-        cmocka_unit_test(heartbeats_pass_a_slow_link_that_is_full),
-        cmocka_unit_test(memory_is_reported_and_bounded),
     };
-    cmocka_set_test_filter(getenv("ONLY"));
-    cmocka_set_test_filter(getenv("ONLY"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""[timed] build/train_gpt in an elastic world, as a user runs it: workers die, others come, the run goes on.
+"""[long, test-all: slow] build/train_gpt in an elastic world, as a user runs it: workers die, others come, the run goes on.
 
 The trainer itself compares the parameters of all workers after the last averaging.
 """
+import functools
 import json
 import os
 import re
@@ -10,8 +11,10 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Skipped, Wrong, case, run_cases  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
@@ -27,12 +30,13 @@ STARTED = []
 class Run:
     """Workers of one run, each a process of its own."""
 
-    def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE, least=2):
+    def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE, least=2, env=()):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.addr = "127.0.0.1:%d" % s.getsockname()[1]
         self.folder = folder
         self.program = program
+        self.env = dict(env, DREAMDDP_LOG="info")
         self.options = [*shape, *"--period 4 --data".split(), os.path.join(ROOT, "dreamddp.h"), "--min-world", str(least), "--workers", str(workers),
                         "--strategy", strategy, "--steps", str(steps)]
         self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
@@ -49,12 +53,12 @@ class Run:
         name = os.path.join(self.folder, "%s-%f" % ("".join(how).replace("/", ""), time.time()))
         clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
         p = subprocess.Popen([self.program, *self.options, *how], stdout=open(name + ".out", "w"), stderr=open(name + ".err", "w"),
-                             env=dict(clean, DREAMDDP_LOG="info"))
+                             env=dict(clean, **self.env))
         p.name = name
         STARTED.append(p)
         return p
 
-    def says(self, p, pattern, seconds=40):
+    def says(self, p, pattern, seconds=120):
         """Waits until a worker has written that; None if it never does."""
         until = time.time() + seconds
         while time.time() < until:
@@ -72,7 +76,7 @@ class Run:
             expect(self.says(p, r"newcomers may come"), "training does not begin", self)
         time.sleep(1)
 
-    def end(self, seconds=120):
+    def end(self, seconds=300):
         codes = [p.wait(timeout=seconds) for p in self.worker]
         out = [open(p.name + ".out").read().strip() for p in self.worker]
         return codes, [json.loads(o.splitlines()[-1]) for o in out if o]
@@ -86,7 +90,7 @@ def expect(holds, what, run=None):
     if not holds:
         for p in run.worker if run else []:
             print("   ", p.name, open(p.name + ".err").read()[-300:])
-        raise AssertionError(what)
+        raise Wrong(what)
 
 
 def goes_on(folder, strategy, victim, steps=6000, loss=3.2, **what):
@@ -111,18 +115,16 @@ def no_majority(folder):
     run.begins()
     run.kill(2)
     run.kill(1)
-    expect(run.worker[0].wait(timeout=60) == 3, "exit code %s" % run.worker[0].returncode, run)
+    expect(run.worker[0].wait(timeout=120) == 3, "exit code %s" % run.worker[0].returncode, run)
     expect(run.says(run.worker[0], r"majority|go on without"), "no word on the majority", run)
 
 
 def alone_of_two(folder):
     """Rank 0 of two is killed: the other may not go on, and says so when the connection ends."""
-    run = Run(folder, 2, "localsgd", 1000000, least=1)
+    run = Run(folder, 2, "localsgd", 1000000, least=1, env={"DREAMDDP_PEER_TIMEOUT": "600"})
     run.begins()
-    begin = time.time()
     run.kill(0)
-    expect(run.worker[0].wait(timeout=60) == 3, "exit code %s" % run.worker[0].returncode, run)
-    expect(time.time() - begin < 3, "it took %.1f s" % (time.time() - begin), run)
+    expect(run.worker[0].wait(timeout=120) == 3, "exit code %s" % run.worker[0].returncode, run)
     expect(run.says(run.worker[0], r"rank 0 was lost.*(during|after) \S+ of .*only rank 0 may go on alone"),
            "no word on the majority", run)
 
@@ -132,7 +134,7 @@ def leaves(folder):
     run = Run(folder, 3, "localsgd", 6000)
     run.begins()
     run.worker[1].terminate()
-    expect(run.worker[1].wait(timeout=30) == 130, "exit code %s" % run.worker[1].returncode, run)
+    expect(run.worker[1].wait(timeout=120) == 130, "exit code %s" % run.worker[1].returncode, run)
     expect(run.says(run.worker[1], r"interrupted: this worker has left the run"), "it does not say that it left", run)
     run.worker.pop(1)
     expect(run.says(run.worker[0], r"epoch \d+ with 2 workers[^\n]*worker 1 was lost: it closed"), "it is not let go", run)
@@ -140,6 +142,30 @@ def leaves(folder):
     expect(run.says(run.worker[0], r"worker 1 came"), "the newcomer did not come in", run)
     codes, results = run.end()
     expect(codes == [0, 0, 0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)
+
+
+def on_a_device(folder):
+    if not os.path.exists(DEVICE):
+        raise Skipped("no build/cuda/train_gpt")
+    goes_on(folder, "enp", 2, 240, 4.2, program=DEVICE, shape=SMALL)
+
+
+def crowd(folder):
+    """More workers than processors by far: no worker is declared lost with the default time-outs."""
+    run = Run(folder, 64, "wfbp", 12)
+    codes, results = run.end()
+    expect(codes == 64 * [0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)
+    expect(results[0]["workers"] == 64, "%d workers at the end" % results[0]["workers"], run)
+
+
+def then_kill_all(function, folder):
+    try:
+        function(folder)
+    finally:
+        for p in STARTED:
+            p.kill()
+            p.wait()
+        STARTED.clear()
 
 
 def children(pid):
@@ -157,36 +183,20 @@ def leaves_its_family(folder):
         expect(run.says(p, r"rank 2: newcomers may come"), "training does not begin", run)
         time.sleep(0.5)
         os.kill(p.pid if whole else children(p.pid)[2], signal.SIGTERM)
-        code = p.wait(timeout=60)
+        code = p.wait(timeout=120)
         expect(code == (130 if whole else 0), "exit code %d" % code, run)
         expect(whole or run.says(p, r"epoch \d+ with 2 workers"), "nobody left", run)
 
 
-def main():
-    if not os.path.exists(TRAIN):
-        sys.exit("build/train_gpt is missing: run make first")
-    failed = 0
-    cases = [("dreamddp, a worker dies", lambda f: goes_on(f, "dreamddp", 2)), ("localsgd, the coordinator dies", lambda f: goes_on(f, "localsgd", 0)),
-             ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1, 4000)), ("two of three die", no_majority), ("the lower of two dies", alone_of_two),
-             ("a worker gets SIGTERM", leaves), ("one of a command's workers gets SIGTERM", leaves_its_family)]
-    if os.path.exists(DEVICE):
-        cases.append(("enp on a device, a worker dies", lambda f: goes_on(f, "enp", 2, 240, 4.2, program=DEVICE, shape=SMALL)))
-    for name, function in cases:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                function(folder)
-                print("ok      " + name, flush=True)
-            except (AssertionError, subprocess.TimeoutExpired) as e:
-                failed += 1
-                print("FAILED  %s: %s" % (name, e), flush=True)
-            finally:
-                for p in STARTED:
-                    p.kill()
-                    p.wait()
-                STARTED.clear()
-    print("%d passed, %d failed, 0 skipped" % (len(cases) - failed, failed))
-    return 1 if failed else 0
+for _name, _function in (("dreamddp, a worker dies", lambda f: goes_on(f, "dreamddp", 2)),
+                         ("localsgd, the coordinator dies", lambda f: goes_on(f, "localsgd", 0)),
+                         ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1, 4000)), ("two of three die", no_majority),
+                         ("the lower of two dies", alone_of_two), ("a worker gets SIGTERM", leaves),
+                         ("one of a command's workers gets SIGTERM", leaves_its_family), ("64 workers", crowd), ("enp on a device, a worker dies", on_a_device)):
+    case(_name)(functools.partial(then_kill_all, _function))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if not os.path.exists(TRAIN):
+        sys.exit("build/train_gpt is missing: run make first")
+    sys.exit(run_cases())

@@ -1,4 +1,4 @@
-/* [calm] Batch norm inside training: running statistics in evaluation, and how they are averaged. */
+/* [asan] Batch norm inside training: running statistics in evaluation, and how they are averaged. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,4 +1,4 @@
-/* [calm] The ready-made models: sizes, layers, refusals, initial values, and that they learn. */
+/* [asan] The ready-made models: sizes, layers, refusals, initial values, and that they learn. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

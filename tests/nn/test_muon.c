@@ -1,4 +1,4 @@
-/* [calm] Muon against plain loops bit for bit, which matrices a graph has, and training with it: strategies, transports and
+/* [asan] Muon against plain loops bit for bit, which matrices a graph has, and training with it: strategies, transports and
  * threads change no bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* [calm] Update rules, clipping and learning-rate schedules against hand-worked numbers and plain loops.
+/* [asan] Update rules, clipping and learning-rate schedules against hand-worked numbers and plain loops.
  */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

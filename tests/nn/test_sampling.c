@@ -1,4 +1,4 @@
-/* [calm] Drawing text from a trained model: examples/common/sampling.h. */
+/* [asan] Drawing text from a trained model: examples/common/sampling.h. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] GPT-2 and Llama-2 against PyTorch from the same parameters: logits to 1e-4, and the loss of every
+"""[test-all: needs PyTorch] GPT-2 and Llama-2 against PyTorch from the same parameters: logits to 1e-4, and the loss of every
 one of 50 steps of AdamW on the same batches to 1e-3.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
@@ -61,18 +61,18 @@ def check(run):
         worst_loss = max(worst_loss, abs(float(theirs) - float(loss)))
     learned = losses[-1] < losses[0] - 0.5
     ok = len(losses) == 50 and learned and worst_logit < 1e-4 and worst_loss < 1e-3
-    print("%-36s %d arrays, loss %.3f to %.3f in %d steps; largest difference of a logit %.1e, "
-          "of a loss %.1e %s" % (run.title(), len(params), losses[0], losses[-1], len(losses),
-                                 worst_logit, worst_loss, "" if ok else "FAILED"))
-    return ok
+    companion.result(run.title(), ok, "%d arrays, loss %.3f to %.3f in %d steps; largest difference of a logit %.1e, of a loss %.1e"
+                     % (len(params), losses[0], losses[-1], len(losses), worst_logit, worst_loss))
 
 
 def main():
     text = companion.output(companion.build("nn/torch_models"),
                             os.path.join(companion.ROOT, "dreamddp.h"))
-    results = [check(run) for run in parse(text)]
-    failed = companion.close(sum(results), len(results) - sum(results))
-    return failed or len(results) != 4
+    runs = parse(text)
+    for run in runs:
+        if companion.chosen(run.title()):
+            check(run)
+    return companion.end() or len(runs) != 4
 
 
 sys.exit(main())

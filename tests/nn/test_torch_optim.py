@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] The built-in update rules against torch.optim: 20 steps, relative difference below 1e-6.
+"""[test-all: needs PyTorch] The built-in update rules against torch.optim: 20 steps, relative difference below 1e-6.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
@@ -109,20 +109,19 @@ def run(program, case):
 
 
 def main():
-    failed = 0
     program = companion.build("nn/torch_optim")
     for case in CASES:
-        worst = run(program, case)
-        ok = worst < 1e-6
-        failed += not ok
-        print("%s %s: largest relative difference %.2e" % ("ok" if ok else "FAILED", case, worst))
+        name = " ".join(map(str, case))
+        if companion.chosen(name):
+            worst = run(program, case)
+            companion.result(name, worst < 1e-6, "largest relative difference %.2e" % worst)
     for case in MUON:
-        worst, whole = run_muon(program, case)
-        ok = worst < 1e-5 and whole < 0.005  # its bfloat16 products
-        failed += not ok
-        print("%s muon %s: largest relative difference %.2e, %.2e from torch.optim.Muon" %
-              ("ok" if ok else "FAILED", case, worst, whole))
-    return 1 if failed else 0
+        name = "muon " + " ".join(map(str, case))
+        if companion.chosen(name):
+            worst, whole = run_muon(program, case)
+            ok = worst < 1e-5 and whole < 0.005  # its bfloat16 products
+            companion.result(name, ok, "largest relative difference %.2e, %.2e from torch.optim.Muon" % (worst, whole))
+    return companion.end()
 
 
 sys.exit(main())

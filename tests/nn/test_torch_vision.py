@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] ResNet-18 and VGG-16 against PyTorch from the same parameters: losses of five training steps, the
+"""[test-all: needs PyTorch] ResNet-18 and VGG-16 against PyTorch from the same parameters: losses of five training steps, the
 running statistics they leave, evaluation with those, and the logits of VGG.
 
 An activation within rounding of 0 may pass a ReLU here and not there, which a large learning rate
@@ -57,8 +57,7 @@ def difference(ours, theirs):
 
 
 def check(what, value, limit):
-    print("%-52s %.1e %s" % (what, value, "" if value < limit else "FAILED"))
-    return value < limit
+    companion.result(what, value < limit, "difference %.1e, limit %.1e" % (value, limit))
 
 
 def check_vgg(r):
@@ -67,7 +66,7 @@ def check_vgg(r):
     r.load(model.parameters())
     with torch.no_grad():
         logits = model(x)
-    return [check("VGG-16, logits", difference(r.take(4, 10), logits), 1e-4)]
+    check("VGG-16, logits", difference(r.take(4, 10), logits), 1e-4)
 
 
 def check_resnet(r):
@@ -85,11 +84,11 @@ def check_resnet(r):
     ours = r.take(5)
     print("losses", " ".join("%.6f" % v for v in losses))
     worst = float((ours - torch.tensor(losses)).abs().max())
-    results = [check("ResNet-18, losses of five steps", worst, 1e-4)]
+    check("ResNet-18, losses of five steps", worst, 1e-4)
     for p in model.parameters():
         r.take(*p.shape)
     worst = max(difference(r.take(*b.shape), b) for b in buffers(model))
-    results.append(check("ResNet-18, running statistics after them", worst, 1e-3))
+    check("ResNet-18, running statistics after them", worst, 1e-3)
 
     # evaluation: from our parameters and statistics, as training has moved both a little apart
     r.at -= sum(a.numel() for a in list(model.parameters()) + buffers(model))
@@ -98,21 +97,18 @@ def check_resnet(r):
     model.eval()
     with torch.no_grad():
         logits = model(x)
-    results.append(check("ResNet-18, logits of ddp_evaluate",
-                         difference(r.take(4, 10), logits), 1e-5))
+    check("ResNet-18, logits of ddp_evaluate", difference(r.take(4, 10), logits), 1e-5)
     same = all(torch.equal(r.take(*b.shape), b) for b in buffers(model))
-    results.append(check("ResNet-18, statistics changed by ddp_evaluate", float(not same), 0.5))
-    return results
+    check("ResNet-18, statistics changed by ddp_evaluate", float(not same), 0.5)
 
 
 def main():
     torch.set_num_threads(1)
-    results = []
     program = companion.build("nn/torch_vision")
     for model, rule in (("resnet", check_resnet), ("vgg", check_vgg)):
         done = subprocess.run([program, model], check=True, stdout=subprocess.PIPE)
-        results += rule(Reader(done.stdout))
-    return companion.close(sum(results), len(results) - sum(results))
+        rule(Reader(done.stdout))
+    return companion.end()
 
 
 sys.exit(main())

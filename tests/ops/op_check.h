@@ -151,6 +151,17 @@ static void op_close(op_check *c)
     }
 }
 
+/* The pool of calls that are given none: one thread, with a room. */
+static void *op_alone(void)
+{
+    static ddp__pool *pool;
+
+    if (!pool) pool = ddp__pool_open(1);
+    assert_non_null(pool);
+    assert_true(ddp__pool_rooms(pool));
+    return pool;
+}
+
 static void op_call_of(const op_check *c, int real, int add, void *pool, ddp_op_call *call)
 {
     const op_side *a = &c->side[real];
@@ -171,7 +182,7 @@ static void op_call_of(const op_check *c, int real, int add, void *pool, ddp_op_
         call->grad_param[i] = a->grad_param[i];
     }
     for (i = 0; i < DDP_OP_BUFFERS; i++) call->buffer[i] = a->buffer[i];
-    call->pool = pool;
+    call->pool = pool ? pool : op_alone();
     call->training = c->training;
     call->random = 12345;
 }

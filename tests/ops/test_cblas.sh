@@ -1,6 +1,7 @@
 #!/bin/sh
-# [calm] DDP_USE_CBLAS: tests/ops/cblas.c with OpenBLAS. Exit 77 where there is none.
+# [test-all: needs OpenBLAS] DDP_USE_CBLAS: tests/ops/cblas.c with OpenBLAS. Exit 77 where there is none.
 root=$(cd "$(dirname "$0")/../.." && pwd)
+. "$root/tests/cases.sh"
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 build() {
@@ -9,6 +10,6 @@ build() {
 }
 echo '#include <cblas.h>
 int main(void) { return 0; }' >"$work/try.c"
-build "$work/try.c" -o "$work/try" 2>/dev/null || { echo "skipped: no OpenBLAS to link with"; exit 77; }
+build "$work/try.c" -o "$work/try" 2>/dev/null || skip_script "no OpenBLAS to link with"
 build -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror "$root/tests/ops/cblas.c" -o "$work/cblas" || { echo "FAILED: it does not compile"; exit 1; }
 "$work/cblas"

@@ -348,6 +348,7 @@ static void convolutions_of_single_planes_agree_with_the_reference(void **unused
 
     (void)unused;
     assert_non_null(pool);
+    assert_true(ddp__pool_rooms(pool));
     for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         uint64_t alone;
         op_check c;

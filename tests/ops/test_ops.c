@@ -1,4 +1,4 @@
-/* [calm] Every operator: finite differences on the double reference, the float kernels against it,
+/* Every operator: finite differences on the double reference, the float kernels against it,
  * adding, threads; and the matrix product and row kernels of every instruction set. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -176,6 +176,7 @@ static void threads_do_not_change_a_bit(void **state)
     for (threads = 1; threads <= 3; threads++) {
         ddp__pool *pool = ddp__pool_open(threads);
         assert_non_null(pool);
+        assert_true(ddp__pool_rooms(pool));
         for (i = 0; i < COUNT(large_cases); i++) {
             op_check c;
             uint64_t alone;
@@ -440,10 +441,11 @@ static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
 /* On the calling thread alone, with the given kernels. */
 static void matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
 {
+    static ddp__matmul_room room;
     ddp__matmul_job job;
     const long blocks = ddp__matmul_split(&job, g, kernels, 1);
 
-    ddp__matmul_blocks(&job, 0, blocks);
+    ddp__matmul_blocks(&job, &room, 0, blocks);
 }
 
 static void product_case(const ddp__kernels *kn, long m, long n, long k, int mode, int add,

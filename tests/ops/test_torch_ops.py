@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] Values and gradients of the operators against PyTorch's in double, to 1e-5 of the largest value.
+"""[test-all: needs PyTorch] Values and gradients of the operators against PyTorch's in double, to 1e-5 of the largest value.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
 import math
@@ -84,18 +84,15 @@ def check(op, a):
     for name, theirs in pairs:
         ours = a["out0"] if name == "out0" else a[name]
         worst = max(worst, float((ours.detach() - theirs).abs().max() / theirs.abs().max()))
-    ok = worst < 1e-5
-    print("%-20s %d arrays, largest difference %.1e %s" % (op, len(pairs), worst,
-                                                        "" if ok else "FAILED"))
-    return ok
+    return worst < 1e-5, "%d arrays, largest difference %.1e" % (len(pairs), worst)
 
 
 def main():
-    results = []
     cases = parse(companion.output(companion.build("ops/torch_ops")))
     for op in RULES:
-        results.append(op in cases and check(op, cases[op]))
-    return companion.close(sum(results), len(results) - sum(results))
+        if companion.chosen(op):
+            companion.result(op, *(check(op, cases[op]) if op in cases else (False, "the companion printed nothing of it")))
+    return companion.end()
 
 
 sys.exit(main())

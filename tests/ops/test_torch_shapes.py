@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] Output shapes, parameters, buffers and FLOPs of image operators against PyTorch's modules.
+"""[test-all: needs PyTorch] Output shapes, parameters, buffers and FLOPs of image operators against PyTorch's modules.
 
 Exit 77 where PyTorch or a C compiler is missing. CC chooses the compiler."""
 import os
@@ -63,7 +63,7 @@ def theirs(op, args, shape):
 
 def main():
     torch.set_num_threads(1)
-    right, wrong, refused = {op: 0 for op in RULES}, 0, 0
+    right, refused = {op: 0 for op in RULES}, 0
     for line in companion.output(companion.build("ops/torch_shapes")).splitlines():
         head, shape, *ours = line.split("|")
         op, *args = head.split()
@@ -72,16 +72,15 @@ def main():
         expected = theirs(op, [int(a) for a in args], [int(d) for d in shape.split()])
         if tuple([int(v) for v in part.split()] for part in ours) == expected:
             right[op] += 1
+            companion.result("%s of %s" % (head, shape), True)
         else:
-            wrong += 1
-            print("FAILED %s; PyTorch: %s" % (line, expected))
+            companion.result("%s of %s" % (head, shape), False, "%s; PyTorch: %s" % (line, expected))
         refused += not expected[0]
     print(", ".join("%s %d" % (op, n) for op, n in right.items()),
           "equal; %d of them refused by both" % refused)
-    never = [op for op, n in right.items() if not n]
-    if never:
-        print("never seen:", *never)
-    return companion.close(sum(right.values()), wrong + len(never))
+    for op in [op for op, n in right.items() if not n]:
+        companion.result(op, False, "no shape of it was equal")
+    return companion.end()
 
 
 sys.exit(main())

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] Each package of packaging/ and CMakeLists.txt is built and used once; tools/abi.py refuses what it should.
+"""[long, test-all: needs CMake, debhelper and Conan] Each package of packaging/ and CMakeLists.txt is built and used once; tools/abi.py refuses what it should.
 
     tests/packaging/test_packages.py [WORD...]     only the cases whose names contain one of the words
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Skipped, case, expect, run_cases  # noqa: E402
+from cases import Skipped, case, expect, run_cases, skip_script  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PACKAGING = os.path.join(ROOT, "packaging")
@@ -46,7 +46,7 @@ def environment(**more):
 def run(*command, cwd=ROOT, **more):
     """What the command wrote to stdout; it must succeed."""
     r = subprocess.run(command, cwd=cwd, env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                       stderr=subprocess.PIPE, universal_newlines=True, timeout=280)
+                       stderr=subprocess.PIPE, universal_newlines=True, timeout=600)
     expect(r.returncode == 0, "%s: exit %d\n%s" % (" ".join(command), r.returncode, (r.stdout + r.stderr)[-3000:]))
     return r.stdout
 
@@ -54,7 +54,7 @@ def run(*command, cwd=ROOT, **more):
 def fails(*command, cwd=ROOT):
     """What a command that must fail said."""
     r = subprocess.run(command, cwd=cwd, env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                       stderr=subprocess.STDOUT, universal_newlines=True, timeout=280)
+                       stderr=subprocess.STDOUT, universal_newlines=True, timeout=600)
     expect(r.returncode, "%s: succeeds\n%s" % (" ".join(command), r.stdout[-2000:]))
     return " ".join(r.stdout.split())
 
@@ -115,27 +115,6 @@ def with_pkg_config(package, root, source, *flags, library_path=None, **paths):
     program = os.path.join(WORK, "program")
     run(*compiler(), "-std=c11", "-O0", *flags, source, *told, "-o", program)
     run(program, **({"LD_LIBRARY_PATH": library_path} if library_path else {}))
-
-
-# ---- what they say ----
-
-@case
-def every_package_has_the_version_of_the_header(_):
-    for name in ("vcpkg/dreamddp/vcpkg.json", "clib.json"):
-        expect(json.loads(read(PACKAGING, name))["version"] == version(), "%s is not of %s" % (name, version()))
-    first = read(PACKAGING, "debian", "changelog").split("\n")[0]
-    expect(first.startswith("dreamddp (%s) " % version()), "debian/changelog begins with " + first)
-    control = read(PACKAGING, "debian", "control")
-    expect("Package: libdreamddp%s\n" % minor() in control, "debian/control has no libdreamddp" + minor())
-    expect(os.path.exists(os.path.join(PACKAGING, "debian", "libdreamddp%s.install" % minor())), "debian/*.install")
-
-
-@case
-def clib_names_files_that_are_here(_):
-    package = json.loads(read(PACKAGING, "clib.json"))
-    expect(package["name"] == "dreamddp" and "dreamddp.h" in package["src"], "clib.json lacks the header")
-    for name in package["src"]:
-        expect(os.path.isfile(os.path.join(ROOT, name)), "clib.json: there is no " + name)
 
 
 # ---- CMake and pkg-config ----
@@ -353,8 +332,7 @@ def abi_keeps_what_programs_use(_):
 def main():
     global WORK
     if not os.path.exists(LIBRARY):
-        print("skipped: build/lib/libdreamddp.so is missing: make lib")
-        return 77
+        skip_script("build/lib/libdreamddp.so is missing: make lib")
     with tempfile.TemporaryDirectory() as WORK:
         return run_cases()
 

@@ -1,4 +1,4 @@
-/* [calm] Compressed edges: a pipeline has the bits of stages that run one after the other in one process, each array coded
+/* [asan] Compressed edges: a pipeline has the bits of stages that run one after the other in one process, each array coded
  * and decoded in between; bottlenecks at cuts are those of a model that has them; bad settings are one sentence each. A
  * step allocates nothing, and memory may end at any allocation of the opening. */
 #define _DEFAULT_SOURCE

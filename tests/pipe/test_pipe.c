@@ -1,4 +1,4 @@
-/* [calm] Training over stages: every schedule, number of stages, model and cut has the bits of unpipelined workers with
+/* Training over stages: every schedule, number of stages, model and cut has the bits of unpipelined workers with
  * as many micro-batches. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -40,6 +40,7 @@ typedef struct job {
     int          micro_batches, ahead, adamw, evaluate;
     int          random_cut;
     int          recompute;   /* 1: of the pipeline, not of what it is compared with */
+    int          plans;       /* 1: the run makes its plan or reads it, else it adopts one */
     const int   *rank_of;
     ddp_edge_wire edge;
     board       *b;
@@ -288,7 +289,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
         ddp_optimizer o = j->adamw ? ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f) : ddp_sgd(0.1f, 0.9f);
         bad = ddp_set_optimizer(d, &o);
     }
-    if (!bad && j->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g, 1);
+    if (!bad && j->cfg.strategy == DDP_DREAMDDP && !j->plans) bad = adopt(d, g, 1);
     for (int step = 0; step < STEPS && !bad; step++) {
         for (int m = 0; m < j->micro_batches; m++)
             for (int i = 0; i < g->nodes; i++)
@@ -336,7 +337,7 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
         ddp_optimizer o = j->adamw ? ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f) : ddp_sgd(0.1f, 0.9f);
         bad = ddp_set_optimizer(d, &o);
     }
-    if (!bad && j->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g, 0);
+    if (!bad && j->cfg.strategy == DDP_DREAMDDP && !j->plans) bad = adopt(d, g, 0);
     for (int step = 0; step < STEPS && !bad; step++) {
         sum = 0;
         for (int m = 0; m < j->micro_batches && !bad; m++) {
@@ -475,6 +476,225 @@ static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
         compare(&j, 2, i == 0 ? 3 : 2, b);
     }
     free(b);
+}
+
+/* ---- the plan of the whole model ---- */
+
+static const ddp_strategy planned[] = {DDP_ENP, DDP_DREAMDDP};
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static char *file_name(char *path, size_t room, const char *what)
+{
+    snprintf(path, room, "/tmp/ddp_pipe_%s_%ld", what, (long)getpid());
+    return path;
+}
+
+/* Without clocks all ranks plan by the same profile of the whole model. */
+static void stages_that_plan_follow_the_plan_of_unpipelined_workers(void **state)
+{
+    board *b = boards();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++)
+        for (int stages = 2; stages <= 4; stages++) {
+            job j;
+            memset(&j, 0, sizeof j);
+            j.m = stages == 3 ? i ? RESNET : MLP : GPT;
+            j.micro_batches = 2;
+            j.plans = 1;
+            j.cfg.strategy = planned[i];
+            j.cfg.period = 3;
+            j.cfg.fill = stages == 4 ? DDP_FILL_EXACT : DDP_FILL_NONE;
+            j.cfg.split_params = stages == 3 ? 40 : 0;
+            j.cfg.average_state = j.adamw = stages == 4;
+            j.cfg.clip_norm = stages == 2 ? 0.5f : 0;
+            j.cfg.net = stages == 4 ? "200mbit,0.1ms" : NULL;
+            compare(&j, stages, 2, b);
+        }
+    free(b);
+}
+
+/* A layer of two operators on two stages, of which the second has parameters or not. */
+static int trains_a_parted_layer(ddp_ctx *d, void *user)
+{
+    static const int cut[] = {0, 0, 0, 1, 1};
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 6), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1);
+    ddp_pipe_config c;
+    ddp_pipe *p;
+    int bad;
+
+    ddp_layer_begin(g, "parted");
+    x = ddp_linear(g, x, 6);
+    x = *(const int *)user ? ddp_linear(g, x, 6) : ddp_relu(g, x);
+    ddp_layer_end(g);
+    x = ddp_cross_entropy(g, x, labels);
+    memset(&c, 0, sizeof c);
+    c.stages = 2;
+    c.stage_of = cut;
+    p = ddp_pipe_open(d, g, x, &c);
+    if (!p) return (int)ddp_last_error(d)->code;
+    bad = ddp_set_optimizer(d, &o) || ddp_pipe_step(p) || ddp_step_end(d);
+    ddp_pipe_close(p);
+    return bad;
+}
+
+static void parts_of_a_layer_on_two_stages_are_refused(void **state)
+{
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 4;
+    cfg.no_env = cfg.deterministic = 1;
+    cfg.transport = DDP_THREADS;
+    cfg.strategy = DDP_DREAMDDP;
+    cfg.split_params = 10;
+    for (int both = 0; both < 2; both++)
+        assert_int_equal(ddp_launch(&cfg, trains_a_parted_layer, &both, &err), both ? DDP_UNSUPPORTED : DDP_OK);
+    assert_non_null(strstr(err.msg, "layer parted is on 2 stages, and split_params 10 makes 9 parts of it: cut the model between "
+                                    "layers, or leave split_params 0"));
+}
+
+/* A layer that the cut parts is averaged in one step on both stages. */
+static void stages_of_any_cut_follow_the_plan_of_unpipelined_workers(void **state)
+{
+    board *b = boards();
+
+    (void)state;
+    for (uint64_t seed = 0; seed < INSTANCES(12); seed++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.m = DAG;
+        j.dag = seed;
+        j.random_cut = 1;
+        j.micro_batches = 2;
+        j.plans = 1;
+        j.cfg.strategy = planned[seed % 2];
+        j.cfg.period = 3;
+        compare(&j, 2 + (int)(seed % 3), 2, b);
+    }
+    free(b);
+}
+
+/* GPT has the layers embed, two of each of three blocks, head. */
+static void a_plan_file_of_the_whole_model_holds_for_all_stages(void **state)
+{
+    char path[64];
+    board *b = boards();
+
+    (void)state;
+    write_text(file_name(path, sizeof path, "plan"), "{\"sets\": [[7, 3], [0, 5, 1], [2, 4, 6]], \"fill\": [[4], [], [0, 7]]}");
+    for (size_t i = 0; i < sizeof planned / sizeof *planned; i++)
+        for (int stages = 2; stages <= 4; stages++) {
+            job j;
+            memset(&j, 0, sizeof j);
+            j.m = GPT;
+            j.micro_batches = 2;
+            j.plans = 1;
+            j.cfg.strategy = planned[i];
+            j.cfg.period = 3;
+            j.cfg.plan_path = path;
+            compare(&j, stages, 2, b);
+        }
+    remove(path);
+    free(b);
+}
+
+static void a_profile_of_the_whole_model_is_planned_for_all_stages(void **state)
+{
+    static const ddp_strategy all[] = {DDP_ENP, DDP_DREAMDDP, DDP_MGWFBP};
+    char path[64];
+    board *b = boards();
+
+    (void)state;
+    write_text(file_name(path, sizeof path, "profile"),
+               "layer,params,forward_s,backward_s,comm_s\nembed,1,0.001,0.002,0.02\na0,1,0.001,0.002,0.001\nm0,1,0.001,0.009,0.001\n"
+               "a1,1,0.001,0.002,0.001\nm1,1,0.001,0.002,0.003\na2,1,0.001,0.002,0.001\nm2,1,0.001,0.006,0.001\nhead,1,0.001,0.004,0.02\n");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.m = GPT;
+        j.micro_batches = 2;
+        j.plans = 1;
+        j.cfg.strategy = all[i];
+        j.cfg.period = 3;
+        j.cfg.profile_path = path;
+        compare(&j, 3, 2, b);
+    }
+    remove(path);
+    free(b);
+}
+
+/* Two stages by two; the errors of the stages of pipeline 0. */
+static int trains_a_misfit(ddp_ctx *d, void *user)
+{
+    ddp_error *told = (ddp_error *)user;
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_pipe_config c;
+    ddp_node *loss;
+    ddp_pipe *p;
+    job j;
+    int bad;
+
+    memset(&c, 0, sizeof c);
+    memset(&j, 0, sizeof j);
+    j.m = GPT;
+    loss = build(g, &j);
+    c.stages = 2;
+    p = ddp_pipe_open(d, g, loss, &c);
+    if (!p) return (int)ddp_last_error(d)->code;
+    bad = ddp_set_optimizer(d, &o) || ddp_pipe_step(p) || ddp_step_end(d);
+    if (ddp_pipe_number(p) == 0) told[ddp_pipe_stage(p)] = *ddp_last_error(d);
+    ddp_pipe_close(p);
+    return bad;
+}
+
+static void a_plan_of_another_model_or_of_one_stage_is_refused(void **state)
+{
+    static const struct { const char *text, *says, *remedy; int period, split; } all[] = {
+        {"{\"sets\": [[0, 1], [2, 3, 4]]}", "a plan for 5 layers, the model has 8, of which stage ",
+         "with stages the plan is for the whole model: plan with a profile of all its layers", 2, 0},
+        {"{\"layers\": 12, \"sets\": [[0], [1]]}", "a plan for 12 layers, the model has 8, of which stage ", "all its layers", 2, 0},
+        {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]]}", "for period 2, this run has period 3", "set the period to 2", 3, 0},
+        {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]], \"names\": [\"embed\", \"other\"]}",
+         "layer 1 of the plan is \"other\", of the model \"h.0.attn\"", "plan with a profile of this model", 2, 0},
+        {"{\"sets\": [[0, 1, 2, 3], [4, 5, 6, 7]]}", "a plan for 8 layers, the model has 8 in 14 parts of at most 300 parameters, of "
+         "which stage ", "all its layers", 2, 300}};
+    char path[64];
+
+    (void)state;
+    file_name(path, sizeof path, "misfit");
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ddp_error err, told[2];
+        ddp_config cfg;
+        memset(&cfg, 0, sizeof cfg);
+        memset(told, 0, sizeof told);
+        write_text(path, all[i].text);
+        cfg.world = 4;
+        cfg.no_env = 1;
+        cfg.transport = DDP_THREADS;
+        cfg.strategy = DDP_DREAMDDP;
+        cfg.period = all[i].period;
+        cfg.split_params = all[i].split;
+        cfg.plan_path = path;
+        assert_int_equal(ddp_launch(&cfg, trains_a_misfit, told, &err), DDP_MISMATCH);
+        for (int k = 0; k < 2; k++)
+            if (!strstr(told[k].msg, all[i].says) || !strstr(told[k].msg, all[i].remedy))
+                fail_msg("stage %d: '%s' does not say '%s' and '%s'", k, told[k].msg, all[i].says, all[i].remedy);
+    }
+    remove(path);
 }
 
 static void a_step_is_recorded_as_it_was(void **state)
@@ -829,6 +1049,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_worker),
         cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
+        cmocka_unit_test(stages_that_plan_follow_the_plan_of_unpipelined_workers),
+        cmocka_unit_test(stages_of_any_cut_follow_the_plan_of_unpipelined_workers),
+        cmocka_unit_test(parts_of_a_layer_on_two_stages_are_refused),
+        cmocka_unit_test(a_plan_file_of_the_whole_model_holds_for_all_stages),
+        cmocka_unit_test(a_profile_of_the_whole_model_is_planned_for_all_stages),
+        cmocka_unit_test(a_plan_of_another_model_or_of_one_stage_is_refused),
         cmocka_unit_test(a_step_is_recorded_as_it_was),
         cmocka_unit_test(a_layout_has_each_rank_once),
         cmocka_unit_test(a_schedule_that_does_not_exist_is_refused),

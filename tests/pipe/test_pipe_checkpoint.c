@@ -1,5 +1,5 @@
-/* [calm] Checkpoints and weights of a model in stages: a run that stops and goes on, on the same stages or on others,
- * ends with the bits of one that does not. */
+/* [long, asan] Checkpoints and weights of a model in stages: a resumed run, on the same stages or on others, ends
+ * bit-identical to an uninterrupted one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,4 +1,4 @@
-/* [calm] Stages on a device whose memory nobody else can touch: the bits of unpipelined workers on it, and pipelines of
+/* Stages on a device whose memory nobody else can touch: the bits of unpipelined workers on it, and pipelines of
  * a device and this machine. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* [patient] A rank of a pipeline is lost, or fails: every other says which stage of which pipeline it was, and ends. */
+/* [long] A rank of a pipeline is lost, or fails: every other says which stage of which pipeline it was, and ends. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -146,7 +146,7 @@ static void lose(job *j, int world, ddp_transport transport)
     j->cfg.micro_batches = 4;
     j->cfg.no_env = 1;
     j->cfg.transport = transport;
-    j->cfg.peer_timeout_s = transport == DDP_THREADS ? 1 : 20;
+    j->cfg.peer_timeout_s = transport == DDP_THREADS ? 3 : 20;
     code = ddp_launch(&j->cfg, worker, j, &err);
     if (j->when == NOT_FINITE) {
         assert_int_equal(code, DDP_NUMERIC);

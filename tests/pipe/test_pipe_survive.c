@@ -1,4 +1,4 @@
-/* [patient] Pipelines go on without those that have lost a rank: with the bits of as many unpipelined workers as are left,
+/* [long] Pipelines go on without those that have lost a rank: with the bits of as many unpipelined workers as are left,
  * which begin with what all had before the step. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -199,6 +199,24 @@ static void lengths_are_the_known_ones(void **state)
             }
 }
 
+/* docs/pipeline.md states the bubble of ZB-H1 for W <= F <= B: elsewhere the step takes longer than that. */
+static void the_bubble_of_zb_needs_w_up_to_f_up_to_b(void **state)
+{
+    static const double time[] = {0.5, 1, 2};
+    int longer = 0;
+
+    (void)state;
+    for (int i = 0; i < 27; i++) {
+        const double f = time[i % 3], b = time[i / 3 % 3], w = time[i / 9], formula = 8 * (f + b + w) + 3 * (f + b - w);
+        double bubble;
+        const double step = equal_stages(DDP_PIPELINE_ZB, 4, 8, f, b, w, &bubble);
+        if (w <= f && f <= b) same(step, formula);
+        else assert_true(step >= formula - 1e-9);
+        longer += step > formula + 1e-9;
+    }
+    assert_true(longer > 0);
+}
+
 /* Where a message takes long, those in flight make the difference: all of them ahead is gpipe's order. */
 static double slow_edges(ddp_pipeline p, int ahead)
 {
@@ -551,6 +569,7 @@ int main(void)
         cmocka_unit_test(tasks_are_in_order_and_hold_no_more_than_they_say),
         cmocka_unit_test(zero_bubble_follows_its_rule),
         cmocka_unit_test(lengths_are_the_known_ones),
+        cmocka_unit_test(the_bubble_of_zb_needs_w_up_to_f_up_to_b),
         cmocka_unit_test(more_in_flight_hide_slow_links),
         cmocka_unit_test(forwards_take_what_fusionllm_says),
         cmocka_unit_test(steps_take_as_long_as_ticks_counted),

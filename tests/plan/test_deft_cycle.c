@@ -47,7 +47,7 @@ static double filled(ddp_knapsack_solver solver, int64_t work)
     stage x;
 
     stage_init(&x, solver, work);
-    assert_int_equal(ddp__deft_fill(&x.d, x.parts_of, 2, -(double)INFINITY, start, 10, &sum, NULL), DDP_OK);
+    assert_int_equal(ddp__deft_fill(&x.d, x.parts_of, 2, -DBL_MAX, start, 10, &sum, NULL), DDP_OK);
     assert_true(sum == 6 ? x.on[2] == 1 && x.on[0] + x.on[1] == 0 : x.on[2] == 0 && x.on[0] + x.on[1] == 2);
     return sum;
 }
@@ -76,12 +76,12 @@ static void a_stage_without_room_or_parts_takes_nothing(void **state)
     (void)state;
     stage_init(&x, DDP_KNAPSACK_DEFAULT, 0);
     x.on[0] = x.on[5] = 3; /* of the stage before */
-    assert_int_equal(ddp__deft_fill(&x.d, x.parts_of, 2, -(double)INFINITY, start, 0, &sum, NULL), DDP_OK);
+    assert_int_equal(ddp__deft_fill(&x.d, x.parts_of, 2, -DBL_MAX, start, 0, &sum, NULL), DDP_OK);
     for (int i = 0; i < 6; i++) assert_int_equal(x.on[i], 0);
     assert_true(sum == 0);
     x.on[0] = 3;
     sum = -1;
-    assert_int_equal(ddp__deft_fill(&x.d, none, 2, -(double)INFINITY, start, 10, &sum, NULL), DDP_OK);
+    assert_int_equal(ddp__deft_fill(&x.d, none, 2, -DBL_MAX, start, 10, &sum, NULL), DDP_OK);
     assert_true(sum == 0 && x.on[0] == 0);
 }
 

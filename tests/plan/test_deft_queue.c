@@ -1,4 +1,4 @@
-/* [pure] DeFT's plans beside plain queues: no knapsack, no choice, whatever is next goes where it fits. */
+/* [pure, long, test-all: slow] DeFT's plans beside plain queues: no knapsack, no choice, whatever is next goes where it fits. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -141,7 +141,7 @@ static void plans_are_no_worse_than_queues(void **state)
     int n, more = 0, refused = 0;
 
     (void)state;
-    for (n = 0; n < INSTANCES(2400); n++) {
+    for (n = 0; n < INSTANCES(1200); n++) {
         ddp_delayed_plan plan;
         ddp_error err;
         instance x;
@@ -160,8 +160,8 @@ static void plans_are_no_worse_than_queues(void **state)
         more += plan.update_frequency > plain + 2.0 / (double)PLAYED;
         ddp_delayed_plan_free(&plan);
     }
-    print_message("more updates than any queue: %d of %d\n", more, INSTANCES(2400));
-    assert_true(refused <= INSTANCES(10)); /* partitions hardly longer than the startup */
+    print_message("more updates than any queue: %d of %d\n", more, INSTANCES(1200));
+    assert_true(refused <= INSTANCES(5)); /* partitions hardly longer than the startup */
 }
 
 /* One bucket of 0.6 s, half of it startup; forward takes 0.31 s, backward 1 s and can send it whole. */

@@ -57,7 +57,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
         best = best_cut(&x, order, cut, 0);
         found.first = first;
         found.end = end;
-        found.pipeline_s = INFINITY;
+        found.pipeline_s = DBL_MAX;
         found.proven = 0;
         found.work = 0;
         must(ddp__fence_tape_open(&x.list, &x.net, &x.o.work, &tape, &err), &err);
@@ -77,7 +77,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
             idle += x.o.allow_idle;
             skips += tape.width > 1;
         } else {
-            assert_true(!(found.pipeline_s < INFINITY));
+            assert_true(!(found.pipeline_s < DBL_MAX));
         }
         work += found.work;
         ddp__scratch_free(&tape.graph.room);
@@ -116,7 +116,7 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
     x.o.work.microbatches = 100;
     found.first = first;
     found.end = end;
-    found.pipeline_s = INFINITY;
+    found.pipeline_s = DBL_MAX;
     found.work = 0;
     must(ddp__fence_tape_open(&x.list, &x.net, &x.o.work, &tape, &err), &err);
     must(ddp__fence_cut_best(&tape, order, 0, 0, &found, &err), &err);
@@ -150,13 +150,13 @@ static void a_cut_when_all_work_is_spent_is_a_cut_and_not_proven(void **state)
         best = best_cut(&x, order, cut, 0);
         found.first = first;
         found.end = end;
-        found.pipeline_s = INFINITY;
+        found.pipeline_s = DBL_MAX;
         found.proven = 1;
         found.work = 1e9;
         must(ddp__fence_tape_open(&x.list, &x.net, &x.o.work, &tape, &err), &err);
         status = ddp__fence_cut_best(&tape, order, x.o.allow_idle, 0, &found, &err);
         assert_true(found.work >= 1e9);
-        if (found.pipeline_s < INFINITY) {
+        if (found.pipeline_s < DBL_MAX) {
             assert_int_equal(status, DDP_OK);
             assert_true(found.pipeline_s >= best * (1 - 1e-9));
             if (found.proven) close_to(found.pipeline_s, best); /* as fast as its bound */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] Modularity of our communities against igraph's multilevel: not below it on 100 random graphs.
+"""[test-all: needs igraph] Modularity of our communities against igraph's multilevel: not below it on 100 random graphs.
 
 Exit 77 where igraph or a C compiler is missing. CC chooses the compiler."""
 import os
@@ -43,18 +43,16 @@ def main():
     out = companion.output(companion.build("plan/igraph_louvain"), input=text)
     ours = [float(x) for x in out.split()]
     if len(ours) != len(graphs):
-        print("FAILED: %d answers for %d graphs" % (len(ours), len(graphs)))
-        return 1
-    failed, better, gain = 0, 0, 0.0
+        companion.result("all graphs", False, "%d answers for %d graphs" % (len(ours), len(graphs)))
+        return companion.end()
+    better, gain = 0, 0.0
     for k, w in enumerate(graphs):
         q = theirs(w)
         better += ours[k] > q + 1e-9
         gain += (ours[k] - q) / len(graphs)
-        if ours[k] < q - 1e-9:
-            failed += 1
-            print("FAILED: graph %d of %d nodes: %.9f is below igraph's %.9f" % (k, len(w), ours[k], q))
+        companion.result("graph %d of %d nodes" % (k, len(w)), ours[k] >= q - 1e-9, "%.9f, igraph's is %.9f" % (ours[k], q))
     print("above igraph's on %d of %d graphs, %.5f on average" % (better, len(graphs), gain))
-    return companion.close(len(graphs) - failed, failed)
+    return companion.end()
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ static void starts_are_kept_in_order(void **state)
             int at[N], found = 0;
             double one;
             for (int k = 0; k < N; k++) at[way ? k % S * D + k / S : k] = k;
-            one = ddp__place_evaluate(&p, at, INFINITY);
+            one = ddp__place_evaluate(&p, at, DBL_MAX);
             for (int k = 0; k < count; k++) found |= cost[k] == one;
             assert_true(found);
         }

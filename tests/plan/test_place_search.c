@@ -305,7 +305,7 @@ static double search_by_steps(const ddp_network *n, int genetic)
             ddp__place_circulate(&p, &chain, pool.child);
         else
             assert_true(ddp__place_cyclic_pass(&p, pool.child, 0, NULL));
-        cost = ddp__place_judge(&p, &pool, pool.child, INFINITY);
+        cost = ddp__place_judge(&p, &pool, pool.child, DBL_MAX);
         if (genetic) { /* better than the worst: takes its place */
             for (out = 0, k = 1; k < pool.size; k++)
                 if (pool.cost[k] > pool.cost[out]) out = k;
@@ -364,7 +364,7 @@ static void what_annealing_leaves_is_matched_and_ordered(void **state)
         p.limit = 600;
         ddp__place_anneal(&p);
         memcpy(best, p.best, sizeof best);
-        assert_true(ddp__place_evaluate(&p, best, INFINITY) >= p.cost * (1 - 1e-12));
+        assert_true(ddp__place_evaluate(&p, best, DBL_MAX) >= p.cost * (1 - 1e-12));
         ddp__place_close(&p);
         ddp_network_free(&n);
     }
@@ -416,12 +416,12 @@ static void each_search_has_an_end_of_its_own(void **state)
     for (int i = 0; i < 2; i++) {
         o.solver = i ? DDP_PLACE_ANNEAL : DDP_PLACE_DEFAULT;
         ddp__place_limits(&p);
-        assert_true(p.limit == 4000000 && p.limit_s == INFINITY);
+        assert_true(p.limit == 4000000 && p.limit_s == DBL_MAX);
     }
     for (int i = 0; i < 3; i++) {
         o.solver = few[i];
         ddp__place_limits(&p);
-        assert_true(p.limit == 5000 && p.limit_s == INFINITY);
+        assert_true(p.limit == 5000 && p.limit_s == DBL_MAX);
     }
     o.solver = DDP_PLACE_EXACT;
     ddp__place_limits(&p);
@@ -433,7 +433,7 @@ static void each_search_has_an_end_of_its_own(void **state)
     o.time_limit_s = 0;
     o.max_candidates = 7;
     ddp__place_limits(&p);
-    assert_true(p.limit == 7 && p.limit_s == INFINITY);
+    assert_true(p.limit == 7 && p.limit_s == DBL_MAX);
 }
 
 /* Half as much again as the best for the first hundred children, then a tenth. */
@@ -444,7 +444,7 @@ static void kl_goes_on_while_it_is_near_the_best(void **state)
     (void)state;
     memset(&p, 0, sizeof p);
     p.cost = 100;
-    assert_true(ddp__place_promising(&p, 0, INFINITY));
+    assert_true(ddp__place_promising(&p, 0, DBL_MAX));
     assert_true(ddp__place_promising(&p, 99, 149) && !ddp__place_promising(&p, 99, 151));
     assert_true(ddp__place_promising(&p, 100, 109) && !ddp__place_promising(&p, 100, 111));
 }

@@ -650,7 +650,7 @@ static void a_planner_without_time_returns_the_best_it_saw(void **state)
         o.cost = DDP_COST_TIMELINE;
         o.solver = solvers[k];
         assert_int_equal(ddp_plan_partial(&p, &o, &late, NULL), DDP_OK);
-        assert_true(ddp_now() - began < 5);
+        assert_true(ddp_now() - began < 60); /* of a limit of 1 ns; time for a busy machine */
         close_to(late.objective_s, simulate(&p, &late, 0));
         if (!k) { /* contiguous: what the output side has comes first, and at the best the optimum */
             assert_true(late.objective_s >= best.objective_s - 1e-11);
@@ -754,7 +754,7 @@ static void measured_profiles_reach_the_published_figures(void **state)
         }
         ddp_profile_free(&p);
     }
-    if (!seen) skip();
+    if (!seen) SKIP("no profiles under $DDP_DATA");
 }
 
 int main(void)

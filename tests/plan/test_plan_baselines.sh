@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan baselines: steps against sums made by hand, its search against one of the test's own, sentences, codes.
+# build/plan baselines: steps against sums made by hand, its search against one of the test's own, sentences, codes.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=baselines
 . "$root/tests/plan/plan_cli.sh"
@@ -20,17 +20,21 @@ echo '{"N": 4, "c_dp_bytes": 0, "c_pp_bytes": 0, "D_dp": 2, "D_pp": 2, "groups":
 takes() {
     scheme=$1 grid=$2 step=$3
     shift 3
-    "$plan" baselines "$@" >out 2>err || bad "plan baselines $*: $(cat err)"
+    name="plan $(of baselines "$@"): $scheme $grid takes $step s"
+    "$plan" baselines "$@" >out 2>err
     # shellcheck disable=SC2086
     set -- $grid
     line=$(grep "\"scheme\": \"$scheme\", \"grid\": {\"tensor\": $1, \"pipeline\": $2, \"data\": $3}, " out)
-    echo "$line" | python3 -c 'import json, sys
-r = json.loads(sys.stdin.read()); sys.exit(not abs(r["step_s"] - float(sys.argv[1])) < 1e-9 * float(sys.argv[1]))' "$step" &&
-        ok || bad "$scheme $grid is not $step s: $line"
+    echo "$line" | awk -F '"step_s": ' -v want="$step" '{ d = $2 + 0 - want; bad = !(d < 1e-9 * want && -d < 1e-9 * want) } END { exit NR != 1 || bad }'
+    result $? "$name" "$line $(cat err)"
 }
-shows() { echo "$line" | grep -qF -- "$1" && ok || bad "no '$1' in $line"; }
+# shows TEXT: the line of the last takes has it
+shows() {
+    echo "$line" | grep -qF -- "$1"
+    result $? "$name, with $1" "$line"
+}
 
-if ! command -v python3 >/dev/null; then echo "python3 is needed"; exit 77; fi
+command -v python3 >/dev/null || skip_script "no python3"
 
 # shellcheck disable=SC2086
 {
@@ -94,11 +98,13 @@ if ! command -v python3 >/dev/null; then echo "python3 is needed"; exit 77; fi
     takes megatron_grid "2 1 2" 45.8 --network trio.json --batch 4 $gpt --all # 2 (2 (0.5 + 2) + 2 (1.5 + 4)) + 13.8
     # one ring through all four leaves each machine once
     takes zero1 "1 1 4" 49.4 $pairs --machines
-    "$plan" baselines $pairs --degrees 2 >out && [ "$(grep -c megatron_grid out)" -eq 3 ] && ok || bad "--degrees: $(cat out)"
+    "$plan" baselines $pairs --degrees 2 >out && [ "$(grep -c megatron_grid out)" -eq 3 ]
+    result $? "plan baselines: --degrees 2 limits tensor parallelism to three grids" "$(cat out)"
 
-    "$plan" baselines $two --text >out 2>err && [ "$(wc -l <out)" -eq 12 ] && sed -n 3p out | grep -q '^dtfm  *1 x  2 x  1  *15 ' && ok ||
-        bad "--text: $(cat out err)"
-    "$plan" baselines $two --json p.json >out 2>err && [ "$(grep -c '"event": "plan"' p.json)" -eq 10 ] && ok || bad "--json: $(cat err)"
+    "$plan" baselines $two --text >out 2>err && [ "$(wc -l <out)" -eq 12 ] && sed -n 3p out | grep -q '^dtfm  *1 x  2 x  1  *15 '
+    result $? "plan baselines: --text prints a table" "$(cat out err)"
+    "$plan" baselines $two --json p.json >out 2>err && [ "$(grep -c '"event": "plan"' p.json)" -eq 10 ]
+    result $? "plan baselines: --json writes ten events" "$(cat err)"
 
     says 2 '--network FILE is needed' $gpt
     says 1 'absent.json' --network absent.json
@@ -123,7 +129,8 @@ if ! command -v python3 >/dev/null; then echo "python3 is needed"; exit 77; fi
     says 2 'gives no D_dp and D_pp: --pipelines and --stages are needed' --network shapeless.json $gpt
     has '"scheme": "gpipe", "grid": {"tensor": 1, "pipeline": 2, "data": 1}' --network shapeless.json --batch 2 --stages 2 $gpt
     "$plan" baselines $two --json absent/p.json >out 2>err
-    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err && ok || bad "an unwritable --json: $(cat err)"
+    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err
+    result $? "plan baselines: an unwritable --json fails with 1" "$(cat err)"
 }
 
 # all grids of eight devices, no two links alike, against another program; and the best of them
@@ -195,8 +202,8 @@ best = [r for r in rows if r["scheme"] == "megatron"][0]
 assert want[key(best)] == min(want.values()) and abs(best["step_s"] - min(want.values())) < 1e-9 * best["step_s"], best
 END
 for seed in 1 2 3; do
-    python3 brute.py "$plan" $seed 2>err && ok || bad "seed $seed: $(tail -1 err)"
+    python3 brute.py "$plan" $seed 2>err
+    result $? "plan baselines: all grids of eight devices equal a brute-force search, seed $seed" "$(tail -1 err)"
 done
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

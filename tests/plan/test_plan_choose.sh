@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan choose and bandwidth: their predictions against sums made by hand, the choice, sentences and exit codes.
+# build/plan choose and bandwidth: their predictions against sums made by hand, the choice, sentences and exit codes.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=choose
 . "$root/tests/plan/plan_cli.sh"
@@ -12,9 +12,9 @@ base="--profile p.csv --net 400kbit --workers 2"
 predicts() {
     ms=$1 strategy=$2
     shift 2
-    "$plan" choose "$@" >out 2>err || bad "plan choose $*: $(cat err)"
-    grep "\"strategy\": \"$strategy\", \"options\": " out | head -1 | grep -qF "\"step_ms\": $ms," && ok ||
-        bad "$strategy is not $ms ms: $(grep "\"$strategy\"" out | head -1)"
+    "$plan" choose "$@" >out 2>err
+    grep "\"strategy\": \"$strategy\", \"options\": " out | head -1 | grep -qF "\"step_ms\": $ms,"
+    result $? "plan $(of choose "$@"): $strategy takes $ms ms" "$(grep "\"$strategy\"" out | head -1) $(cat err)"
 }
 
 # shellcheck disable=SC2086
@@ -42,22 +42,26 @@ predicts() {
     # 200 bit/s: not even sparse changes in every step are few enough
     has 'no strategy computes 99 % of the time' --profile p.csv --net 200bit --workers 2 --utilisation 99 --period 1
     has '"choose": ' --model resnet18 --speed 5 --net 1gbit,1ms --workers 4
-    "$plan" choose $base --json p.json --svg p.svg >out 2>err || bad "--json --svg: $(cat err)"
-    [ "$(grep -c '<path fill="none"' p.svg)" -eq 19 ] && ok || bad "--svg: not 19 curves"
-    [ "$(grep -c '"event": "prediction"' p.json)" -eq 19 ] && grep -q '"event": "choice"' p.json && ok || bad "--json: not 19 lines"
+    "$plan" choose $base --json p.json --svg p.svg >out 2>err
+    [ "$(grep -c '<path fill="none"' p.svg)" -eq 19 ]
+    result $? "plan choose: --svg draws 19 curves" "$(cat err)"
+    [ "$(grep -c '"event": "prediction"' p.json)" -eq 19 ] && grep -q '"event": "choice"' p.json
+    result $? "plan choose: --json writes 19 predictions and the choice"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,xml.dom.minidom as x
-[json.loads(l) for f in ("p.json", "out") for l in open(f)]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+[json.loads(l) for f in ("p.json", "out") for l in open(f)]; x.parse("p.svg")'
+        result $? "plan choose: JSON and SVG are well-formed"
         python3 -c 'import json
 a = [json.loads(l) for l in open("out")][:-1]; a.sort(key=lambda r: r["rank"])
-assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["step_ms"] for p, q in zip(a, a[1:]))' && ok ||
-            bad "ranks are not by step"
+assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["step_ms"] for p, q in zip(a, a[1:]))'
+        result $? "plan choose: ranks are in the order of step times"
     fi
     # computing 3 s for 80 % leaves 0.75 s for 100 KB: 1.07 Mbit/s, and 0.33 s for 90 %: 2.4, found to 1 %
     has '"80": 1.07, "90": 2.4' $base
     has 'choose --strategy mgwfbp' $base --utilisation 75 --text
     "$plan" choose $base --text | awk 'NR == 2 { ok = $1 == "strategy" } NR > 2 && NR < 22 { ok = ok && $(NF - 7) >= last; last = $(NF - 7) }
-        END { exit !ok || NR < 22 }' && ok || bad "--text: rows are not by step"
+        END { exit !ok || NR < 22 }'
+    result $? "plan choose: --text prints rows in the order of step times"
 
     says 2 'either --profile or --model is needed' --net 1mbit --workers 2
     says 2 'either --profile or --model is needed' $base --model gpt2 --speed 1
@@ -82,10 +86,10 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     has '"strategy": "localsgd", "options": "--period 2", "rank": ' $link --period 2
     has '"mbit_for_pct": {"50": 0.134, "80": 0.535, "90": 1.2' $link --period 2
     has '"99": null' $link --delay 500ms
-    "$plan" bandwidth $link --text >out 2>err || bad "bandwidth --text: $(cat err)"
-    [ "$(wc -l <out)" -eq 21 ] && sed -n 3p out | grep -q '^sparseloco  *50  *3.8e-05' && ok || bad "--text: $(cat out)"
-    "$plan" bandwidth $link --svg b.svg >out 2>err && [ "$(grep -c '<path fill="none"' b.svg)" -eq 19 ] && ! grep -q 'red: the link' b.svg &&
-        ok || bad "bandwidth --svg: $(cat err)"
+    "$plan" bandwidth $link --text >out 2>err && [ "$(wc -l <out)" -eq 21 ] && sed -n 3p out | grep -q '^sparseloco  *50  *3.8e-05'
+    result $? "plan bandwidth: --text prints a table" "$(cat out)"
+    "$plan" bandwidth $link --svg b.svg >out 2>err && [ "$(grep -c '<path fill="none"' b.svg)" -eq 19 ] && ! grep -q 'red: the link' b.svg
+    result $? "plan bandwidth: --svg draws 19 curves and no link" "$(cat err)"
     says 2 'either --profile or --model is needed' --workers 2
     says 2 '--workers N is needed, from 2' --profile p.csv
     says 2 '--delay soon: a time such as 20ms' $link --delay soon
@@ -93,8 +97,8 @@ assert [r["rank"] for r in a] == list(range(1, 20)) and all(p["step_ms"] <= q["s
     says 2 '--net' $link --net 1gbit
     sub=choose
     "$plan" choose $base --json absent/p.json >out 2>err
-    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err && ok || bad "an unwritable --json: $(cat err)"
+    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err
+    result $? "plan choose: an unwritable --json fails with 1" "$(cat err)"
 }
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

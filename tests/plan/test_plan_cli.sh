@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan partial: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan partial: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=
 . "$root/tests/plan/plan_cli.sh"
@@ -20,18 +20,24 @@ base="partial --profile p.csv --period 3"
     has '"solver": "scatter", "cost": "window"' $base
     # one lump of 10 s after row 1 at 10 just fits
     has '"objective_s": 60, "exposed_s": 0, "lower_bound_s": 60,' $base --solver all --cost sum
-    [ "$(wc -l <out)" -eq 5 ] && ok || bad "--solver all did not print five lines"
+    [ "$(wc -l <out)" -eq 5 ]
+    result $? "plan partial: --solver all prints five lines"
     # 2 (4-1)/4 x 4 MB over 12.5 MB/s = 0.48 s to send each, two delays of 20 ms
     has '"objective_s": 6.52' partial --profile net.csv --period 3 --solver optimal --net 100mbit,20ms --workers 4
     has 'usage: plan partial' partial --help
     has 'usage: plan SUBCOMMAND' --help
 
     has '"solver"' $base --solver all --svg p.svg --json p.json
-    [ "$(grep -c '"event": "plan"' p.json)" -eq 5 ] && ok || bad "--json did not write five events"
-    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; } && ok || bad "--svg did not write a whole picture"
+    [ "$(grep -c '"event": "plan"' p.json)" -eq 5 ]
+    result $? "plan partial: --json writes five events"
+    [ "$(grep -c '"names": \["' p.json)" -eq 5 ] && ! grep -q names out
+    result $? "plan partial: --json names the layers"
+    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; }
+    result $? "plan partial: --svg writes a whole picture"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,sys,xml.dom.minidom as x
-[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")'
+        result $? "plan partial: JSON and SVG are well-formed"
     fi
 
     says 2 'a subcommand is needed'
@@ -73,14 +79,15 @@ base="partial --profile p.csv --period 3"
     has 'plan of dreamddp ' --version
     has 'plan partial of dreamddp ' partial --version
     "$plan" $base --svg absent/p.svg >out 2>err
-    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.svg' err
+    result $? "plan partial: an unwritable --svg fails with 1" "$(cat err)"
     if [ -w /dev/full ]; then
         "$plan" $base >/dev/full 2>err
-        [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"
+        [ $? -eq 1 ] && grep -q 'cannot write the result' err
+        result $? "plan partial: a full disk fails with 1" "$(cat err)"
     fi
 }
 awk 'BEGIN { print "layer,params,backward_s,comm_s"; for (i = 0; i < 200; i++) print "l" i ",1,1,1" }' >wide.csv
 says 2 'use solver optimal' partial --profile wide.csv --period 10 --solver brute
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

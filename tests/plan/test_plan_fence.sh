@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan fence: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan fence: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=fence
 . "$root/tests/plan/plan_cli.sh"
@@ -32,13 +32,18 @@ base="--graph g.json --network net.json"
     has 'usage: plan fence' --help
 
     has '"solver"' $base --solver all --svg p.svg --json p.json
-    [ "$(wc -l <out)" -eq 4 ] && ok || bad "--solver all did not print four lines"
-    [ "$(grep -c '"event": "plan"' p.json)" -eq 4 ] && ok || bad "--json did not write four events"
-    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; } && ok || bad "--svg did not write a whole picture"
-    grep -q 'd &lt;&amp;>' p.svg && ok || bad "--svg did not escape a name"
+    [ "$(wc -l <out)" -eq 4 ]
+    result $? "plan fence: --solver all prints four lines"
+    [ "$(grep -c '"event": "plan"' p.json)" -eq 4 ]
+    result $? "plan fence: --json writes four events"
+    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; }
+    result $? "plan fence: --svg writes a whole picture"
+    grep -q 'd &lt;&amp;>' p.svg
+    result $? "plan fence: --svg escapes names"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,sys,xml.dom.minidom as x
-[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")'
+        result $? "plan fence: JSON and SVG are well-formed"
     fi
 
     # a graph's modules: c and d are one, so that equal_ops cuts before it
@@ -56,18 +61,20 @@ base="--graph g.json --network net.json"
     has '"proven": true, "connected": true' --model gpt2-xl --network "$data/testbed24.json" --microbatches 2
     has '"solver": "equal_flops"' --model gpt2-xl --network "$data/testbed24.json" --microbatches 2 --solver all
     awk -F'"pipeline_s": ' '{ split($2, p, ","); t[NR] = p[1] }
-        END { exit !(NR == 4 && t[2] <= t[1] && t[3] < 0.97 * t[2] && t[4] < t[3] / 2) }' out && ok ||
-        bad "fence does not win on the testbed: $(cut -c1-200 out)"
+        END { exit !(NR == 4 && t[2] <= t[1] && t[3] < 0.97 * t[2] && t[4] < t[3] / 2) }' out
+    result $? "plan fence: fence is faster than the baselines on the testbed" "$(cut -c1-200 out)"
     has '"solver": "fence"' --model resnet18 --network "$data/testbed24.json" --microbatches 5 --solver all
-    [ "$(wc -l <out)" -eq 2 ] && grep -q 'equal_flops: 21 modules cannot give each of 24 devices one.*left out' err &&
-        ok || bad "baselines of 21 modules: $(cut -c1-200 out err)"
+    [ "$(wc -l <out)" -eq 2 ] && grep -q 'equal_flops: 21 modules cannot give each of 24 devices one.*left out' err
+    result $? "plan fence: equal_flops is left out where 21 modules are too few for 24 devices" "$(cut -c1-200 out err)"
 
     # a model's file gives the same plan
-    "$plan" fence --model resnet18 --batch 4 --write-graph model.json >out 2>err && [ ! -s out ] && ok || bad "--write-graph: $(cat out err)"
+    "$plan" fence --model resnet18 --batch 4 --write-graph model.json >out 2>err && [ ! -s out ]
+    result $? "plan fence: --write-graph writes the graph and prints nothing" "$(cat out err)"
     "$plan" fence --model resnet18 --batch 4 --network net.json --solver equal_ops >one 2>err
     "$plan" fence --graph model.json --batch 4 --network net.json --solver equal_ops >two 2>err
     sed 's/"solve_ms": .*//' one >one.cut
-    sed 's/"solve_ms": .*//' two | cmp -s - one.cut && [ -s one.cut ] && ok || bad "another plan from a written graph: $(cat one two err)"
+    sed 's/"solve_ms": .*//' two | cmp -s - one.cut && [ -s one.cut ]
+    result $? "plan fence: a written graph gives the same plan" "$(cat one two err)"
     says 2 '--write-graph needs --model NAME' --graph g.json --write-graph again.json
     says 1 'absent/g.json' --model mlp --write-graph absent/g.json
 
@@ -79,9 +86,11 @@ base="--graph g.json --network net.json"
     has '"compressed": {"latency_s": ' $base --compress 100
     "$plan" fence $base >out 2>err && "$plan" fence $base --compress 1 --factor 1 >again 2>err
     sed 's/"compressed": {[^}]*}, //; s/"solve_ms": .*//' again >plain
-    sed 's/"solve_ms": .*//' out | cmp -s - plain && ok || bad "--compress 1 changed the plan"
+    sed 's/"solve_ms": .*//' out | cmp -s - plain
+    result $? "plan fence: --compress 1 keeps the plan"
     [ "$(sed 's/.*"latency_s": \([0-9.]*\), "pipeline_s": .*"compressed".*/\1/' again)" = \
-      "$(sed 's/.*"compressed": {"latency_s": \([0-9.]*\).*/\1/' again)" ] && ok || bad "--compress 1 is not dense: $(cat again)"
+      "$(sed 's/.*"compressed": {"latency_s": \([0-9.]*\).*/\1/' again)" ]
+    result $? "plan fence: --compress 1 has the dense latency" "$(cat again)"
     says 2 '--compress is 0.5, it must be at least 1' $base --compress 0.5
     says 2 '--compress is 0, it must be at least 1; leave it out' $base --compress 0
     says 2 '--factor is 0, it must be more than 0' $base --compress 10 --factor 0
@@ -105,12 +114,13 @@ base="--graph g.json --network net.json"
     says 1 'equal_ops gives device 0' --graph g.json --network small.json --solver equal_ops
     has '"solver": "fence"' --graph g.json --network small.json --no-memory
     "$plan" fence $base --svg absent/p.svg >out 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err
+    result $? "plan fence: an unwritable --svg fails with 1" "$(cat err)"
     if [ -w /dev/full ]; then
         "$plan" fence $base >/dev/full 2>err
-        [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"
+        [ $? -eq 1 ] && grep -q 'cannot write the result' err
+        result $? "plan fence: a full disk fails with 1" "$(cat err)"
     fi
 }
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan knapsack, build/plan preserve and build/plan speed: JSON, sentences, exit codes. Closes with the counts.
+# build/plan knapsack, build/plan preserve and build/plan speed: JSON, sentences, exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=
 . "$root/tests/plan/plan_cli.sh"
@@ -19,7 +19,8 @@ has '"value": 13, "assign": [0, 0, 1]' knapsack --items 2,7,4 --ready 8,0,4 --de
 has '"value": 9, "assign": [0, 0, -1]' knapsack --items 2,7,4 --ready 8,0,4 --deadline 10 --mu 1.5 --links 1
 has '"value": 3, "assign": [0]' knapsack --items 3 --deadline 3
 has '"solver": "exact"' knapsack --items 3 --capacity 1 --json k.json
-grep -q '"event": "plan"' k.json && ok || bad "--json did not write the event"
+grep -q '"event": "plan"' k.json
+result $? "plan knapsack: --json writes the event to k.json"
 has 'usage: plan knapsack' knapsack --help
 
 says 2 '--items c1,c2,.. is needed' knapsack --capacity 3
@@ -64,7 +65,8 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     has '"accepted": true' preserve --eta 0.01 --mu 0.962 --sigma 192.2 --batch 256 --start 0.2103 --k 1,1,1,2 --one-sided
     has '"accepted": false' preserve --eta 0.01 --mu 0.962 --sigma 192.2 --batch 256 --start 0.2103 --k 2,1,1,1 --rotations
     has '"accepted"' preserve $model --k 1,2 --json p.json
-    grep -q '"event": "plan"' p.json && ok || bad "--json did not write the event"
+    grep -q '"event": "plan"' p.json
+    result $? "plan knapsack: --json writes the event to p.json"
     says 2 'either --k 1,1,2 or --profile P.csv is needed' preserve $model
     says 2 '--eta X is needed' preserve --mu 1 --sigma 1 --batch 1 --start 1 --k 1
     says 2 "--k: '0,1' does not begin with a whole number" preserve $model --k 1,0,1
@@ -81,7 +83,8 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     has '"ratio": 1, "retries": 2, "capacity": 1.21' preserve $vgg --link-mu 1.65
     has '"retries": 0,' preserve $vgg --link-mu 1.65 --one-sided
     has '"accepted"' preserve $vgg --partition-s 0.02 --no-barrier --json q.json
-    grep -q '"event": "plan"' q.json && ok || bad "--json did not write the event"
+    grep -q '"event": "plan"' q.json
+    result $? "plan knapsack: --json writes the event to q.json"
     says 2 'either --k 1,1,2 or --profile P.csv is needed' preserve $vgg --k 1
     says 2 'needs --profile P.csv' preserve $model --k 1 --link-mu 2
     says 2 '--link-mu is 0.3, it must be at least 1' preserve $vgg --link-mu 0.3
@@ -94,7 +97,8 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
 
 printf 'flops,seconds\n1e9,0.001\n3e9,0.003\n' >s.csv
 has '"lambda": 0.5, "tflops": 1, "samples": 2' speed --samples s.csv --peak-tflops 2 --json s.json
-grep -q '"event": "plan"' s.json && ok || bad "--json did not write the event"
+grep -q '"event": "plan"' s.json
+result $? "plan knapsack: --json writes the event to s.json"
 printf '1e9,0.001\n3e9;0.003\n' >s.csv
 says 1 "s.csv, line 2: '3e9;0.003' is not flops,seconds" speed --samples s.csv --peak-tflops 2
 : >s.csv
@@ -103,12 +107,13 @@ says 1 'cannot open none.csv' speed --samples none.csv --peak-tflops 2
 says 2 '--samples S.csv is needed' speed --peak-tflops 2
 says 2 '--peak-tflops X is needed' speed --samples s.csv
 if command -v python3 >/dev/null; then
-    python3 -c 'import json; [json.loads(l) for f in ("k.json", "p.json", "q.json", "s.json") for l in open(f)]' && ok || bad "malformed JSON"
+    python3 -c 'import json; [json.loads(l) for f in ("k.json", "p.json", "q.json", "s.json") for l in open(f)]'
+    result $? "plan knapsack: JSON is well-formed"
 fi
 if [ -w /dev/full ]; then
     "$plan" knapsack --items 1 --capacity 1 >/dev/full 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"
+    [ $? -eq 1 ] && grep -q 'cannot write the result' err
+    result $? "plan knapsack: a full disk fails with 1" "$(cat err)"
 fi
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

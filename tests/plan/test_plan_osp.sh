@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan osp: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan osp: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=osp
 . "$root/tests/plan/plan_cli.sh"
@@ -24,12 +24,15 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     has '"u_max_bytes": 80,' $base --loss-rate 0.5 --literal
     # without a file parameters count the same
     has '"deferred_importance": 0.6' --profile p.csv --net 200bit --workers 1
-    "$plan" osp $base --rule all --svg p.svg --json p.json >out 2>err || bad "--rule all: $(cat err)"
-    [ "$(grep -c '"event": "plan"' p.json)" -eq 4 ] && ok || bad "--json: not four events"
-    [ "$(grep -c '<title>' p.svg)" -eq 16 ] && grep -q 'a &amp; b' p.svg && ok || bad "--svg: not 16 layers"
+    "$plan" osp $base --rule all --svg p.svg --json p.json >out 2>err
+    [ "$(grep -c '"event": "plan"' p.json)" -eq 4 ]
+    result $? "plan osp: --json writes four events" "$(cat err)"
+    [ "$(grep -c '<title>' p.svg)" -eq 16 ] && grep -q 'a &amp; b' p.svg
+    result $? "plan osp: --svg draws 16 layers and escapes names"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,xml.dom.minidom as x
-[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+[json.loads(l) for l in open("p.json")]; [json.loads(l) for l in open("out")]; x.parse("p.svg")'
+        result $? "plan osp: JSON and SVG are well-formed"
     fi
 
     says 2 '--profile FILE is needed'
@@ -55,8 +58,8 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     echo '1 2 -3 4' >negative.txt
     says 2 '-3' $base --importance negative.txt
     "$plan" osp $base --svg absent/p.svg >out 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err
+    result $? "plan osp: an unwritable --svg fails with 1" "$(cat err)"
 }
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan pipeline: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan pipeline: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=pipeline
 . "$root/tests/plan/plan_cli.sh"
@@ -18,11 +18,14 @@ base="--stages 4 --microbatches 8"
     has '"step_s": 2.430000000000001, "bubble_pct": 50.6173, "held": [8, 8, 8, 7], "ahead": 6}' $base --schedule 1f1b --forward-s 0.05 --bytes 1e6 --net 100mbit,20ms --ahead 6
     has 'usage: plan pipeline' --help
     has '"schedule": "zb"' $base --svg p.svg --json p.json
-    [ "$(grep -c '"event": "plan"' p.json)" -eq 3 ] && ok || bad "--json did not write three events"
-    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg && ! grep -q nan p.svg; } && ok || bad "--svg did not write a whole picture"
+    [ "$(grep -c '"event": "plan"' p.json)" -eq 3 ]
+    result $? "plan pipeline: --json writes three events"
+    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg && ! grep -q nan p.svg; }
+    result $? "plan pipeline: --svg writes a whole picture"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,xml.dom.minidom as x
-[json.loads(l) for l in open("p.json")]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
+[json.loads(l) for l in open("p.json")]; x.parse("p.svg")'
+        result $? "plan pipeline: JSON and SVG are well-formed"
     fi
     says 2 '--stages N is needed, 1 to 1024' --microbatches 2
     says 2 '--microbatches M is needed, 1 to 65536' --stages 2
@@ -34,8 +37,8 @@ base="--stages 4 --microbatches 8"
     says 2 '--bytes needs --net RATE,DELAY' $base --bytes 5
     says 2 'for example 100mbit,20ms' $base --net slow
     "$plan" pipeline $base --svg absent/p.svg >out 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err
+    result $? "plan pipeline: an unwritable --svg fails with 1" "$(cat err)"
 }
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

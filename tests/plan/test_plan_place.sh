@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan place: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan place: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=place
 . "$root/tests/plan/plan_cli.sh"
@@ -27,29 +27,38 @@ base="--network net.json"
     has 'usage: plan place' --help
     "$plan" place $base --solver kl --candidates 150 --seed 5 | sed 's/"solve_s.*//' >one
     "$plan" place $base --solver kl --candidates 150 --seed 5 | sed 's/"solve_s.*//' >two
-    { [ -s one ] && cmp -s one two; } && ok || bad "the same seed gave another placement"
+    { [ -s one ] && cmp -s one two; }
+    result $? "plan place: the same seed gives the same placement"
 
     has '"solver": "exact"' $base --solver all --candidates 150 --svg p.svg --json p.json
-    [ "$(wc -l <out)" -eq 6 ] && ok || bad "--solver all did not print six lines"
-    [ "$(grep -c '"event": "plan"' p.json)" -eq 6 ] && ok || bad "--json did not write six events"
-    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; } && ok || bad "--svg did not write a whole picture"
+    [ "$(wc -l <out)" -eq 6 ]
+    result $? "plan place: --solver all prints six lines"
+    [ "$(grep -c '"event": "plan"' p.json)" -eq 6 ]
+    result $? "plan place: --json writes six events"
+    { grep -q '^<svg xmlns' p.svg && grep -q '</svg>$' p.svg; }
+    result $? "plan place: --svg writes a whole picture"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,sys,xml.dom.minidom as x
 [json.loads(l) for l in open("p.json")]; x.parse("p.svg")
 for l in open("out"):
     r = json.loads(l); assert sorted(sum(r["assign"], [])) == [0, 1, 2, 3], r
-    assert len(r["assign"]) == 2 and abs(r["cost_s"] - r["datap_s"] - r["pipelinep_s"]) < 1e-9' && ok || bad "JSON or SVG is malformed"
+    assert len(r["assign"]) == 2 and abs(r["cost_s"] - r["datap_s"] - r["pipelinep_s"]) < 1e-9'
+        result $? "plan place: JSON and SVG are well-formed, and placements are complete"
     fi
 
     # noise: other links, so another cost, the same one every time; every solver has its curve
-    "$plan" place $base --noise 1 --svg p.svg --solver all >out 2>err || bad "--noise: $(cat err)"
-    "$plan" place $base --noise 1 >again 2>err || bad "--noise: $(cat err)"
+    "$plan" place $base --noise 1 --svg p.svg --solver all >out 2>err
+    "$plan" place $base --noise 1 >again 2>>err
     cost() { sed -n '1s/.*"cost_s": \([0-9.]*\).*/\1/p' "$1"; }
-    [ "$(cost out)" = "$(cost again)" ] && [ "$(cost out)" != 3.2 ] && ok || bad "--noise 1 gave $(cost out), then $(cost again)"
-    [ "$(grep -c '<path' p.svg)" -eq 6 ] && ok || bad "--solver all --svg: not six curves"
-    ! grep -q nan p.svg && ok || bad "--svg: not a number"
+    [ "$(cost out)" = "$(cost again)" ] && [ "$(cost out)" != 3.2 ]
+    result $? "plan place: --noise 1 gives another cost, the same one each time" "$(cost out), then $(cost again) $(cat err)"
+    [ "$(grep -c '<path' p.svg)" -eq 6 ]
+    result $? "plan place: --solver all --svg draws six curves"
+    ! grep -q nan p.svg
+    result $? "plan place: --svg has no nan"
     echo '{"N": 1, "D_dp": 1, "D_pp": 1, "c_pp_bytes": 1, "c_dp_bytes": 1, "delay_ms": [[0]], "bandwidth_gbps": [[0]]}' >one.json
-    "$plan" place --network one.json --svg one.svg >out 2>err && ! grep -q nan one.svg && ok || bad "one device: $(cat err)"
+    "$plan" place --network one.json --svg one.svg >out 2>err && ! grep -q nan one.svg
+    result $? "plan place: one device has a picture without nan" "$(cat err)"
 
     says 2 '--network FILE is needed'
     says 1 'cannot read absent.json' --network absent.json
@@ -81,12 +90,13 @@ for l in open("out"):
     echo '{"N": 4' >torn.json
     says 1 'torn.json, line' --network torn.json
     "$plan" place $base --svg absent/p.svg >out 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err
+    result $? "plan place: an unwritable --svg fails with 1" "$(cat err)"
     if [ -w /dev/full ]; then
         "$plan" place $base >/dev/full 2>err
-        [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"
+        [ $? -eq 1 ] && grep -q 'cannot write the result' err
+        result $? "plan place: a full disk fails with 1" "$(cat err)"
     fi
 }
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

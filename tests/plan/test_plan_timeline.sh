@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan timeline: its JSON, its files, its sentences and exit codes. Closes with the counts.
+# build/plan timeline: its JSON, its files, its sentences and exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 vgg=$root/tests/data/vgg19_table2.csv
 sub=timeline
@@ -9,9 +9,10 @@ sub=timeline
 takes() {
     scheme=$1 want=$2
     shift 2
-    "$plan" timeline --scheme "$scheme" "$@" >out 2>err || { bad "plan timeline $scheme: $(cat err)"; return; }
+    "$plan" timeline --scheme "$scheme" "$@" >out 2>err
     got=$(sed 's/.*"iteration_s": \([^,]*\),.*/\1/' out | awk '{ printf "%.1f", $1 * 1000 }')
-    [ "$got" = "$want" ] && ok || bad "$scheme takes $got ms, not $want ms ($*)"
+    [ "$got" = "$want" ]
+    result $? "plan $(of timeline --scheme "$scheme" "$@") takes $want ms" "it takes $got ms $(cat err)"
 }
 
 # backward of both rows 10 s; row 1 (output side) is sent in 4 s, row 0 in 6 s: 10..14 and 20..26
@@ -49,40 +50,52 @@ takes usbyte 133.3 --profile half.csv
 takes usbyte 134.1 --profile half.csv --partition-s 0.0113
 if "$plan" timeline --profile "$vgg" --scheme all --mu 1.65 --svg all.svg --json all.json >out 2>err; then
     schemes=$(sed 's/.*"scheme": "\([a-z]*\)".*/\1/' out | tr '\n' ' ')
-    [ "$schemes" = "ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft " ] && ok || bad "all printed: $schemes"
-    [ "$(grep -c '"event": "plan"' all.json)" -eq 7 ] && ok || bad "--json did not write seven events"
-    { grep -q '^<svg xmlns' all.svg && grep -q '</svg>$' all.svg; } && ok || bad "--svg did not write a whole picture"
-    [ "$(grep -c '<title>forward of' all.svg)" -eq 42 ] && ok || bad "--svg: not 7 forwards of 6 buckets"
-    grep -q 'class="end">130 ms, 0.8 updates per iteration<' all.svg && ok || bad "--svg: deft has no lanes"
+    [ "$schemes" = "ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft " ]
+    result $? "plan timeline: --scheme all prints seven schemes" "$schemes"
+    [ "$(grep -c '"event": "plan"' all.json)" -eq 7 ]
+    result $? "plan timeline: --json writes seven events"
+    { grep -q '^<svg xmlns' all.svg && grep -q '</svg>$' all.svg; }
+    result $? "plan timeline: --svg writes a whole picture"
+    [ "$(grep -c '<title>forward of' all.svg)" -eq 42 ]
+    result $? "plan timeline: --svg draws 7 forwards of 6 buckets"
+    grep -q 'class="end">130 ms, 0.8 updates per iteration<' all.svg
+    result $? "plan timeline: --svg draws lanes of deft"
     if command -v python3 >/dev/null; then
         python3 -c 'import json,xml.dom.minidom as x
-[json.loads(l) for l in open("all.json")]; [json.loads(l) for l in open("out")]; x.parse("all.svg")' && ok || bad "JSON or SVG is malformed"
+[json.loads(l) for l in open("all.json")]; [json.loads(l) for l in open("out")]; x.parse("all.svg")'
+        result $? "plan timeline: JSON and SVG are well-formed"
     fi
-else bad "--scheme all: $(cat err)"; fi
+else bad "plan timeline: --scheme all prints seven schemes" "$(cat err)"; fi
 takes deft 130.3 --profile "$vgg" --mu 1.65
-grep -q '"links": 2, .* "update_frequency": 0.8, "k": \[1, 1, 1, 2\]' out && ok || bad "deft: $(cat out)"
+grep -q '"links": 2, .* "update_frequency": 0.8, "k": \[1, 1, 1, 2\]' out
+result $? "plan timeline: deft on two links updates 0.8 times per iteration" "$(cat out)"
 # the schedule: each of 24 parts once for each of the 4 updates of the period
 "$plan" timeline --scheme deft --profile "$vgg" --mu 1.65 --schedule >out 2>err
 python3 -c 'import json; d = json.loads(open("out").read()); s = d["schedule"]
 steady = s[d["warmup"]:]; sends = [x for t in steady for x in t["sends"]]
 assert len(s) == d["warmup"] + d["period"] and sum(d["parts_of"]) == d["parts"] == 24 and len(sends) == 24 * len(d["k"])
-assert sorted(k for t in steady for k in (t["applied"], t["applied_now"]) if k) == sorted(d["k"])' 2>>err && ok || bad "schedule: $(cat err)"
+assert sorted(k for t in steady for k in (t["applied"], t["applied_now"]) if k) == sorted(d["k"])' 2>>err
+result $? "plan timeline: --schedule sends each part once for each update" "$(cat err)"
 takes deft 130.3 --profile "$vgg" --links 1
-grep -q '"update_frequency": 0.5, "k": \[2\], .* "parts": 24,' out && ok || bad "deft on one link: $(cat out)"
+grep -q '"update_frequency": 0.5, "k": \[2\], .* "parts": 24,' out
+result $? "plan timeline: deft on one link updates every second iteration" "$(cat out)"
 takes deft 131.9 --profile "$vgg" --mu 1.65 --select paper
 takes deft 154.6 --profile "$vgg" --mu 1.65 --target-frequency 1
 takes deft 154.3 --profile "$vgg" --mu 1.65 --target-frequency 1 --no-barrier
 # printed, backward lasts until 24 although it computes until 20; the next forward begins there
 printf 'layer,params,forward_s,backward_s,comm_s\na,1,5,10,4\nb,1,5,10,4\n' >late.csv
-"$plan" timeline --profile late.csv --links 1 --select paper --svg late.svg >out 2>err || bad "late.csv: $(cat err)"
-grep -q 'forward of a, 5 s from 24 s' late.svg && ok || bad "deft's forward does not wait for the end of the stage"
+"$plan" timeline --profile late.csv --links 1 --select paper --svg late.svg >out 2>err
+grep -q 'forward of a, 5 s from 24 s' late.svg
+result $? "plan timeline: deft's next forward waits for the end of the stage" "$(cat err)"
 # one scheme that cannot be planned does not keep the others back
 "$plan" timeline --profile p.csv --alpha 2 --partition-s 1 --svg some.svg >out 2>err
 [ $? -eq 0 ] && [ "$(wc -l <out)" -eq 4 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'bytescheduler, usbyte, deft: a partition of 1 s' err &&
-    grep -q '>ascwfbp<' some.svg && ok || bad "--scheme all, three refused: $(cat out err)"
+    grep -q '>ascwfbp<' some.svg
+    result $? "plan timeline: schemes that cannot be planned do not stop the others" "$(cat out err)"
 printf 'layer,params,forward_s,backward_s,comm_s\nin,0,1,10,6\n' >zero.csv
 "$plan" timeline --profile zero.csv >out 2>err
-grep -q 'usbyte: no bucket.*give the partition in seconds (--partition-s)' err && ok || bad "not the option: $(cat err)"
+grep -q 'usbyte: no bucket.*give the partition in seconds (--partition-s)' err
+result $? "plan timeline: the error names the option --partition-s" "$(cat err)"
 says 2 'shorter than the startup --alpha of 7 s' --profile p.csv --alpha 7
 says 2 'not longer than the startup' --profile p.csv --scheme deft --alpha 2 --partition-s 1
 says 2 'shorter than the startup' --profile p.csv --scheme deft --alpha 5
@@ -116,13 +129,15 @@ says 2 'no bucket that sends has params' --profile bare.csv --scheme usbyte
 : >empty.csv
 says 1 'empty.csv is empty' --profile empty.csv
 "$plan" timeline --profile p.csv --alpha 7 >out 2>err
-[ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'ssgd, wfbp, mgwfbp.*deft: ' err && ok || bad "one sentence seven times: $(cat err)"
+[ $? -eq 2 ] && [ "$(wc -l <err)" -eq 1 ] && grep -q 'ssgd, wfbp, mgwfbp.*deft: ' err
+result $? "plan timeline: an error that all schemes share is one line" "$(cat err)"
 "$plan" timeline --profile p.csv --scheme wfbp --svg absent/p.svg >out 2>err
-[ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+[ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.svg' err
+result $? "plan timeline: an unwritable --svg fails with 1" "$(cat err)"
 if [ -w /dev/full ]; then
     "$plan" timeline --profile p.csv --scheme wfbp >/dev/full 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"
+    [ $? -eq 1 ] && grep -q 'cannot write the result' err
+    result $? "plan timeline: a full disk fails with 1" "$(cat err)"
 fi
 
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed -eq 0 ]
+close

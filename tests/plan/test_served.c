@@ -1,4 +1,4 @@
-/* A step with servers against times worked out by hand. */
+/* [asan] A step with servers against times worked out by hand. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[timed] build/broker and build/compnode as a user meets them: the bits of one worker, lost nodes, mistakes.
+"""[long] build/broker and build/compnode as a user meets them: the bits of one worker, lost nodes, mistakes.
 
     tests/programs/test_broker.py [WORD...]     only the cases whose names contain one of the words
 
@@ -17,7 +17,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Wrong, case as plain_case, expect, run_cases  # noqa: E402
+from cases import Wrong, case as plain_case, expect, run_cases, unused_address  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -36,12 +36,10 @@ def images(folder):
 
 
 class Job:
-    """A broker and its nodes, on a port of their own."""
+    """A broker and its nodes, at a separate address."""
 
     def __init__(self, folder):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.addr = unused_address()
         self.folder, self.nodes, self.broker = folder, [], None
 
     def start(self, program, *args):
@@ -50,16 +48,23 @@ class Job:
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def listen(self, *args):
-        self.broker = self.start("broker", "--listen", "127.0.0.1:%d" % self.port, *args)
-        end = time.time() + 20
+        self.broker = self.start("broker", "--listen", self.addr, *args)
+        host, port = self.addr.split(":")
+        row = ": %s:%04X 00000000:0000 0A" % (socket.inet_aton(host)[::-1].hex().upper(), int(port))
+        end = time.time() + 60
         while time.time() < end and self.broker.poll() is None:
             with open("/proc/net/tcp") as f:
-                if re.search(r": 0100007F:%04X 00000000:0000 0A" % self.port, f.read()):
+                if row in f.read():
                     return
             time.sleep(0.02)
 
+    def connect(self):
+        """A connection to the broker, as of a node."""
+        host, port = self.addr.split(":")
+        return socket.create_connection((host, int(port)), timeout=60)
+
     def node(self, *args):
-        n = self.start("compnode", "--broker", "127.0.0.1:%d" % self.port, *args)
+        n = self.start("compnode", "--broker", self.addr, *args)
         self.nodes.append(n)
         return n
 
@@ -70,10 +75,10 @@ class Job:
                 return text
         raise Wrong("the broker never said %s" % word)
 
-    def end(self, code=0, timeout=90):
+    def end(self, code=0, timeout=180):
         """Waits for all; what the broker printed, and what it and each node complained of."""
         out, err = self.broker.communicate(timeout=timeout)
-        said = [n.communicate(timeout=20)[1].strip() for n in self.nodes]
+        said = [n.communicate(timeout=60)[1].strip() for n in self.nodes]
         expect(self.broker.returncode == code, "broker: exit %d, not %d: %s" % (self.broker.returncode, code, err.strip()))
         if code == 0:
             for n, text in zip(self.nodes, said):
@@ -112,7 +117,7 @@ def trainer(folder, program, *args, pipeline=False):
         args = ["--accumulate" if a == "--microbatches" else a for a in args]
     r = subprocess.run([os.path.join(BUILD, program), *map(str, args), "--held-out", "0", "--schedule", "constant",
                         "--deterministic", "--quiet"],
-                       cwd=folder, capture_output=True, text=True, timeout=60)
+                       cwd=folder, capture_output=True, text=True, timeout=180)
     expect(r.returncode == 0, "%s: %s" % (program, r.stderr))
     return json.loads(r.stdout.strip().splitlines()[-1])
 
@@ -159,6 +164,54 @@ def write(folder, name, value):
     with open(os.path.join(folder, name), "w") as f:
         f.write(value if isinstance(value, str) else json.dumps(value))
     return name
+
+
+# ---- a peer that sends what no broker and no node sends ----
+
+def word(kind, data=b"", length=None):
+    return struct.pack("<IIQ", 0x6a706464, kind, len(data) if length is None else length) + data
+
+
+@case
+def a_length_beyond_the_limit_ends_the_node_with_an_error(job, folder):
+    for kind, length in ((7, 2 ** 64 - 1), (7, 2 ** 63), (9, 2 ** 36), (10, 1 << 20), (11, 3)):
+        with socket.socket() as broker:
+            broker.bind(("127.0.0.1", 0))
+            broker.listen(1)
+            node = job.start("compnode", "--broker", "127.0.0.1:%d" % broker.getsockname()[1])
+            job.nodes.append(node)
+            peer, _ = broker.accept()
+            with peer:
+                peer.recv(300)
+                try:
+                    peer.sendall(word(kind, b"A" * 65536, length))
+                except OSError:
+                    pass  # the node has left before it read all
+                said = node.communicate(timeout=60)[1]
+        expect(node.returncode == 3 and "malformed word %d of %d bytes" % (kind, length) in said,
+               "exit %d: %s" % (node.returncode, said))
+
+
+@case
+def a_failure_without_a_code_is_no_success(job, folder):
+    job.listen("--nodes", 1, "--model", "gpt2", *GPT, "--data", "text", "--steps", 2, "--restarts", 0)
+    with job.connect() as s:
+        stream = s.makefile("rb")
+        s.sendall(word(1, b"1 -"))
+        reply = {3: word(4, b"1e9 9"), 7: word(8), 10: word(16, bytes(512))}  # measure, job, start
+        received = []
+        while True:
+            head = stream.read(16)
+            if len(head) < 16:
+                break
+            _, kind, length = struct.unpack("<IIQ", head)
+            stream.read(length)
+            received.append(kind)
+            if kind == 2:
+                break
+            s.sendall(reply.get(kind, b""))
+    _, err, _ = job.end(code=1)
+    expect(10 in received and "node 0" in err, "the node received %s; the broker: %s" % (received, err))
 
 
 # ---- the same bits ----
@@ -233,7 +286,7 @@ def a_written_job_is_the_model(job, folder):
     images(os.path.join(folder, "data"))
     direct = Job(folder).run(2, *MLP, "--data", "data", "--steps", 4, *quick(folder, 2))
     b = job.start("broker", *MLP, "--data", "data", "--steps", 4, "--write-job", "job.json")
-    expect(b.wait(20) == 0, "--write-job: exit %d" % b.returncode)
+    expect(b.wait(60) == 0, "--write-job: exit %d" % b.returncode)
     same(job.run(3, "--job", "job.json", "--data", "data", *quick(folder, 3)), direct, "the written job")
 
 
@@ -248,43 +301,54 @@ def speeds_and_links_are_measured(job, folder):
 SLOW = ["--steps", 24, "--lr", "0.001"]  # about 60 ms each with delays of 10 ms
 
 
-def undisturbed(folder):
+def undisturbed(folder, *more):
     images(os.path.join(folder, "data"))
     network(folder, 3, delay_ms=10)
-    return trainer(folder, "train_image", *MLP, "--data", "data", *SLOW)
+    return trainer(folder, "train_image", *MLP, "--data", "data", *SLOW, *more)
 
 
-def lose_one(job, folder, says, *args, after=0.5):
-    job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 2, *args)
+def lose_one(job, folder, *args, after=0.5):
+    """What the broker says of a lost node, and its result."""
+    job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 60, *args)
     for _ in range(3):
         job.node()
     job.line("stage 2 on node")
     time.sleep(after)
     job.nodes[1].kill()
-    expect(says in job.line("node was lost"), "the broker does not say: %s" % says)
+    said = job.line("node was lost")
     job.node()
     r = job.end()[0]
     expect(r["restarts"] == 1, "%d restarts" % r["restarts"])
-    return r
+    return said, r
 
 
 @case
 def a_lost_node_is_made_up_for_from_the_beginning(job, folder):
     one = undisturbed(folder)
-    same(lose_one(job, folder, "starts again from the beginning"), one, "with a lost node")
+    said, r = lose_one(job, folder)
+    expect("starts again from the beginning" in said, "the broker says: " + said)
+    same(r, one, "with a lost node")
 
 
 @case
 def a_lost_node_is_made_up_for_from_a_checkpoint(job, folder):
-    one = undisturbed(folder)
-    r = lose_one(job, folder, "goes on from its checkpoint after step", "--save-every", 3, after=0.9)
+    one = undisturbed(folder, "--steps", 100)
+    for after in (0.9, 2.5, 5):  # where the machine is busy, the first checkpoint comes later
+        attempt = Job(folder)
+        try:
+            said, r = lose_one(attempt, folder, "--steps", 100, "--save-every", 3, after=after)
+        finally:
+            attempt.close()
+        if "from the beginning" not in said:
+            break
+    expect("goes on from its checkpoint after step" in said, "the broker says: " + said)
     expect(r["param_hash"] == one["param_hash"], "with a checkpoint: %s, one worker's %s" % (r["param_hash"], one["param_hash"]))
 
 
 @case
 def a_spare_takes_the_place_of_a_lost_node(job, folder):
     one = undisturbed(folder)
-    job.listen("--nodes", 3, "--spares", 1, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 2,
+    job.listen("--nodes", 3, "--spares", 1, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 60,
                "--save-every", 5)
     for _ in range(3):
         job.node()
@@ -300,7 +364,7 @@ def a_spare_takes_the_place_of_a_lost_node(job, folder):
 @case
 def nobody_comes_in_the_place_of_a_lost_node(job, folder):
     undisturbed(folder)
-    job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 2, "--join-timeout", 0.3)
+    job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 60, "--join-timeout", 0.3)
     for _ in range(3):
         job.node()
     job.line("stage 2 on node")
@@ -321,7 +385,7 @@ def a_broker_that_dies_ends_its_nodes(job, folder):
     time.sleep(0.3)
     job.broker.kill()
     for n in job.nodes:
-        said = n.communicate(timeout=20)[1].strip()
+        said = n.communicate(timeout=60)[1].strip()
         expect(n.returncode == 3 and "is gone" in said and "\n" not in said, "exit %d: %s" % (n.returncode, said))
 
 
@@ -359,15 +423,15 @@ def a_node_without_the_operator_says_which(job, folder):
 @case
 def a_node_that_nobody_expects_is_told_so(job, folder):
     alone = job.node("--connect-timeout", 0.3)
-    said = alone.communicate(timeout=20)[1].strip()
+    said = alone.communicate(timeout=60)[1].strip()
     expect(alone.returncode == 1 and "no broker answers at" in said and "\n" not in said, said)
     job.nodes = []
     undisturbed(folder)
     job.listen("--nodes", 2, *MLP, "--data", "data", *SLOW, "--network", network(folder, 2, 10), "--emulate")
     job.node(), job.node()
     job.line("stage 1 on node")
-    third = job.start("compnode", "--broker", "127.0.0.1:%d" % job.port)
-    said = third.communicate(timeout=20)[1].strip()
+    third = job.start("compnode", "--broker", job.addr)
+    said = third.communicate(timeout=60)[1].strip()
     expect(third.returncode == 1 and "expects no other" in said and "\n" not in said, said)
     job.end()
 
@@ -378,9 +442,9 @@ def strangers_do_not_disturb(job, folder):
     job.listen("--nodes", 1, "--quiet", *MLP, "--data", "data", "--steps", 3, *quick(folder, 1))
     for words in (b"GET / HTTP/1.0\r\n\r\n", b"", struct.pack("<IIQ", 0x6a706464, 1, 1 << 40),
                   struct.pack("<IIQ", 0x6a706464, 5, 4) + b"{}{}"):
-        with socket.create_connection(("127.0.0.1", job.port)) as s:
+        with job.connect() as s:
             s.sendall(words)
-    with socket.create_connection(("127.0.0.1", job.port)) as s:
+    with job.connect() as s:
         s.sendall(struct.pack("<IIQ", 0x6a706464, 1, 3) + b"9 -")
         told = b"".join(iter(lambda: s.recv(1000), b""))
         expect(b"speaks version 9, the broker version 1" in told, "another version is not told: %s" % told)
@@ -392,7 +456,7 @@ def strangers_do_not_disturb(job, folder):
 def bad_jobs_are_refused_in_a_sentence(job, folder):
     images(os.path.join(folder, "data"))
     b = job.start("broker", *MLP, "--data", "data", "--write-job", "job.json")
-    b.wait(20)
+    b.wait(60)
     with open(os.path.join(folder, "job.json")) as f:
         good = f.read()
     other = skip_graph()
@@ -404,7 +468,7 @@ def bad_jobs_are_refused_in_a_sentence(job, folder):
                        (json.dumps(skip_graph()).replace('"parameters": [], ', ""), "CustomReLU, which this program does not know")):
         write(folder, "job.json", text)
         b = job.start("broker", "--job", "job.json", "--data", "data")
-        err = b.communicate(timeout=20)[1]
+        err = b.communicate(timeout=60)[1]
         expect(b.returncode in (1, 2) and says in err and err.count("\n") == 1, "exit %d: %s" % (b.returncode, err))
 
 
@@ -419,13 +483,13 @@ def mistakes_on_the_command_line(job, folder):
                        (good + ["--listen", "10.1.2.3:4"], "--insecure"), (good + ["--listen", "nowhere"], "HOST:PORT"),
                        (good + ["--load", "none.safetensors"], "none.safetensors"), (good + ["--steps", 0], "--steps 0")):
         b = job.start("broker", *args)
-        err = b.communicate(timeout=20)[1]
+        err = b.communicate(timeout=60)[1]
         expect(b.returncode in (1, 2) and says in err and err.count("\n") == 1, "%s: exit %d: %s" % (args, b.returncode, err))
     n = job.start("compnode", "--broker", "nowhere")
-    expect("HOST:PORT" in n.communicate(timeout=20)[1] and n.returncode == 2, "compnode --broker nowhere: exit %d" % n.returncode)
+    expect("HOST:PORT" in n.communicate(timeout=60)[1] and n.returncode == 2, "compnode --broker nowhere: exit %d" % n.returncode)
     bad = network(folder, 3)
     b = job.start("broker", *good, "--network", bad)
-    expect("has 3 devices, --nodes says 2" in b.communicate(timeout=20)[1] and b.returncode == 2, "a network of other nodes")
+    expect("has 3 devices, --nodes says 2" in b.communicate(timeout=60)[1] and b.returncode == 2, "a network of other nodes")
     _, err, said = job.run(3, *good, "--network", bad, "--solver", "fastest", code=2)
     expect("fastest" in err and all("fastest" in text and "\n" not in text for text in said), err)
 

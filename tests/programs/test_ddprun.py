@@ -13,14 +13,14 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import case, expect, run_cases  # noqa: E402
+from cases import case, expect, processes_with, run_cases  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 DDPRUN = os.path.join(BUILD, "ddprun")
 
 
-def run(*args, cwd=None, env=None, text_in=None, limit=60):
+def run(*args, cwd=None, env=None, text_in=None, limit=180):
     own = dict(os.environ)
     for name in list(own):
         if name.startswith("DREAMDDP_"):
@@ -36,10 +36,6 @@ def script(folder, text, name="program"):
         f.write("#!/bin/sh\n" + text)
     os.chmod(path, 0o755)
     return path
-
-
-def alive(path):
-    return subprocess.run(["pgrep", "-f", path], stdout=subprocess.PIPE).returncode == 0
 
 
 @case
@@ -74,18 +70,16 @@ def a_long_line_is_passed_on_whole(folder):
 
 @case
 def the_first_failure_ends_all_and_is_the_exit_code(folder):
-    program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nexec sleep 100\n')
-    begun = time.monotonic()
+    program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nexec sleep 1000\n')
     r = run("-n", "3", program)
     expect(r.returncode == 7, "exit %d: %s" % (r.returncode, r.stderr))
     expect("worker 1 ended with 7" in r.stderr, r.stderr)
-    expect(time.monotonic() - begun < 30, "it waited for the others")
-    expect(not alive(program), "a worker is left")
+    expect(not processes_with(program), "a worker is left")
 
 
 @case
 def a_killed_worker_is_named_with_its_signal(folder):
-    program = script(folder, 'if [ "$DREAMDDP_RANK" = 2 ]; then kill -9 $$; fi\nexec sleep 100\n')
+    program = script(folder, 'if [ "$DREAMDDP_RANK" = 2 ]; then kill -9 $$; fi\nexec sleep 1000\n')
     r = run("-n", "3", program)
     expect(r.returncode == 137, "exit %d" % r.returncode)
     expect("worker 2 was killed by signal 9" in r.stderr, r.stderr)
@@ -95,11 +89,9 @@ def a_killed_worker_is_named_with_its_signal(folder):
 def a_worker_that_ignores_the_end_is_killed(folder):
     program = script(folder, 'trap "" TERM\nif [ "$DREAMDDP_RANK" = 0 ]; then sleep 1; exit 3; fi\n'
                      'while :; do sleep 1; done\n')
-    begun = time.monotonic()
     r = run("-n", "2", program)
     expect(r.returncode == 3, "exit %d" % r.returncode)
-    expect(time.monotonic() - begun < 40, "it waited too long")
-    expect(not alive(program), "a worker is left")
+    expect(not processes_with(program), "a worker is left")
 
 
 @case
@@ -116,7 +108,7 @@ def signals_reach_the_workers(folder):
     p = subprocess.Popen([DDPRUN, "-n", "2", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     ready = [p.stdout.readline() for _ in range(2)]
     p.send_signal(signal.SIGTERM)
-    out, err = p.communicate(timeout=30)
+    out, err = p.communicate(timeout=180)
     expect(all("ready" in line for line in ready), ready)
     expect(sorted(out.splitlines()) == ["[0] got", "[1] got"], out + err)
     expect(p.returncode == 0, "exit %d" % p.returncode)
@@ -124,27 +116,27 @@ def signals_reach_the_workers(folder):
 
 @case
 def workers_do_not_outlive_it(folder):
-    program = script(folder, "echo ready\nexec sleep 1000 # %s\n" % folder)
-    p = subprocess.Popen([DDPRUN, "-n", "1", "sh", "-c", "echo ready; exec sleep 98765"], stdout=subprocess.PIPE, text=True)
+    seconds = "98765.%d" % os.getpid()
+    p = subprocess.Popen([DDPRUN, "-n", "1", "sh", "-c", "echo ready; exec sleep " + seconds], stdout=subprocess.PIPE, text=True)
     p.stdout.readline()
     p.kill()
     p.wait()
-    until = time.monotonic() + 10
-    while alive("sleep 98765") and time.monotonic() < until:
-        time.sleep(0.1)
-    expect(not alive("sleep 98765"), "the worker is left of %s" % program)
+    until = time.monotonic() + 60
+    while processes_with("sleep " + seconds) and time.monotonic() < until:
+        time.sleep(0.02)
+    expect(not processes_with("sleep " + seconds), "the worker is left")
 
 
 @case
 def ranks_meet_and_train(folder):
-    r = run("-n", "2", "--net", "1gbit", "--strategy", "wfbp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=120)
+    r = run("-n", "2", "--net", "1gbit", "--strategy", "wfbp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=180)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr[-400:]))
     expect(re.search(r"^\[0\] .*loss", r.stdout, re.M), r.stdout[-400:])
     told = re.search(r"^\[0\] dreamddp info: closed: (wfbp, \d+ steps of .* ms, \d+ % of communication hidden, .* MB sent)$",
                      r.stderr, re.M)
     expect(told, r.stderr[-400:])
     expect(r.stderr.splitlines()[-1].endswith("all well; " + told.group(1)), r.stderr[-400:])
-    r = run("-n", "2", "--strategy", "dreamddp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=120)
+    r = run("-n", "2", "--strategy", "dreamddp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=180)
     expect(re.search(r"^\[0\] dreamddp info: step \d+: dreamddp sends \d+ messages in 4 steps \(\d+( \d+){3}\); a step should "
                      r"take [\d.]+ ms, with \d+ % of communication hidden$", r.stderr, re.M), r.stderr[-400:])
     expect(r.stderr.count("closed: ") == 1, r.stderr)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""[timed] examples/interleaved.c, vectors.cpp and own_update.c: at most 15 lines of the first are the library's, without them it is the
-same program, and it trains under every strategy that averages.
+"""examples/interleaved.c, vectors.cpp and own_update.c: at most 15 lines of the first are the library's, without them it is the
+same program, and it trains under dreamddp; test_interleaved_strategies.py has the other strategies.
 
     tests/programs/test_interleaved.py      build/interleaved, build/vectors, build/own_update and build/ddprun are built
 """
@@ -10,25 +10,11 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-SOURCE = os.path.join(ROOT, "examples", "interleaved.c")
-failed = passed = 0
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+from cases import Checks  # noqa: E402
+from interleaved import BUILD, ROOT, SOURCE, learns_under, losses, run  # noqa: E402
 
-
-def check(name, good, said=""):
-    global failed, passed
-    passed += bool(good)
-    failed += not good
-    print("%s - %s%s" % ("ok" if good else "not ok", name, "" if good else "\n    " + said), flush=True)
-
-
-def run(*command, **env):
-    r = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=dict(os.environ, **env))
-    return r.returncode, r.stdout, r.stderr
-
-
-def losses(text, rank=""):
-    return [float(x) for x in re.findall(r"^%sstep +\d+  loss ([0-9.]+)" % re.escape(rank), text, re.M)]
+check = Checks()
 
 
 def main():
@@ -44,31 +30,25 @@ def main():
         r = subprocess.run((os.environ.get("CC") or "cc").split() + ["-std=c11", "-O2", plain + ".c", "-o", plain, "-lm"],
                            capture_output=True, text=True)
         check("without them the program compiles alone", r.returncode == 0, r.stderr)
-        without, alone = run(plain, SOURCE), run("build/interleaved", SOURCE)
+        without, alone = run(plain, SOURCE), run(BUILD + "/interleaved", SOURCE)
         check("and says what one worker with them says", without == alone and len(losses(alone[1])) == 3, repr((without, alone)))
-    for strategy in ("ssgd", "wfbp", "localsgd", "enp", "dreamddp", "diloco", "sparseloco"):
-        code, out, err = run("build/ddprun", "-n", "3", "--net", "200mbit,1ms", "--strategy", strategy, "build/interleaved", SOURCE,
-                             DREAMDDP_PERIOD="4")
-        each = [losses(out, "[%d] " % r) for r in range(3)]
-        check("three workers learn under %s" % strategy,
-              code == 0 and all(len(e) == 3 and e[-1] < 4.2 for e in each) and each[0] != each[1], err + out)
-    code, out, err = run("build/ddprun", "-n", "2", "--strategy", "deft", "build/interleaved", SOURCE)
+    learns_under(check, "dreamddp")
+    code, out, err = run(BUILD + "/ddprun", "-n", "2", "--strategy", "deft", BUILD + "/interleaved", SOURCE)
     check("a strategy that updates by itself is refused", code == 2 and "own update" in err, repr((code, err)))
-    code, out, err = run("build/interleaved", "/no/such/file")
+    code, out, err = run(BUILD + "/interleaved", "/no/such/file")
     check("a text that is not there is a sentence", code == 2 and "1000 bytes" in err, repr((code, err)))
-    code, out, err = run("build/ddprun", "-n", "2", "build/vectors")
+    code, out, err = run(BUILD + "/ddprun", "-n", "2", BUILD + "/vectors")
     miss = [float(x) for x in re.findall(r"squared miss ([0-9.]+)$", out, re.M)]
     told = re.findall(r"first weight ([0-9.]+)$", out, re.M)
     check("a model in C++'s vectors learns, and its workers agree", code == 0 and len(told) == 2 and len(set(told)) == 1 and miss[2] < miss[0],
           repr((code, out, err)))
-    code, out, err = run("build/ddprun", "-n", "3", "--strategy", "dreamddp", "build/own_update")
+    code, out, err = run(BUILD + "/ddprun", "-n", "3", "--strategy", "dreamddp", BUILD + "/own_update")
     loss, told = losses(out, "[0] "), re.findall(r"^\[\d\] parameters ([0-9a-f]{16})$", out, re.M)
     check("a program with its own update rule learns, and its workers agree",
           code == 0 and len(loss) == 6 and loss[-1] < loss[0] / 2 and len(told) == 3 and len(set(told)) == 1, repr((code, out, err)))
     with open(os.path.join(ROOT, "examples", "own_update.c"), encoding="ascii") as f:
         check("own_update.c has less than 100 lines", len(f.readlines()) < 100)
-    print("%d passed, %d failed" % (passed, failed))
-    return failed > 0
+    return check.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/* [calm] Job descriptions: Figure 3 of FusionLLM literally, a graph there and back with the same bits, operators taken over
+/* [asan] Job descriptions: Figure 3 of FusionLLM literally, a graph there and back, bit-identical, operators taken over
  * by another cut, and all that can be wrong with a description. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,11 +1,12 @@
 #!/bin/sh
-# [calm] The update rules give the same bits whatever the compiler may fuse: each compiler here, for the
+# [test-all: compiles with gcc and clang] The update rules give the same bits whatever the compiler may fuse: each compiler here, for the
 # base processor and for this one with fused multiply-add allowed. Exit 77 without a compiler.
 cd "$(dirname "$0")/../.." || exit 1
 make -s build/headers/dreamddp.h || exit 1
+. tests/cases.sh
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-built=0 failed=0
+built=0
 
 build() { # CC FLAGS: the rules and what lies under them
     # shellcheck disable=SC2086
@@ -15,12 +16,9 @@ build() { # CC FLAGS: the rules and what lies under them
 
 for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
     for cc in gcc clang; do
-        command -v "$cc" >/dev/null || continue
-        if ! build $cc "$flags"; then
-            echo "FAILED to build: $cc $flags"
-            failed=1
-            continue
-        fi
+        name="the update rules have the same bits: $cc $flags"
+        command -v "$cc" >/dev/null || { skip "$name" "no $cc"; continue; }
+        build $cc "$flags" || { bad "$name" "it does not compile"; continue; }
         built=$((built + 1))
         {
             "$work/run" sgd 0.1 0.9 0 0 0.01 20 1003
@@ -30,13 +28,9 @@ for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
             "$work/run" muon 0.02 0.95 0 0 0.01 20 1003 17
         } >"$work/now"
         [ -f "$work/first" ] || cp "$work/now" "$work/first"
-        if cmp -s "$work/first" "$work/now"; then
-            echo "ok: $cc $flags"
-        else
-            echo "FAILED: other bits with $cc $flags"
-            failed=1
-        fi
+        cmp -s "$work/first" "$work/now"
+        result $? "$name" "other bits"
     done
 done
-[ "$built" -gt 0 ] || { echo "skipped: neither gcc nor clang is installed"; exit 77; }
-exit $failed
+[ "$built" -gt 0 ] || skip_script "neither gcc nor clang is installed"
+close

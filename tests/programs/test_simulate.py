@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] build/simulate: all strategies, the trainers' keys and its own, what is arithmetic, sweeps with their table and picture,
+"""build/simulate: all strategies, the trainers' keys and its own, what is arithmetic, sweeps with their table and picture,
 reports, incidents, pipelines, workers that are told apart, and what is refused in a sentence.
 
     tests/programs/test_simulate.py [WORD ..]     build/simulate is built
@@ -12,6 +12,7 @@ import sys
 import xml.dom.minidom
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SIMULATE = os.path.join(ROOT, os.environ.get("BUILD", "build"), "simulate")
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 from cases import case, expect, run_cases  # noqa: E402
 
@@ -26,8 +27,8 @@ def profile(folder, forward="0.002"):
 
 
 def program(folder, *options, rc=0, forward="0.002"):
-    command = [os.path.join(ROOT, "build", "simulate"), "--profile", profile(folder, forward)] + [str(o) for o in options]
-    r = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    command = [SIMULATE, "--profile", profile(folder, forward)] + [str(o) for o in options]
+    r = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder)
     expect(r.returncode == rc, "%s: exit %d, %s" % (" ".join(command[3:]), r.returncode, r.stderr[-300:]))
     return r
 
@@ -164,9 +165,9 @@ def what_is_refused(folder):
     refused(folder, ["unknown option --nonsense"], "--workers", 2, "--sweep", "nonsense=1,2")
     refused(folder, ["servers beside workers"], "--workers", 3, "--strategy", "bsp", "--servers", "colocated")
     refused(folder, ["none.csv"], "--profile", "none.csv", rc=1)
-    r = subprocess.run([os.path.join(ROOT, "build", "simulate"), "--workers", "2"], capture_output=True, text=True)
+    r = subprocess.run([SIMULATE, "--workers", "2"], capture_output=True, text=True)
     expect(r.returncode == 2 and "--profile P.csv is missing" in r.stderr, r.stderr)
-    r = subprocess.run([os.path.join(ROOT, "build", "simulate"), "--help"], capture_output=True, text=True)
+    r = subprocess.run([SIMULATE, "--help"], capture_output=True, text=True)
     expect(r.returncode == 0 and "--sweep" in r.stdout and "(null)" not in r.stdout, r.stdout[:300])
 
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""[timed] build/train_gpt: both models, operator threads, the validation loss, and the sample it prints.
+"""build/train_gpt: both models, operator threads, the validation loss, and the sample it prints.
 
 Needs build/train_gpt (`make all`)."""
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import case as plain_case, expect, run_cases, unused_address  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
@@ -16,20 +17,21 @@ SIZES = "--layers 2 --heads 4 --dim 32 --seq 20 --batch 3 --steps 12 --quiet".sp
 LLAMA = ["--model", "llama2", "--kv-heads", "2"]
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
+def case(function):
+    """A case that gets the path of a text, in a folder of its own."""
+    def with_text(folder):
+        data = os.path.join(folder, "text")
+        with open(data, "w") as f:
+            f.write("".join("abcde"[i * i % 5] + ("\n" if i % 31 == 0 else "") for i in range(9000)))
+        function(data)
+    return plain_case(function.__name__.replace("_", " "))(with_text)
 
 
 def run(*args, code=0):
     """What the program prints before the last line, and the object on that line."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
     p = subprocess.run([TRAIN, *SIZES, *map(str, args)], env=env, capture_output=True, text=True,
-                       timeout=120)
+                       timeout=300)
     expect(p.returncode == code, "exit %d: %s" % (p.returncode, p.stderr[-300:]))
     if code:
         return p.stderr
@@ -37,6 +39,7 @@ def run(*args, code=0):
     return text, json.loads(last)
 
 
+@case
 def both_models_learn_and_threads_change_no_bit(data):
     for model in ([], LLAMA, LLAMA + ["--tied", "--hidden", "40"]):
         results = [run("--data", data, *model, "--threads", t)[1] for t in (1, 2, 3)]
@@ -45,6 +48,7 @@ def both_models_learn_and_threads_change_no_bit(data):
         expect(len(hashes) == 1, "%s: %s with 1, 2, 3 threads" % (model, hashes))
 
 
+@case
 def llama_trains_on_two_workers_as_on_one_of_twice_the_batch(data):
     llama = ["--data", data, *LLAMA, "--strategy", "ssgd", "--deterministic", "--optimizer", "sgd",
              "--lr", 0.1]
@@ -54,6 +58,7 @@ def llama_trains_on_two_workers_as_on_one_of_twice_the_batch(data):
            "loss %g on one worker, %g on two" % (one["final_loss"], two["final_loss"]))
 
 
+@case
 def a_sample_is_text_of_the_data_and_follows_the_seed(data):
     for model in ([], LLAMA):
         args = ["--data", data, *model, "--sample", 90]
@@ -69,6 +74,7 @@ def a_sample_is_text_of_the_data_and_follows_the_seed(data):
         expect(likeliest[0] == likeliest[1] and len(set(likeliest[0])) < 6, str(likeliest))
 
 
+@case
 def tokens_without_bytes_are_printed_as_numbers(data):
     path = os.path.join(os.path.dirname(data), "tokens.bin")
     with open(path, "wb") as f:
@@ -77,11 +83,13 @@ def tokens_without_bytes_are_printed_as_numbers(data):
     expect(len(words) == 30 and all(0 <= int(w) < 50 for w in words), str(words))
 
 
+@case
 def a_sample_of_worker_processes_is_printed_once(data):
     text = run("--data", data, "--workers", 2, "--strategy", "localsgd", "--sample", 40)[0]
     expect(len(text) == 40, repr(text))
 
 
+@case
 def val_loss_can_be_the_mean_over_all_that_is_held_out(data):
     args = ["--data", data, "--held-out", 0.5]
     part, more, most = (run(*args, "--val-batches", n)[1]["val_loss"] for n in (1, 20, 0))
@@ -89,6 +97,7 @@ def val_loss_can_be_the_mean_over_all_that_is_held_out(data):
     expect(abs(more - most) < 0.2, "val_loss %g of 20 batches, %g of all" % (more, most))
 
 
+@case
 def a_run_that_ends_with_its_profile_has_figures_too(data):
     for steps in (1, 5, 6, 7):
         for more in ([], ["--workers", 2, "--transport", "threads"], ["--eval-every", 3]):
@@ -96,25 +105,62 @@ def a_run_that_ends_with_its_profile_has_figures_too(data):
             expect(result["tokens_per_s"] > 0 and result["step_ms"] > 0, "%d steps: %s" % (steps, result))
 
 
-def ranks_with_data_of_unlike_length_are_refused(data):
-    """They would train, each on its own part of another text."""
+def two_ranks(data, *own):
+    """Exit codes and stderr of two ranks that were started one by one, each with its own options."""
+    addr = unused_address()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
+    ranks = [subprocess.Popen([TRAIN, *SIZES, "--quiet", "--steps", "4", "--data", data, "--workers", "2", "--rank", str(r), "--addr",
+                               addr, *map(str, args)], env=env, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) for r, args in enumerate(own)]
+    try:
+        said = [p.communicate(timeout=180)[1] for p in ranks]
+    finally:
+        for p in ranks:
+            p.kill()
+            p.wait()
+    return [p.returncode for p in ranks], said
+
+
+@case
+def other_data_and_batches_are_one_warning(data):
     longer = data + ".longer"
     with open(data) as f, open(longer, "w") as out:
         text = f.read()
         out.write(text + text[:1000])
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
-    ranks = [subprocess.Popen([TRAIN, *SIZES, "--data", file, "--workers", "2", "--rank", str(r), "--addr",
-                               "127.0.0.1:%d" % port], env=env, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, text=True) for r, file in enumerate((data, longer))]
-    said = [p.communicate(timeout=60)[1] for p in ranks]
-    expect(all(p.returncode for p in ranks), "exit %s" % [p.returncode for p in ranks])
-    named = [re.search(r"rank 1 has length of data (\d+), rank 0 has length of data (\d+)", s) for s in said]
-    expect(all(m and m[1] != m[2] for m in named), "said %s" % said)
+    code, said = two_ranks(data, [], ["--data", longer, "--batch", 4])
+    expect(code == [0, 0], "exit %s: %s" % (code, said))
+    lines = [s for s in "".join(said).splitlines() if "warning" in s]
+    expect(len(lines) == 1, "said %s" % said)
+    expect(re.search(r"warning: rank 0 has batch size 3 \(rank 1: 4\), length of data \d+ \(rank 1: \d+\): the run continues",
+                     lines[0]), "said %s" % said)
 
 
+@case
+def ranks_with_other_settings_are_refused(data):
+    for words, args in (("warm-up steps 2, rank 0 has warm-up steps 0", ["--warmup", 2]),
+                        (r"schedule \(0: constant\) 1, rank 0 has schedule \(0: constant\) 0", ["--schedule", "cosine"]),
+                        ("dropout 0.1, rank 0 has 0", ["--dropout", 0.1]),
+                        ("seed 3, rank 0 has ", ["--seed", 3]),
+                        ("weight decay 0.5, rank 0 has 0.01", ["--weight-decay", 0.5])):
+        code, said = two_ranks(data, [], args)
+        expect(all(code), "%s: exit %s" % (args, code))
+        expect(any(re.search("rank 1 has " + words, s) for s in said), "%s: said %s" % (args, said))
+
+
+@case
+def ranks_with_other_plan_files_are_refused(data):
+    plans = [os.path.join(os.path.dirname(data), name) for name in ("one.json", "other.json")]
+    for number, plan in enumerate(plans):
+        with open(plan, "w") as f:
+            f.write('{"plan": %d}\n' % number)
+    for first, second in ((["--plan", plans[0]], ["--plan", plans[1]]), (["--plan", plans[0]], [])):
+        code, said = two_ranks(data, first, second)
+        expect(all(code), "%s: exit %s" % (second, code))
+        expect(any(re.search(r"rank 1 has plan_path \(0: none, else a hash of the file\) \S+, rank 0 has \S+:", s) for s in said),
+               "%s: said %s" % (second, said))
+
+
+@case
 def impossible_options_are_refused(data):
     for words, args in (("heads cannot share 3", ["--model", "llama2", "--kv-heads", 3]),
                         ("choose gpt2 or llama2", ["--model", "llama3"]),
@@ -126,31 +172,5 @@ def impossible_options_are_refused(data):
         expect(words in said, "no '%s' in: %s" % (words, said))
 
 
-CASES = [both_models_learn_and_threads_change_no_bit,
-         llama_trains_on_two_workers_as_on_one_of_twice_the_batch,
-         a_sample_is_text_of_the_data_and_follows_the_seed,
-         tokens_without_bytes_are_printed_as_numbers,
-         a_sample_of_worker_processes_is_printed_once,
-         val_loss_can_be_the_mean_over_all_that_is_held_out,
-         a_run_that_ends_with_its_profile_has_figures_too,
-         ranks_with_data_of_unlike_length_are_refused,
-         impossible_options_are_refused]
-
-
-def main():
-    failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        data = os.path.join(folder, "text")
-        with open(data, "w") as f:
-            f.write("".join("abcde"[i * i % 5] + ("\n" if i % 31 == 0 else "") for i in range(9000)))
-        for case in CASES:
-            try:
-                case(data)
-            except Wrong as why:
-                failed += 1
-                print("FAILED %s: %s" % (case.__name__, why))
-    print("%d passed, %d failed, 0 skipped" % (len(CASES) - failed, failed))
-    return 1 if failed else 0
-
-
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(run_cases())

@@ -305,12 +305,34 @@ def tied_frozen_and_unused_parameters_are_no_trouble():
                 opt.zero_grad(set_to_none=True)
                 odd_loss(model, rank, s).backward()
                 opt.step()
+                model.train(s % 2 == 0)
                 with torch.no_grad():  # an evaluation
                     odd_loss(model, rank, s)
+                model.train()
             dreamddp.sync_all()
             expect(model.again.weight is model.first.weight, "the tie is gone")
         if strategy in ("wfbp", "usbyte"):
             near(flat(model), flat(models[0]), strategy)
+        all_equal(model, strategy)
+
+
+@worker
+def a_layer_that_is_frozen_later_stays():
+    for strategy in ("ssgd", "wfbp", "usbyte"):
+        with world(strategy=strategy, bucket_bytes=100) as rank:
+            model = model_of()
+            model, opt = dreamddp.wrap(model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+            for s in range(STEPS):
+                if s == 3:
+                    model[0].requires_grad_(False)
+                    before = model[0].weight.detach().clone(), model[2].weight.detach().clone()
+                x, y = batch(rank, s)
+                opt.zero_grad(set_to_none=True)
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                opt.step()
+            dreamddp.sync_all()
+            expect(torch.equal(model[0].weight, before[0]), "%s: the frozen layer moved" % strategy)
+            expect(not torch.equal(model[2].weight, before[1]), "%s: another one did not" % strategy)
         all_equal(model, strategy)
 
 
@@ -385,6 +407,36 @@ def what_was_measured_and_planned_can_be_read():
         expect(dreamddp.all_mean(torch.full((5,), float(rank))).tolist() == [1.0] * 5, "all_mean")
         expect(dreamddp.all_reduce(torch.full((2,), 2.0), 0.5).tolist() == [3.0] * 2, "all_reduce")
         expect(dreamddp.all_gather(torch.full((3,), float(rank))).tolist() == [0.0, 1.0, 2.0], "all_gather")
+
+
+class Listed:
+    """A library that lists the names of its calls."""
+
+    def __init__(self, lib):
+        self.lib, self.calls = lib, []
+
+    def __getattr__(self, name):
+        self.calls.append(name)
+        return getattr(self.lib, name)
+
+
+@worker
+def an_evaluation_begins_no_step():
+    with world(strategy="localsgd", period=1) as rank:
+        model = model_of()
+        model, opt = dreamddp.wrap(model, adamw(model))
+        wrapped = next(h.wrapped for m in model.modules() for h in m._forward_pre_hooks.values())
+        wrapped.lib = listed = Listed(wrapped.lib)
+        for step in range(2):
+            model.eval()
+            with torch.no_grad():
+                loss_of(model, rank, 0)
+            expect("ddp_wait" in listed.calls and "ddp_forward_begin" not in listed.calls, "an evaluation: %s" % listed.calls)
+            model.train()
+            loss_of(model, rank, step).backward()
+            opt.step()
+            expect("ddp_forward_begin" in listed.calls, "a step: %s" % listed.calls)
+            listed.calls.clear()
 
 
 @worker

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] The Python package: its binding against the header, numpy, PyTorch's loops against PyTorch alone, mistakes.
+"""[long, test-all: needs PyTorch] The Python package: its binding against the header, PyTorch's loops against PyTorch alone, mistakes.
 
     tests/python/test_python.py [WORD...]     only the cases whose names contain one of the words
 
@@ -8,35 +8,11 @@ PyTorch, pycparser, pip or torchrun the cases that need them are skipped by name
 """
 import os
 import re
-import subprocess
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import Skipped, case, chosen, expect, run_cases, told  # noqa: E402
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DDPRUN = os.path.join(ROOT, "build", "ddprun")
-SOURCE = os.path.join(ROOT, "python")
-RANKS_PY = os.path.join(ROOT, "tests", "python", "ranks.py")
-RANKS = 3
-
-
-def clean(**more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "PYTHONPATH"))}
-    return dict(env, PYTHONPATH=SOURCE, OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", **more)
-
-
-def run(*command, env=None, limit=200):
-    return subprocess.run([str(c) for c in command], env=env or clean(), stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=limit)
-
-
-def started(folder, text, ranks=2, python=sys.executable, env=None):
-    """A program of some lines under ddprun."""
-    path = os.path.join(folder, "program.py")
-    with open(path, "w", encoding="ascii") as f:
-        f.write(text)
-    return run(DDPRUN, "-n", ranks, "--quiet", python, path, env=env)
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+from cases import Skipped, case, chosen, expect, run_cases, skip_script, told  # noqa: E402
+from ddprun import DDPRUN, RANKS, RANKS_PY, ROOT, SOURCE, built, clean, run, started  # noqa: E402
 
 
 def has(module, python=sys.executable):
@@ -65,91 +41,6 @@ def structs_lie_as_c_lays_them_out(folder):
     for line in lines:
         name, *numbers = line.split()
         expect(have[name] == [int(n) for n in numbers], "%s: C has %s, ctypes %s" % (name, numbers, have[name]))
-
-
-WITHOUT = """
-import sys
-sys.modules["torch"] = None
-import array, dreamddp
-dreamddp.init(strategy="ssgd")
-r = dreamddp.rank()
-try:
-    import numpy
-    w, g = numpy.full((2, 3), 1.0 + r, "f"), numpy.zeros((2, 3), "f")
-except ImportError:
-    w, g = array.array("f", [1.0 + r] * 6), array.array("f", [0.0] * 6)
-b, h = array.array("f", [1.0 + r] * 4), array.array("f", [0.0] * 4)
-dreamddp.add_layer("a", w, g)
-dreamddp.add_layer("b", [b], [h])
-dreamddp.set_optimizer("sgd", lr=0.5)
-assert list(b) == [1.0] * 4, "rank 0's parameters"
-for s in range(3):
-    memoryview(h)[:] = array.array("f", [1.0 + 2 * r] * 4)
-    memoryview(g).cast("B").cast("f")[:] = array.array("f", [float(r)] * 6)
-    dreamddp.backward_end(1)
-    dreamddp.backward_end(0)
-    dreamddp.step_end()
-dreamddp.sync_all()
-assert list(b) == [-2.0] * 4, list(b)
-assert list(memoryview(w).cast("B").cast("f")) == [0.25] * 6, w
-for wrong in ([1.0], array.array("d", [1.0]), memoryview(b)[::2], b"12345678"):
-    try:
-        dreamddp.all_mean(wrong)
-        raise SystemExit("not refused: %r" % wrong)
-    except dreamddp.InvalidArgument as e:
-        print(e)
-try:
-    dreamddp.wrap(None, None)
-except dreamddp.Unsupported as e:
-    print(e)
-p = dreamddp.Profile([0.010] * 6, [0.020, 0.010, 0.020, 0.015, 0.010, 0.010])
-q = dreamddp.plan(p, period=2, cost="timeline")
-print(q.step_of, round(q.exposed_s, 6), q.solver, q.cost)
-"""
-
-
-@case
-def arrays_train_without_pytorch(folder):
-    r = started(folder, WITHOUT)
-    expect(r.returncode == 0, r.stdout + r.stderr)
-    for words in ("not an array of float32", "format 'd'", "is not contiguous", "wrap needs PyTorch",
-                  "[1, 1, 0, 1, 0, 0] 0.02 scatter timeline"):
-        expect(words in r.stdout, "'%s' is not in: %s" % (words, r.stdout))
-
-
-@case
-def a_rank_that_ends_tells_the_others_why(folder):
-    r = started(folder, """
-import array, dreamddp
-dreamddp.init()
-if dreamddp.rank() == 1:
-    raise ValueError("no such file of data")
-try:
-    dreamddp.all_mean(array.array("f", [1.0]))
-except dreamddp.Error as e:
-    print(type(e).__name__, e.status, e, flush=True)
-    import time; time.sleep(1)
-""")
-    expect(r.returncode == 1, "exit %d" % r.returncode)
-    expect("rank 1 ended by ValueError: no such file of data" in r.stdout, r.stdout + r.stderr)
-
-
-@case
-def a_killed_rank_is_a_lost_peer(folder):
-    r = started(folder, """
-import array, dreamddp, os, sys
-dreamddp.init(peer_timeout_s=3)
-if dreamddp.rank() == 1:
-    os.kill(os.getpid(), 9)
-try:
-    dreamddp.all_mean(array.array("f", [1.0]))
-except dreamddp.PeerLost as e:
-    print("lost:", e, flush=True)
-except dreamddp.PeerTimeout as e:
-    print("lost:", e, flush=True)
-""")
-    expect(r.returncode != 0, "exit %d" % r.returncode)
-    expect("lost: " in r.stdout or "SIGTERM" in r.stderr or "killed by signal 9" in r.stderr, r.stdout + r.stderr)
 
 
 TRAINING = """
@@ -221,7 +112,7 @@ def together():
         return {}
     if not has("torch"):
         return {n: Skipped("no PyTorch") for n in names}
-    r = run(DDPRUN, "-n", RANKS, "--quiet", sys.executable, RANKS_PY, *names, limit=280)
+    r = run(DDPRUN, "-n", RANKS, "--quiet", sys.executable, RANKS_PY, *names, limit=600)
     out = {}
     for n in names:
         wrong = re.findall(r"^(\[\d\] )FAIL %s: (.*)$" % n, r.stdout, re.M)
@@ -232,9 +123,8 @@ def together():
 
 
 def main():
-    if not os.path.exists(DDPRUN) or not os.path.exists(os.path.join(ROOT, "build", "lib", "libdreamddp.so")):
-        print("skipped: build/ddprun or build/lib/libdreamddp.so is missing: make lib build/ddprun build/plan")
-        return 77
+    if not built():
+        skip_script("build/ddprun or build/lib/libdreamddp.so is missing: make lib build/ddprun build/plan")
     return run_cases(kinds=[told(name.replace("_", " "), why) for name, why in together().items()])
 
 

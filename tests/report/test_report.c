@@ -18,6 +18,7 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
+#include "comma_locale.h"
 #include "report/report_sample.h"
 
 /* Runs `python3 -c program path`; 1 = it exits 0; skips the test where there is no python3. */
@@ -35,7 +36,7 @@ static int python_accepts(const char *program, const char *path)
     }
     assert_int_equal(waitpid(child, &code, 0), child);
     assert_true(WIFEXITED(code));
-    if (WEXITSTATUS(code) == 127) skip();
+    if (WEXITSTATUS(code) == 127) SKIP("python3 is not installed");
     return WEXITSTATUS(code) == 0;
 }
 
@@ -383,13 +384,51 @@ static void ticks_are_nice_numbers(void **state)
     assert_true(ddp__tick_step(0, 6, &decimals) > 0);
 }
 
+static void write_reports(sample *s, const char *name, ddp__text *all)
+{
+    char path[128];
+    ddp__text t;
+    FILE *f;
+
+    memset(all, 0, sizeof *all);
+    path_in(s, name, path);
+    for (int kind = 0; kind < 3; kind++) {
+        if (kind == 0) assert_int_equal(ddp_report_html(&s->data, path, NULL), DDP_OK);
+        if (kind == 1) assert_int_equal(ddp_report_trace(&s->data, path, NULL), DDP_OK);
+        if (kind == 2) {
+            f = fopen(path, "w");
+            assert_non_null(f);
+            assert_int_equal(ddp_report_table(&s->data, f, NULL), DDP_OK);
+            fclose(f);
+        }
+        t = read_whole(path);
+        ddp__text_add(all, t.data, t.size);
+        ddp__text_free(&t);
+    }
+}
+
+static void reports_are_byte_identical_in_every_locale(void **state)
+{
+    sample *s = (sample *)*state;
+    ddp__text comma, point;
+
+    if (!comma_locale()) SKIP("no locale has a decimal comma");
+    write_reports(s, "comma", &comma);
+    setlocale(LC_ALL, "C");
+    write_reports(s, "point", &point);
+    assert_int_equal(comma.size, point.size);
+    assert_memory_equal(comma.data, point.data, point.size);
+    ddp__text_free(&comma);
+    ddp__text_free(&point);
+}
+
 static void fixed_numbers_ignore_the_locale(void **state)
 {
     ddp__text t;
 
     (void)state;
+    if (!comma_locale()) SKIP("no locale has a decimal comma");
     memset(&t, 0, sizeof t);
-    setlocale(LC_ALL, "de_DE.UTF-8");
     ddp__add_fixed(&t, -0.004, 2);
     ddp__text_addf(&t, " ");
     ddp__add_fixed(&t, 12.345678, 3);
@@ -438,6 +477,7 @@ int main(int argc, char **argv)
                                         folder_gone),
         cmocka_unit_test(lanes_are_cut_to_the_window_and_never_overlap),
         cmocka_unit_test(ticks_are_nice_numbers),
+        cmocka_unit_test_setup_teardown(reports_are_byte_identical_in_every_locale, in_folder, folder_gone),
         cmocka_unit_test(fixed_numbers_ignore_the_locale),
     };
 

@@ -27,6 +27,7 @@ typedef struct fake_device {
     int             mirrors;
     double          squares;
     size_t          used; /* bytes */
+    ddp__pool      *rooms; /* what its operators, the CPU's, work in */
     long            work, updates;
     ddp_error       error;
     const float    *early_from;
@@ -100,6 +101,8 @@ static ddp_status fake_open(const ddp_backend *b, int rank, void *stream, void *
 
     (void)b, (void)rank, (void)stream, (void)err;
     assert_non_null(f);
+    f->rooms = ddp__pool_open(1);
+    assert_true(f->rooms && ddp__pool_rooms(f->rooms));
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->raised, NULL);
     __atomic_add_fetch(&fake.alive, 1, __ATOMIC_SEQ_CST);
@@ -113,6 +116,7 @@ static void fake_close(void *self)
 
     pthread_cond_destroy(&f->raised);
     pthread_mutex_destroy(&f->lock);
+    ddp__pool_close(f->rooms);
     __atomic_sub_fetch(&fake.alive, 1, __ATOMIC_SEQ_CST);
     free(f);
 }
@@ -333,6 +337,7 @@ static void fake_update(void *self, const ddp_optimizer *o, const ddp_update *u,
     here.params = (float *)fake_here(u->params);
     here.grads = (const float *)fake_here(u->grads);
     here.state = (float *)fake_here(u->state);
+    if (ddp_no_gradient(here.grads, u->count)) return;
     o->update(o, &here);
     if (zero) memset(fake_here(u->grads), 0, u->count * sizeof(float));
     fake_refresh(f, here.params, u->count * sizeof(float));
@@ -379,7 +384,7 @@ static void fake_run(const ddp_op_call *given, const char *name, int backward)
     c.out = fake_here(c.out);
     c.saved = fake_here(c.saved);
     c.grad_out = fake_here(c.grad_out);
-    c.pool = NULL;
+    c.pool = f->rooms;
     if (backward) op->backward(&c);
     else op->forward(&c);
 }

@@ -1,4 +1,4 @@
-/* [calm] Everything that lies on a device is reached through the backend table: the same bits as on the CPU,
+/* Everything that lies on a device is reached through the backend table: the same bits as on the CPU,
  * on a device whose memory nobody else can touch. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -150,6 +150,62 @@ static void a_graph_of_images_gives_the_cpus_bits(void **state)
     picture_train(NULL, NULL, NULL, &cpu);
     picture_train(&fakes, NULL, NULL, &device);
     picture_compare(&cpu, &device);
+}
+
+/* ---- steps in which no rank has a gradient ---- */
+
+enum { STILL = 400 };
+
+static int still(ddp_ctx *d, void *user)
+{
+    float (*seen)[STILL] = (float (*)[STILL])user;
+    ddp_optimizer o = ddp_sgd(0.1f, 0.9f);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_mlp_config c;
+    ddp_node *loss;
+    size_t n;
+    int bad;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.classes = 3;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g) || ddp_set_optimizer(d, &o);
+    for (int step = 0; step < 6 && !bad; step++) {
+        for (int i = 0; i < 15; i++) ((float *)ddp_data(g, "inputs"))[i] = (float)((i + step + ddp_rank(d)) % 5);
+        for (int i = 0; i < 3; i++) ((int32_t *)ddp_data(g, "labels"))[i] = (i + step) % 3;
+        bad = ddp_forward(g);
+        for (int l = ddp_layer_count(g) - 1; step >= 3 && l >= 0 && !bad; l--) bad = ddp_skip(d, l);
+        if (step < 3 && !bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad && step % 3 == 2) bad = ddp_sync_all(d);
+        if (!bad && step % 3 == 2 && ddp_rank(d) == 0) {
+            const float *first = ddp_layer_params(g, 0, &n);
+            bad = ddp_graph_read(g, seen[step / 3], first, n < STILL ? n : (size_t)STILL);
+        }
+    }
+    return bad;
+}
+
+static void without_a_gradient_nothing_moves(void **state)
+{
+    static const ddp_strategy some[] = {DDP_WFBP, DDP_BYTESCHEDULER, DDP_DEFT, DDP_BSP, DDP_DILOCO, DDP_LOCALSGD};
+    const ddp_backend b = fake_backend();
+    ddp_config c;
+    ddp_error err;
+
+    (void)state;
+    for (int s = 0; s < 6; s++) {
+        float seen[2][STILL];
+        memset(seen, 0, sizeof seen);
+        memset(&c, 0, sizeof c);
+        c.world = 2, c.period = 3, c.strategy = some[s], c.backend = &b;
+        c.no_env = c.deterministic = 1;
+        c.transport = DDP_THREADS;
+        if (ddp_strategy_traits(some[s]) & DDP_NEEDS_SERVERS) c.servers = DDP_SERVERS_COLOCATED;
+        if (ddp_launch(&c, still, seen, &err)) fail_msg("%s: %s", ddp_strategy_name(some[s]), err.msg);
+        if (memcmp(seen[0], seen[1], sizeof seen[0])) fail_msg("%s: skipped layers moved", ddp_strategy_name(some[s]));
+        assert_true(seen[0][0] != 0);
+    }
 }
 
 static void weights_come_from_a_device_and_go_to_one(void **state)
@@ -593,7 +649,7 @@ static void a_rank_lost_behind_an_average_is_no_hang(void **state)
         x.cfg.backend = &b;
         x.cfg.nccl = 1;
         x.cfg.site = site; /* both in one, or none */
-        x.cfg.peer_timeout_s = 1;
+        x.cfg.peer_timeout_s = 3;
         x.model = LAB_MLP;
         x.no_sync_all = 1;
         assert_int_not_equal(ddp_launch(&x.cfg, leaves_early, &x, &err), 0);
@@ -695,6 +751,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_strategy_gives_the_cpus_bits),
         cmocka_unit_test(a_graph_of_images_gives_the_cpus_bits),
+        cmocka_unit_test(without_a_gradient_nothing_moves),
         cmocka_unit_test(weights_come_from_a_device_and_go_to_one),
         cmocka_unit_test(a_checkpoint_moves_between_device_and_cpu),
         cmocka_unit_test(what_cannot_be_is_said),

@@ -1,4 +1,4 @@
-/* [calm] What is sent from a device in other ways than as floats to all: to servers, and in few bits. The same bits as on
+/* What is sent from a device in other ways than as floats to all: to servers, and in few bits. The same bits as on
  * the CPU, on a device whose memory nobody else can touch. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

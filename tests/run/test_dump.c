@@ -1,4 +1,4 @@
-/* [calm] The post-mortem: what a rank writes, what the merged dumps of a run say. */
+/* [asan] The post-mortem: the dump of a rank, and the merged dumps of a run. */
 #include "dreamddp.h"
 
 #include <pthread.h>

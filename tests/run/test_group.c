@@ -1,4 +1,4 @@
-/* [calm] Groups, two levels and the ring's order: against plain sums, bits equal on all ranks. */
+/* Groups, two levels and the ring's order: against plain sums, bits equal on all ranks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,4 +1,4 @@
-/* [calm] Layers that only some of the ranks average: pipeline stages with replicas of their own, and
+/* Layers that only some of the ranks average: pipeline stages with replicas of their own, and
  * shared layers beside those of a few ranks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* [calm] Averages in two levels: inside the sites, then between them; messages that wait for others. */
+/* [asan] Averages in two levels: inside the sites, then between them; messages that wait for others. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "run/context.h"

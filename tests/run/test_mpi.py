@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[timed] The mpi transport under mpirun: the same bits as tcp and threads, overlap, thread levels, ranks
+"""[long, test-all: needs Open MPI] The mpi transport under mpirun: the same bits as tcp and threads, thread levels, ranks
 that die or stop, and what a user can do wrong.
 
 Needs mpicc, mpirun, build/train_gpt and build/bench_allreduce (`make all`); skipped without MPI."""
@@ -10,13 +10,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Wrong, case, expect, run_cases, skip_script  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_", "PMI"))}
 # as root, and with more ranks than cores, Open MPI wants to be told
-ENV.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1")
+ENV.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
+           OMPI_MCA_mpi_yield_when_idle="1", DREAMDDP_PEER_TIMEOUT="120")  # a busy machine loses no rank
 GPT = "train_gpt --layers 2 --heads 2 --dim 16 --seq 20 --batch 2 --steps 8 --data text --quiet --deterministic".split()
 
 PROGRAM = r"""
@@ -24,6 +27,7 @@ PROGRAM = r"""
 #include "dreamddp.h"
 #include <mpi.h>
 #include <signal.h>
+#include <unistd.h>
 
 int main(int argc, char **argv)
 {
@@ -38,7 +42,7 @@ int main(int argc, char **argv)
     if (!strcmp(what, "serialized")) MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level);
     memset(&cfg, 0, sizeof cfg);
     cfg.transport = DDP_MPI;
-    cfg.peer_timeout_s = 2;
+    cfg.peer_timeout_s = !strcmp(what, "still") || !strcmp(what, "idle") ? 2 : 60;
     if (!strcmp(what, "literal")) cfg.world = 3;
     d = ddp_open(&cfg, &err);
     if (!d) {
@@ -48,6 +52,11 @@ int main(int argc, char **argv)
         return strcmp(what, "plain") != 0;
     }
     bad = ddp_all_reduce(d, x, 3, 1);
+    if (!strcmp(what, "idle")) {
+        sleep(6);
+        x[0] = 1, x[1] = 2, x[2] = 3;
+        bad = bad || ddp_all_reduce(d, x, 3, 1);
+    }
     printf("rank %d of %d: %g %g %g, level %d\n", ddp_rank(d), ddp_world(d), x[0], x[1], x[2], level);
     fflush(stdout);
     if (!strcmp(what, "still") && ddp_rank(d) == 1) raise(SIGSTOP);
@@ -69,38 +78,29 @@ int main(int argc, char **argv)
 """
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
-
-
-def run(command, ranks=0, code=0, seconds=60, env=()):
-    """stdout, stdout and stderr, seconds; code None: anything but 0."""
+def run(command, ranks=0, code=0, env=()):
+    """stdout, stdout and stderr; code None: anything but 0."""
     words = [*(["mpirun", "-n", str(ranks)] if ranks else []),
              os.path.abspath("program") if command[0] == "program" else os.path.join(BUILD, command[0]),
              *map(str, command[1:])]
     p = subprocess.Popen(words, text=True, env=dict(ENV, **dict(env)), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                          start_new_session=True)
-    begin = time.monotonic()
     try:
-        out, err = p.communicate(timeout=seconds)
+        out, err = p.communicate(timeout=180)
     except subprocess.TimeoutExpired:
         os.killpg(p.pid, signal.SIGKILL)
         raise Wrong("hangs: %s" % " ".join(words))
     ok = p.returncode != 0 if code is None else p.returncode == code
     expect(ok, "exit %d of %s: %s" % (p.returncode, words, (out + err)[-600:]))
-    return out, out + err, time.monotonic() - begin
+    return out, out + err
 
 
 def last(out):
     return json.loads(out.strip().splitlines()[-1])
 
 
-def all_transports_give_the_same_bits():
+@case
+def all_transports_give_the_same_bits(_):
     for ranks in (2, 3, 4):
         for size in (4, 4 * 1023, 3 << 20):
             base = ["bench_allreduce", "--ranks", ranks, "--bytes", size, "--iters", 2, "--deterministic"]
@@ -110,7 +110,8 @@ def all_transports_give_the_same_bits():
             expect(seen[0]["ranks"] == ranks, "mpirun -n %d gave %d ranks" % (ranks, seen[0]["ranks"]))
 
 
-def training_gives_the_same_bits():
+@case
+def training_gives_the_same_bits(_):
     for ranks, strategy in ((2, "ssgd"), (3, "localsgd"), (4, "dreamddp"), (2, "wfbp"), (3, "enp"), (3, "usbyte"), (3, "deft")):
         base = [*GPT, "--strategy", strategy, "--period", 3]
         mpi = last(run([*base, "--transport", "mpi"], ranks)[0])
@@ -120,7 +121,8 @@ def training_gives_the_same_bits():
                 key, strategy, ranks, mpi[key], tcp[key]))
 
 
-def servers_give_the_same_bits():
+@case
+def servers_give_the_same_bits(_):
     for workers, servers, strategy in ((2, 1, "bsp"), (2, 1, "r2sp"), (3, "colocated", "osp"), (2, 1, "osp")):
         base = [*GPT, "--strategy", strategy, "--servers", servers, *(["--defer", 0.6] if strategy == "osp" else [])]
         ranks = workers + (servers if servers == 1 else 0)
@@ -131,20 +133,8 @@ def servers_give_the_same_bits():
                 key, strategy, servers, mpi[key], tcp[key]))
 
 
-def communication_hides_behind_computing():
-    with open("layers.csv", "w") as f:
-        f.write("layer,params,forward_s,backward_s,comm_s\n")
-        f.writelines("l%d,200000,0.005,0.01,0\n" % i for i in range(8))
-    command = ["train_gpt", "--emulate-compute", "layers.csv", "--steps", 30, "--period", 2, "--quiet",
-               "--transport", "mpi", "--strategy", "dreamddp"]
-    for _ in range(4):  # again where the machine was busy
-        r = last(run(command, 2)[0])
-        if r["hidden_pct"] >= 70:
-            break
-    expect(r["hidden_pct"] >= 70, "only %.1f %% of the communication was hidden" % r["hidden_pct"])
-
-
-def the_program_may_have_initialised_mpi():
+@case
+def the_program_may_have_initialised_mpi(_):
     out = run(["program", "serialized"], 3)[0]
     for rank in range(3):
         expect("rank %d of 3: 3 6 9, level 2" % rank in out or "rank %d of 3: 3 6 9, level 3" % rank in out,
@@ -152,36 +142,46 @@ def the_program_may_have_initialised_mpi():
     expect(out.count("after 9") == 3, "MPI was not left to the program: " + out)
 
 
-def a_thread_level_that_is_too_low_is_named():
+@case
+def a_thread_level_that_is_too_low_is_named(_):
     both = run(["program", "plain"], 2)[1]
     expect(both.count("refused") == 2, "not refused on both ranks: " + both)
     for word in ("MPI_THREAD_SINGLE", "MPI_Init_thread", "MPI_THREAD_SERIALIZED"):
         expect(word in both, "no %s in: %s" % (word, both))
 
 
-def mpi_begins_once_per_process():
+@case
+def mpi_begins_once_per_process(_):
     both = run(["program", "twice"], 2)[1]
     expect(both.count("again 2:") == 2 and both.count("was finalised in this process") == 2, both)
 
 
-def other_ranks_than_mpis_are_refused():
+@case
+def other_ranks_than_mpis_are_refused(_):
     both = run(["program", "literal"], 2, None)[1]
     expect("to MPI it is rank" in both and "of 2" in both, both)
 
 
-def a_killed_rank_ends_the_job():
-    _, both, seconds = run(["program", "killed"], 3, None, 30)
+@case
+def a_killed_rank_ends_the_job(_):
+    both = run(["program", "killed"], 3, None)[1]
     expect("rank 1" in both and ("signal 9" in both or "lost" in both or "closed" in both), both)
-    expect(seconds < 15, "it took %.1f s" % seconds)
 
 
-def a_rank_that_stands_still_ends_the_job():
-    _, both, seconds = run(["program", "still"], 3, None, 40)
+@case
+def a_rank_that_stands_still_ends_the_job(_):
+    both = run(["program", "still"], 3, None)[1]
     expect("dreamddp: rank" in both and "rank 1" in both, "no sentence of ours: " + both)
-    expect(seconds < 25, "it took %.1f s" % seconds)
 
 
-def what_a_user_can_do_wrong():
+@case
+def all_ranks_may_be_idle_for_three_time_outs(_):
+    out = run(["program", "idle"], 2)[0]
+    expect(out.count(": 2 4 6") == 2, out)
+
+
+@case
+def what_a_user_can_do_wrong(_):
     mistakes = [
         (["bench_allreduce", "--transport", "mpi", "--ranks", 3], "mpirun -n 3"),
         (["bench_allreduce", "--transport", "mpy"], "tcp, threads or mpi"),
@@ -195,33 +195,20 @@ def what_a_user_can_do_wrong():
 
 def main():
     if not shutil.which("mpirun") or not shutil.which("mpicc"):
-        print("skipped: no mpirun or mpicc")
-        sys.exit(77)
+        skip_script("no mpirun or mpicc")
     with open(os.path.join(BUILD, "mpi.flags")) as f:
         if "DDP_USE_MPI" not in f.read():
-            print("skipped: the programs were built without MPI")
-            sys.exit(77)
-    tests = [f for name, f in list(globals().items()) if callable(f) and f.__module__ == "__main__"
-             and name not in ("main", "run", "last", "expect", "Wrong")]
-    failed = 0
+            skip_script("the programs were built without MPI")
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         with open("text", "w") as f:
             f.write("the quick brown fox jumps over the lazy dog\n" * 60)
         with open("program.c", "w") as f:
             f.write(PROGRAM)
-        subprocess.run(["mpicc", "-O1", "-DDDP_USE_MPI", "-isystem", os.path.join(ROOT, "build", "include"), "-I", ROOT,
-                        "program.c", "-o", "program", "-lm", "-lpthread"], check=True)
-        for test in tests:
-            try:
-                test()
-                print("ok", test.__name__, flush=True)
-            except Wrong as wrong:
-                failed += 1
-                print("failed", test.__name__ + ":", wrong, flush=True)
-    print("%d passed, %d failed, 0 skipped" % (len(tests) - failed, failed))
-    sys.exit(failed > 0)
+        subprocess.run(["mpicc", "-O0", "-DDDP_USE_MPI", "-DDDP_NO_PLANNERS", "-DDDP_NO_MODELS", "-DDDP_NO_REPORTS", "-isystem",
+                        os.path.join(ROOT, "build", "include"), "-I", ROOT, "program.c", "-o", "program", "-lm", "-lpthread"], check=True)
+        return run_cases()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

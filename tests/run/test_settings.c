@@ -44,7 +44,7 @@ static const struct {
     {"peer_timeout_s", "3", "-3"}, {"op_timeout_s", "100", ""}, {"dump_path", "post", NULL}, {"overwrite", "1", "true"},
     {"min_world", "2", "-1"}, {"max_world", "8", "65"}, {"join", "1", "7"}, {"elastic_bytes", "1048576", "1e6"},
     {"insecure", "1", "!"}, {"tls_psk", "k", NULL}, {"tls_ca", "a", NULL}, {"tls_cert", "c", NULL}, {"tls_key", "y", NULL},
-    {"no_checksum", "1", "01"}, {"check_writes", "1", "x"}, {"trace_spans", "100", "-1"}, {"nccl", "2", "3"},
+    {"no_checksum", "1", "01"}, {"no_finite_check", "1", "2"}, {"check_writes", "1", "x"}, {"trace_spans", "100", "-1"}, {"nccl", "2", "3"},
     {"no_env", "1", "x"}};
 enum { VALUES = sizeof values / sizeof *values };
 
@@ -272,8 +272,12 @@ static void defaults_are_those_of_the_table(void **state)
     assert_true(c.wire == DDP_WIRE_DEFAULT && c.solver == DDP_SOLVER_DEFAULT);
     assert_true(c.period == 5 && c.world == 1 && c.threads == 1 && c.micro_batches == 1 && c.profile_steps == 6);
     assert_true(c.bucket_bytes == (size_t)25 << 20 && c.partition_bytes == 26000000 && c.credit == 1);
-    assert_true(c.preserve == 0.01 && c.connect_timeout_s == 30 && c.join_timeout_s == 30 && c.peer_timeout_s == 10);
+    assert_true(c.preserve == 0.01 && c.connect_timeout_s == 30 && c.join_timeout_s == 30 && c.peer_timeout_s == 30);
     assert_true(c.op_timeout_s == 1800 && c.state_period[0] == 0 && c.no_env == 0);
+    ddp__config_free(&c);
+    zero.min_world = 1;
+    assert_int_equal(resolve(&zero, &c, &err), DDP_OK);
+    assert_true(c.peer_timeout_s == 10);
     ddp__config_free(&c);
 }
 
@@ -322,8 +326,9 @@ static void what_ranks_compare_has_room(void **state)
     assert_string_equal(list[0].name, "topk_fraction");
     all = ddp__settings(d, 0, list);
     assert_true(all > joined && all <= (int)DDP__SETTINGS);
-    assert_string_equal(list[0].name, "period");
-    assert_true(list[0].value == 5);
+    assert_string_equal(list[0].name, "profile_path (0: none, else a hash of the file)");
+    assert_string_equal(list[2].name, "period");
+    assert_true(list[2].value == 5);
     ddp_close(d);
 }
 
@@ -351,8 +356,9 @@ static void the_page_says_the_same(void **state)
     put(page, sizeof page,
         "# Settings\n\n"
         "Each row is a field of `ddp_config` and the variable that fills it where the program leaves it zero\n"
-        "(an empty variable counts as unset; `no_env` = 1 reads none; a misspelt one is an error). By name, from a file or\n"
-        "a command line of your own:\n\n"
+        "(an empty variable counts as unset; `no_env` = 1 reads none; a misspelt one is an error). Numbers have a decimal\n"
+        "point in every locale, here and in the files that the library reads and writes. By name, from a file or a command\n"
+        "line of your own:\n\n"
         "```c\nif (ddp_config_set(&cfg, \"period\", \"10\", &err)) fprintf(stderr, \"%%s\\n\", err.msg);\n```\n\n"
         "A text is borrowed until `ddp_open`. `ddp_config_describe` gives these rows to a program. The last column says what\n"
         "all ranks must have the same. Pointers (`own_strategy`, `backend`, `allocator`, ..) are set in the program alone.\n"

@@ -1,4 +1,4 @@
-/* [calm] Layers registered span by span, tied weights and overlaps, and steps in which a layer has no gradient. */
+/* Layers registered span by span, tied weights and overlaps, and steps in which a layer has no gradient. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

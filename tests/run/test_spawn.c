@@ -1,4 +1,4 @@
-/* [patient] Forked ranks and their supervisor: results, sentences, deaths, and no orphans. */
+/* Forked ranks and their supervisor: results, sentences, deaths, and no orphans. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 #include "run/launch.c"
@@ -209,7 +209,7 @@ static void outlived(int stopped)
     pid_t supervisor;
     int code, r;
 #ifndef __linux__
-    skip();
+    SKIP("it needs Linux");
 #endif
     supervisor = fork();
     if (supervisor == 0) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[timed] srun: the same bits over tcp and mpi as without a launcher, on a Slurm of one node that this test
+"""[test-all: needs Slurm] srun: the same bits over tcp and mpi as without a launcher, on a Slurm of one node that this test
 starts for itself, in a folder of its own, at ports of its own.
 
 Needs slurmctld, slurmd, srun and sinfo (Debian: slurm-wlm, which tools/deps.sh does not install) and build/train_gpt;
@@ -15,6 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Checks, Skipped, Wrong, expect, skip_script  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
@@ -49,15 +52,6 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
-
-
 def environment(**extra):
     # as root Open MPI wants to be told
     return dict({k: v for k, v in os.environ.items() if not OWN.search(k)}, OMPI_ALLOW_RUN_AS_ROOT="1",
@@ -78,7 +72,7 @@ def run(folder, *args, **extra):
     p = subprocess.Popen(args, cwd=folder, env=environment(**extra), text=True, stdin=subprocess.DEVNULL,
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        out, err = p.communicate(timeout=60)
+        out, err = p.communicate(timeout=180)
     except subprocess.TimeoutExpired:
         p.kill()
         raise Wrong("%s did not end" % " ".join(args)) from None
@@ -104,7 +98,7 @@ def one_node(folder):
     env = environment(SLURM_CONF=conf)
     daemons = [subprocess.Popen([name, "-D", *more], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL) for name, more in (("slurmctld", []), ("slurmd", ["-N", host]))]
-    until = time.time() + 20
+    until = time.time() + 60
     while time.time() < until:
         told = subprocess.run(["sinfo", "-h", "-o", "%t"], env=env, capture_output=True, text=True, timeout=20)
         if told.stdout.strip() == "idle":
@@ -114,56 +108,67 @@ def one_node(folder):
 
 
 def compare(folder, slurm):
-    passed = skipped = 0
+    check = Checks()
+
+    def attempt(name, function):
+        try:
+            function()
+            check(name, True)
+        except (Wrong, Skipped) as e:
+            check(name, e if isinstance(e, Skipped) else False, e)
+
     alone, _ = trained(folder, *GPT, "--workers", "4")
     port = "127.0.0.1:%d" % free_ports(1)[0]
-    flavours = subprocess.run(["srun", "--mpi=list"], env=environment(**slurm), capture_output=True, text=True, timeout=20)
+    flavours = subprocess.run(["srun", "--mpi=list"], env=environment(**slurm), capture_output=True, text=True, timeout=60)
     pmix = "pmix" in flavours.stdout + flavours.stderr
 
-    for flags, says in ((["--mpi=none"], "Slurm"), (["--mpi=pmi2"], "MPICH"), (["--mpi=pmix"] if pmix else None, "PMIx")):
-        if flags is None:
-            print("skipped: this Slurm has no PMIx")
-            skipped += 1
-            continue
-        result, err = trained(folder, "srun", *flags, "-n", "4", *GPT, **slurm, DREAMDDP_ADDR=port)
+    def over_tcp(flags, says):
+        if flags == "--mpi=pmix" and not pmix:
+            raise Skipped("this Slurm has no PMIx")
+        result, err = trained(folder, "srun", flags, "-n", "4", *GPT, **slurm, DREAMDDP_ADDR=port)
         expect(result["workers"] == 4 and result["param_hash"] == alone["param_hash"], "%s: %s" % (flags, result))
         expect("of 4, as %s says" % says in err, "%s: %s" % (flags, err))
-        passed += 1
-    # nothing of ours is set: Slurm's variables name the host, and the port is the usual one
-    with socket.socket() as s:
-        usual = s.connect_ex(("127.0.0.1", 29500)) != 0
-    if usual:
-        result, err = trained(folder, "srun", "-n", "3", *GPT, **slurm)
-        expect(result["workers"] == 3, result)
-        passed += 1
 
-    code, _, err = run(folder, "srun", "-n", "2", *GPT, "--transport", "mpi", **slurm)
-    expect(code != 0, "MPI without MPI")
-    if "DDP_USE_MPI" in err:
-        print("skipped: built without MPI")
-        return passed, skipped + 1
-    expect("srun --mpi=pmix" in err, err)
-    passed += 1
-    if pmix:
+    def without_address():
+        # nothing of ours is set: Slurm's variables name the host, and the port is the usual one
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", 29500)) == 0:
+                raise Skipped("another program holds port 29500")
+        result, _ = trained(folder, "srun", "-n", "3", *GPT, **slurm)
+        expect(result["workers"] == 3, result)
+
+    def without_pmix():
+        code, _, err = run(folder, "srun", "-n", "2", *GPT, "--transport", "mpi", **slurm)
+        expect(code != 0, "MPI without MPI")
+        if "DDP_USE_MPI" in err:
+            raise Skipped("built without MPI")
+        expect("srun --mpi=pmix" in err, err)
+
+    def over_mpi():
+        if not pmix:
+            raise Skipped("this Slurm has no PMIx")
         result, _ = trained(folder, "srun", "--mpi=pmix", "-n", "4", *GPT, "--transport", "mpi", **slurm)
         expect(result["workers"] == 4 and result["param_hash"] == alone["param_hash"], "mpi: %s" % result)
-        passed += 1
-    return passed, skipped
+
+    for flags, says in (("--mpi=none", "Slurm"), ("--mpi=pmi2", "MPICH"), ("--mpi=pmix", "PMIx")):
+        attempt("srun %s over tcp" % flags, lambda: over_tcp(flags, says))
+    attempt("srun without an address", without_address)
+    attempt("the mpi transport without PMIx names the option", without_pmix)
+    attempt("srun --mpi=pmix over mpi", over_mpi)
+    return check.close()
 
 
 def main():
     if not all(map(shutil.which, ("slurmctld", "slurmd", "srun", "sinfo"))):
-        print("skipped: no Slurm; Debian has it in slurm-wlm")
-        return 77
+        skip_script("no Slurm; Debian has it in slurm-wlm")
     with tempfile.TemporaryDirectory(prefix="srun.") as folder:
         with open(os.path.join(folder, "text"), "w") as f:
             f.write("the quick brown fox jumps over the lazy dog\n" * 40)
         daemons, slurm = one_node(folder)
         try:
             if slurm is None:
-                print("skipped: Slurm does not come up here")
-                return 77
-            passed, skipped = compare(folder, slurm)
+                skip_script("Slurm does not start here")
+            return compare(folder, slurm)
         except Wrong as why:
             print("FAILED: %s" % why)
             return 1
@@ -175,8 +180,6 @@ def main():
                     p.wait(timeout=10)
                 except subprocess.TimeoutExpired:
                     p.kill()
-    print("%d passed, 0 failed, %d skipped" % (passed, skipped))
-    return 0
 
 
 if __name__ == "__main__":

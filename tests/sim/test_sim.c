@@ -1,4 +1,4 @@
-/* [calm] A world on a virtual clock: the bits of a real one, the times of the emulated links, every worker or one for all. */
+/* A world on a virtual clock: the bits of a real one, the times of the emulated links, every worker or one for all. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -53,7 +53,7 @@ static void lab_new(lab *x, int world, ddp_strategy strategy, int period)
     x->cfg.transport = DDP_THREADS;
     x->cfg.deterministic = 1;
     x->cfg.no_env = 1;
-    x->cfg.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    x->cfg.peer_timeout_s = 600; /* sanitizers on a busy machine */
     x->steps = 11;
     x->params = (float(*)[LAB_VALUES])lab_share(LAB_RANKS * sizeof *x->params);
     x->values = (size_t *)lab_share(sizeof *x->values);

@@ -1,4 +1,4 @@
-/* [calm] deft: a plain loop that applies the plan's sums has the same bits; without delay it is ssgd, with one part
+/* [long] deft: a plain loop that applies the plan's sums has the same bits; without delay it is ssgd, with one part
  * left over it is SGD with a delay of one; nothing is lost, and two links change no bit. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

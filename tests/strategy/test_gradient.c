@@ -1,4 +1,4 @@
-/* [calm] mgwfbp, ascwfbp, bytescheduler and usbyte have the bits of ssgd: on every model, with and without forward
+/* mgwfbp, ascwfbp, bytescheduler and usbyte have the bits of ssgd: on every model, with and without forward
  * hooks, however layers are merged, cut and ordered. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

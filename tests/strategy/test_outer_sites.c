@@ -1,4 +1,4 @@
-/* [calm] The outer family between sites, bit for bit: floats inside, each coding between them, and the error feedback on
+/* [long, asan, test-all: slow] The outer family between sites, bit for bit: floats inside, each coding between them, and the error feedback on
  * the rank that codes; with those who live where workers leave. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

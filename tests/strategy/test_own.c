@@ -1,4 +1,4 @@
-/* [calm] Bad strategies of a program's own: each ends the run, on all ranks, with one sentence that names it. */
+/* Bad strategies of a program's own: each ends the run, on all ranks, with one sentence that names it. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

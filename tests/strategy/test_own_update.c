@@ -1,4 +1,4 @@
-/* [calm] A program's own update has the bits of the library's: under gradient strategies of its usual form, under the
+/* A program's own update has the bits of the library's: under gradient strategies of its usual form, under the
  * others of its pre-update form (average_first), which a replay without the library confirms. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* [calm] The strategy of examples/own_strategy.c: pair averaging against replicas that meet in one thread. */
+/* [asan] The strategy of examples/own_strategy.c: pair averaging against replicas that meet in one thread. */
 #define main example
 #include "../examples/own_strategy.c"
 #undef main

@@ -1,4 +1,4 @@
-/* [calm] Layers averaged in parts, each in its own step of the period: bit for bit as a replay in one thread, as localsgd
+/* [asan] Layers averaged in parts, each in its own step of the period: bit for bit as a replay in one thread, as localsgd
  * where all parts share a step, and as whole layers where none is large enough. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* [calm] bsp, asp, ssp and r2sp: bsp has the bits of ssgd wherever layers are served; the others those of a sequential
+/* bsp, asp, ssp and r2sp: bsp has the bits of ssgd wherever layers are served; the others those of a sequential
  * replay of their pushes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -432,6 +432,59 @@ static void unlike_numbers_of_steps_are_an_error(void **state)
     lab_free(&x);
 }
 
+/* ---- buffers: their mean over the workers, once ---- */
+
+enum { STATISTICS = 64, WORKERS = 3 };
+
+static float statistic(int rank, int i) { return 0.1f * (float)(7 * i + 1) + (float)rank / 3; }
+
+static int with_buffers(ddp_ctx *d, void *user)
+{
+    float (*end)[STATISTICS] = (float (*)[STATISTICS])user, w[4] = {1, 2, 3, 4}, g[4] = {0}, *own = end[ddp_rank(d)];
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_block b = {w, g, 4, DDP_PARAMS}, running = {own, NULL, STATISTICS, DDP_BUFFERS}, both[2];
+    ddp_layer layer;
+
+    memset(&layer, 0, sizeof layer);
+    both[0] = b;
+    both[1] = running;
+    layer.blocks = both;
+    layer.block_count = 2;
+    if (ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o)) return 1;
+    if (ddp_backward_end(d, 0) || ddp_step_end(d)) return 1; /* rank 0's buffers came with its parameters */
+    for (int i = 0; i < STATISTICS; i++) own[i] = statistic(ddp_rank(d), i);
+    return ddp_sync_all(d);
+}
+
+static void sync_all_averages_buffers_once(void **state)
+{
+    static const ddp_strategy some[] = {DDP_BSP, DDP_ASP, DDP_SSP, DDP_R2SP, DDP_OSP};
+    static float end[WORKERS][STATISTICS];
+    ddp_config c;
+    ddp_error err;
+
+    (void)state;
+    for (int s = 0; s < 5; s++) {
+        memset(&c, 0, sizeof c);
+        c.world = WORKERS;
+        c.strategy = some[s];
+        c.servers = DDP_SERVERS_COLOCATED;
+        c.transport = DDP_THREADS;
+        c.staleness = some[s] == DDP_SSP;
+        c.no_env = 1;
+        if (ddp_launch(&c, with_buffers, end, &err)) fail_msg("%s", err.msg);
+        for (int i = 0; i < STATISTICS; i++) {
+            volatile float sum = statistic(0, i) + statistic(1, i);
+            sum += statistic(2, i);
+            sum *= 1.0f / (float)WORKERS;
+            for (int r = 0; r < WORKERS; r++)
+                if (memcmp(&end[r][i], (const void *)&sum, sizeof(float)))
+                    fail_msg("%s: buffer %d of rank %d is %.9g, their mean %.9g", ddp_strategy_name(some[s]), i, r,
+                             (double)end[r][i], (double)sum);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -446,6 +499,7 @@ int main(void)
         cmocka_unit_test(a_described_link_predicts_the_step),
         cmocka_unit_test(mistakes_are_told),
         cmocka_unit_test(unlike_numbers_of_steps_are_an_error),
+        cmocka_unit_test(sync_all_averages_buffers_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* [timed] Servers in an elastic world, as processes over TCP: workers are killed, and the others go on; a server is not. */
+/* [long, asan, test-all: slow] Servers in an elastic world, as processes over TCP: workers are killed, and the others continue; a server is not. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 

@@ -1,4 +1,4 @@
-/* [calm] Averages of the optimizer's state at periods of its own: the sums of a sequential program, for every strategy that
+/* [asan] Averages of the optimizer's state at periods of its own: the sums of a sequential program, for every strategy that
  * averages parameters; and half the bytes at 3 and 6. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -120,6 +120,65 @@ static void sync_all_averages_all_of_it(void **state)
     lab_free(&x);
 }
 
+/* Whether an array of state is the same on all ranks after the last step: then its average ended the step. */
+static uint64_t array_hash[LAB_RANKS][2];
+
+static int hashing_arrays(ddp_ctx *d, void *user)
+{
+    const int bad = lab_worker(d, user);
+    uint64_t *h = array_hash[ddp_rank(d)];
+
+    h[0] = h[1] = 0;
+    for (int l = 0; l < d->layers; l++)
+        for (int k = 0; k < 2; k++)
+            h[k] = ddp_hash_floats(h[k], d->unit[l].state + (size_t)k * d->unit[l].trained, d->unit[l].trained);
+    return bad;
+}
+
+static void changes_are_averaged_without_state_that_is_not_due(void **state)
+{
+    static const ddp_strategy some[] = {DDP_DILOCO, DDP_SPARSELOCO};
+    static const ddp_overlap overlap[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    for (int s = 0; s < 2; s++)
+        for (int o = 0; o < 3; o++)
+            for (int periods = 3; periods <= 6; periods++) {
+                begin(&x, 2, some[s], LAB_ODD, LAB_ADAMW, 3, 6);
+                x.steps = 2 * periods;
+                x.cfg.overlap = overlap[o];
+                x.cfg.fragments = overlap[o] == DDP_OVERLAP_STREAM;
+                if (ddp_launch(&x.cfg, hashing_arrays, &x, &err)) fail_msg("%s", err.msg);
+                for (int k = 0; k < 2; k++)
+                    if ((array_hash[0][k] == array_hash[1][k]) != (periods % (k ? 6 : 3) == 0))
+                        fail_msg("%s, overlap %d: array %d behind period %d", ddp_strategy_name(some[s]), (int)overlap[o], k,
+                                 periods);
+                lab_free(&x);
+            }
+}
+
+/* The mean of parameters itself, as changes that stream. */
+static void streamed_changes_have_the_bits_of_localsgd(void **state)
+{
+    lab a, b;
+
+    (void)state;
+    begin(&a, 3, DDP_LOCALSGD, LAB_ODD, LAB_ADAMW, 2, 3);
+    begin(&b, 3, DDP_DILOCO, LAB_ODD, LAB_ADAMW, 2, 3);
+    b.cfg.overlap = DDP_OVERLAP_STREAM;
+    b.cfg.fragments = 1;
+    b.cfg.mixture = DDP_OVERWRITE;
+    b.cfg.outer_lr = 1;
+    b.cfg.outer_momentum = DDP_NO_MOMENTUM;
+    lab_run(&a);
+    lab_run(&b);
+    for (int r = 0; r < 3; r++) assert_memory_equal(a.params[r], b.params[r], *a.values * sizeof(float));
+    lab_free(&a);
+    lab_free(&b);
+}
+
 static void three_and_six_halve_the_bytes(void **state)
 {
     double bytes[2];
@@ -188,6 +247,8 @@ int main(void)
         cmocka_unit_test(one_and_one_is_average_state),
         cmocka_unit_test(transports_change_no_bit),
         cmocka_unit_test(sync_all_averages_all_of_it),
+        cmocka_unit_test(changes_are_averaged_without_state_that_is_not_due),
+        cmocka_unit_test(streamed_changes_have_the_bits_of_localsgd),
         cmocka_unit_test(three_and_six_halve_the_bytes),
         cmocka_unit_test(periods_that_make_no_sense_are_refused),
         cmocka_unit_test(ranks_that_disagree_are_told),

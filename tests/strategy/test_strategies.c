@@ -1,4 +1,4 @@
-/* [calm] The invariants of the strategies, bit for bit (deterministic mode: sums in rank order). */
+/* The invariants of the strategies, bit for bit (deterministic mode: sums in rank order). */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -244,7 +244,8 @@ static void averaged_state_travels_with_the_parameters(void **state)
 }
 
 /* Of two workers each sends, by the direct algorithm, its part of the other's segment and the sum of its own: a layer's
- * values once, as the coding says, and of top-k what it packed. Rank 1 sends no start. */
+ * values once, as the coding says, and of top-k what it packed; and a float for each layer, whether it has changed. Rank 1
+ * sends no start. */
 static void bytes_are_counted_by_coding(void **state)
 {
     static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
@@ -267,7 +268,8 @@ static void bytes_are_counted_by_coding(void **state)
             expected += wire == DDP_WIRE_TOPK ? 1 + ddp_sparse_bytes(count[l], ddp_sparse_keep(0))
                                               : ddp__frame_payload((int)wire - (int)DDP_WIRE_F32, count[l]);
         for (int as = (int)DDP_WIRE_F32; as <= (int)DDP_WIRE_TOPK; as++)
-            if (x.stats[1].bytes_as[as] != (as == (int)wire ? 2 * (int64_t)expected : 0))
+            if (x.stats[1].bytes_as[as] != (as == (int)wire ? 2 * (int64_t)expected : 0) +
+                                               (as == (int)DDP_WIRE_F32 ? 2 * L * (int64_t)sizeof(float) : 0))
                 fail_msg("wire %s: %ld bytes as %s", ddp_wire_name(wire), (long)x.stats[1].bytes_as[as],
                          ddp_wire_name((ddp_wire)as));
         assert_true(x.stats[1].bytes_as[0] > 0 && x.stats[1].bytes_as[0] + 2 * (int64_t)expected <

@@ -1,4 +1,4 @@
-/* [calm] Theorem 1 of DreamDDP on the real library: a strongly convex quadratic, the theorem's own step
+/* [asan] Theorem 1 of DreamDDP on the real library: a strongly convex quadratic, the theorem's own step
  * sizes, bounded noise. Every w_r^k is kept, so that Lemma 4 (divergence) and Eq. 6 (error of the
  * weighted mean of all iterates) are evaluated as printed. */
 #define DREAMDDP_IMPLEMENTATION

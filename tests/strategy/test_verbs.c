@@ -1,4 +1,4 @@
-/* [calm] What a strategy's events may call: each kind of message, how it completes, and the arithmetic; among threads,
+/* What a strategy's events may call: each kind of message, how it completes, and the arithmetic; among threads,
  * processes, on one of two links and on a device whose memory only the verbs reach. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

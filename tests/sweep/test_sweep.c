@@ -1,4 +1,4 @@
-/* [pure] The n-th allocation fails, and the n-th call of the system, for every n until all is well: once, or from there
+/* [pure, long, test-all: slow] The n-th allocation fails, and the n-th call of the system, for every n until all is well: once, or from there
  * on. Every time one sentence, nothing lost, files whole. A call that a signal interrupts changes nothing. (Threads, but
  * none that ThreadSanitizer would not see elsewhere.) */
 #define DREAMDDP_IMPLEMENTATION
@@ -434,7 +434,7 @@ static ddp_status newcomer(uint64_t *h, ddp_error *err)
 
     faults->kind = NO_CALLS;
     b = (joined *)mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    close(meet_listen(addr));
+    meet_unused(addr);
     for (int i = 0; i < 2; i++)
         if ((pid[i] = fork()) == 0) joins(b, addr, i);
     ddp_sleep_until(ddp_now() + 0.1);

@@ -56,6 +56,16 @@ static DDP__UNUSED int meet_listen_at(const char *host, char *addr)
 
 static DDP__UNUSED int meet_listen(char *addr) { return meet_listen_at("127.0.0.1:0", addr); }
 
+/* A port on which no process listens. The address belongs to this process, so that no other program takes the port. */
+static DDP__UNUSED void meet_unused(char *addr)
+{
+    const int own = (int)getpid();
+    char host[32];
+
+    snprintf(host, sizeof host, "127.%d.%d.%d:0", 1 + own / 64516 % 254, 1 + own / 254 % 254, 1 + own % 254);
+    close(meet_listen_at(host, addr));
+}
+
 /* Prepares ranks 0..world-1 of one run; rank 0 takes over listen_fd. */
 static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, const char *addr)
 {
@@ -67,7 +77,7 @@ static DDP__UNUSED void meet_prepare(meet_rank *m, int world, int listen_fd, con
         m[r].how.addr = addr;
         m[r].how.wire.listen_fd = r == 0 ? listen_fd : -1;
         m[r].how.wire.self.run_id = 7;
-        m[r].how.timeout_s = 20;
+        m[r].how.timeout_s = 20; /* reached in failures only, as the next */
         m[r].how.wire.peer_timeout_s = 20;
     }
 }

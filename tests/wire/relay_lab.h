@@ -24,6 +24,7 @@ typedef struct relay {
     long mean;                 /* mean bytes until a connection breaks; 0 = none breaks */
     long least;                /* each lets at least so many bytes pass */
     int stop, stall;           /* atomic; stall: nothing is passed on */
+    long stall_after;          /* it stalls by itself when so many bytes have passed; 0: never */
     int breaks;                /* atomic */
     pthread_t thread;
 } relay;
@@ -69,7 +70,6 @@ static int relay_move(relay *r, relay_pair *p, int way)
 {
     ssize_t n;
     size_t most;
-    (void)r;
     if (!p->len[way]) {
         most = RELAY_BUFFER;
         n = recv(p->fd[way], p->buf[way], most, 0);
@@ -86,6 +86,7 @@ static int relay_move(relay *r, relay_pair *p, int way)
         p->len[way] -= (size_t)n;
         p->off[way] += (size_t)n;
         if (p->budget >= 0) p->budget -= (long)n;
+        if (r->stall_after > 0 && (r->stall_after -= (long)n) <= 0) ddp__atomic_store(&r->stall, 1);
     }
     return p->budget != 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[timed] Workers on machines of their own (network namespaces): pairs that cannot reach each other go
+"""[test-all: needs root and OpenSSL] Workers on machines of their own (network namespaces): pairs that cannot reach each other go
 through rank 0 and learn the same bits; interfaces; IPv6. Root only, exit 77 otherwise.
 
 Needs build/train_gpt (`make all`)."""
@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Wrong, case as plain_case, expect, inside, run_cases, skip_script  # noqa: E402
 from netns import Net, ip  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -19,19 +20,19 @@ GPT = [os.path.join(BUILD, "train_gpt"), *"--layers 2 --heads 2 --dim 32 --seq 3
        "--data text --deterministic --period 3 --quiet".split()]
 
 
-class Wrong(Exception):
-    pass
-
-
-def expect(holds, message):
-    if not holds:
-        raise Wrong(message)
+def case(function):
+    """A case that runs in a folder of its own, with a text in it."""
+    def with_text(_):
+        with open("text", "w") as f:
+            f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))
+        function()
+    return plain_case(function.__name__.replace("_", " "))(inside(with_text))
 
 
 def begin(net, addr, extra=(), env=(), late=None, hosts=None, where=None):
     """All ranks, each on its host or as `where` says; `hosts` may replace /etc/hosts there."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
-    clean.update({"DREAMDDP_LOG": "info", "DREAMDDP_CONNECT_TIMEOUT": "25", **dict(env)})
+    clean.update({"DREAMDDP_LOG": "info", "DREAMDDP_CONNECT_TIMEOUT": "60", **dict(env)})
     procs = []
     for r in range(net.n):
         if r == late:
@@ -50,7 +51,7 @@ def finish(procs):
     done = []
     for p in procs:
         try:
-            out, err = p.communicate(timeout=60)
+            out, err = p.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             for q in procs:
                 q.kill()
@@ -72,6 +73,7 @@ def expect_trained(done, hash_=None):
     return got
 
 
+@case
 def blocked_pairs_are_relayed_bit_for_bit():
     with Net(4, "rvns%da" % (os.getpid() % 1000)) as net:
         base = train(net, "10.77.0.1:29500", ["--insecure"])
@@ -104,23 +106,23 @@ def blocked_pairs_are_relayed_bit_for_bit():
             expect(done[0][2].count("relays between") == 2, done[0][2])
 
 
+@case
 def a_relayed_rank_that_dies_is_noticed():
     with Net(3, "rvns%dc" % (os.getpid() % 1000)) as net:
         net.block(1, 2, "prohibit")
         for victim in (2, 0):
             procs = begin(net, "10.77.0.1:%d" % (29500 + victim),
-                          ["--insecure", "--steps", "100000000"])
+                          ["--insecure", "--steps", "100000000"], {"DREAMDDP_PEER_TIMEOUT": "600"})
             time.sleep(2)  # they have met, and train
             expect(all(p.poll() is None for p in procs), "it ended by itself")
             procs[victim].kill()
-            since = time.time()
-            done = finish(procs)
+            done = finish(procs)  # long before the time-out of the peers
             for r in {0, 1, 2} - {victim}:
                 expect(done[r][0] == 3 and "rank %d" % victim in done[r][2],
                        "rank %d: exit %d: %s" % (r, done[r][0], done[r][2][-400:]))
-            expect(time.time() - since < 5, "it took %.1f s" % (time.time() - since))
 
 
+@case
 def names_and_links():
     with Net(3, "rvns%dd" % (os.getpid() % 1000)) as net:
         def hosts(r):  # where Debian puts a machine's own name
@@ -143,6 +145,7 @@ def names_and_links():
         expect("rank 1 listens on [fe80::77:2%cable]:" in done[1][2], done[1][2])
 
 
+@case
 def interfaces_are_chosen():
     with Net(3, "rvns%db" % (os.getpid() % 1000)) as net:
         for i, host in enumerate(net.hosts):  # a second network, which is not the way to rank 0
@@ -175,6 +178,7 @@ def interfaces_are_chosen():
         expect(all(d[0] == 2 and "lies beyond this machine" in d[2] for d in done), str(done))
 
 
+@case
 def workers_of_one_command_need_no_ipv4():
     name = "rvns%dv6" % (os.getpid() % 1000)
     ip("netns", "add", name)
@@ -184,7 +188,7 @@ def workers_of_one_command_need_no_ipv4():
         clean = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
         for more in ([], ["--min-world", "2"]):
             done = subprocess.run(["ip", "netns", "exec", name, *GPT, "--workers", "2", *more], env=clean,
-                                  capture_output=True, text=True, timeout=60)
+                                  capture_output=True, text=True, timeout=300)
             expect(done.returncode == 0, "exit %d: %s" % (done.returncode, done.stderr[-600:]))
     finally:
         ip("netns", "del", name)
@@ -193,25 +197,8 @@ def workers_of_one_command_need_no_ipv4():
 def main():
     why = Net.possible()
     if why:
-        print("skipped: %s" % why)
-        return 77
-    passed, failed = 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        with open("text", "w") as f:
-            f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))
-        for test in (blocked_pairs_are_relayed_bit_for_bit, a_relayed_rank_that_dies_is_noticed,
-                     names_and_links, interfaces_are_chosen, workers_of_one_command_need_no_ipv4):
-            try:
-                test()
-                passed += 1
-                print("ok   " + test.__name__)
-            except (Wrong, subprocess.CalledProcessError) as e:
-                failed += 1
-                print("FAIL %s: %s" % (test.__name__, e))
-        os.chdir(ROOT)
-    print("%d passed, %d failed, 0 skipped" % (passed, failed))
-    return 1 if failed else 0
+        skip_script(why)
+    return run_cases()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-/* [patient] Both wires against one contract: streams arrive whole and in order, a full one pushes back,
+/* Both wires against one contract: streams arrive whole and in order, a full one pushes back,
  * an ended one says so once, and a sleeper can be woken. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

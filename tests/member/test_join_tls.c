@@ -1,0 +1,104 @@
+/* [test-all: needs OpenSSL] Workers that join a run which uses TLS: certificates decide which worker may
+ * join as which rank, and a worker with a key is refused by a run without TLS. */
+#ifndef DDP_USE_OPENSSL
+#include <stdio.h>
+
+int main(void)
+{
+    puts("skipped: built without OpenSSL");
+    return 77;
+}
+#else
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "member/join_lab.h"
+#include "wire/tls_lab.h"
+
+static void comes_in_vain(const plan_of_run *run, const char *cert, const char *what)
+{
+    plan_of_run p = *run;
+
+    p.cert = cert;
+    waits_in_vain(p, 7, what);
+    assert_int_equal(p.b->done[0] | p.b->done[2], 0);
+}
+
+/* Ranks 1 and 3 of four are lost. Who has another name than those of ranks and newcomers gets nothing
+ * to see, and keeps nobody waiting; a rank's certificate gives that rank. */
+static void a_certificate_says_which_worker_may_come(void **state)
+{
+    static const int dies[2] = {1, 3};
+    plan_of_run p;
+    pid_t pid[6];
+    int all[4] = {0, 2, 4, 5}, k;
+
+    assert_int_equal(lab_begin(state), 0);
+    lab_certificate("rank-3", "rank-3", NULL, "ca", 24);
+    lab_certificate("rank-9", "rank-9", NULL, "ca", 24);
+    run_begin(&p, DDP_LOCALSGD, 4, 3000);
+    p.folder = lab_folder;
+    p.last_comer = 5;
+    for (k = 0; k < 4; k++) pid[k] = start(&p, k, 0);
+    for (k = 0; k < 2; k++) {
+        until_step(&p, 0, ddp__atomic_load(&p.b->step[0]) + 8);
+        kill(pid[dies[k]], SIGKILL);
+        wait_for(pid[dies[k]]);
+    }
+    until_step(&p, 0, ddp__atomic_load(&p.b->step[0]) + 8);
+    comes_in_vain(&p, "host", "takes only workers whose certificates name rank-R or join-NAME");
+    comes_in_vain(&p, "rank-2", "certificate names rank 2 alone, and in the run of 4 that place is not");
+    comes_in_vain(&p, "rank-9", "certificate names rank 9 alone");
+    p.cert = "rank-3";
+    pid[4] = start(&p, 4, 1);
+    until_step(&p, 4, 1);
+    p.cert = "join-5";
+    pid[5] = start(&p, 5, 1);
+    for (k = 0; k < 6; k++)
+        if (k != 1 && k != 3) wait_for(pid[k]);
+    all_well(&p, all, 4);
+    assert_int_equal(p.b->rank[4], 3); /* though 1 is free */
+    assert_int_equal(p.b->rank[5], 1);
+    munmap(p.b, sizeof *p.b);
+    lab_end(state);
+}
+
+static void a_run_without_tls_refuses_a_worker_with_a_key(void **state)
+{
+    char key[] = "/tmp/test_join_XXXXXX";
+    plan_of_run p, joining;
+    pid_t pid[3];
+    int fd = mkstemp(key);
+    (void)state;
+
+    assert_true(fd >= 0 && write(fd, "0123456789abcdef0123456789abcdef", 32) == 32);
+    close(fd);
+    run_loses_one(&p, pid, 0);
+    joining = p;
+    joining.last_comer = -1;
+    joining.psk = key;
+    refused(&joining, "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none");
+    survivors_end(&p, pid);
+    unlink(key);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_certificate_says_which_worker_may_come),
+        cmocka_unit_test(a_run_without_tls_refuses_a_worker_with_a_key),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

@@ -1,0 +1,82 @@
+"""A small training run, for scripts that start its ranks in different ways."""
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import Wrong, case as plain_case, expect, inside  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+GPT = [os.path.join(BUILD, "train_gpt"), *"--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --steps 6 "
+       "--data text --deterministic --period 3 --quiet".split()]
+OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM_|MASTER_|TORCHELASTIC_")
+
+
+def write_text():
+    with open("text", "w") as f:
+        f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(4000)))
+
+
+def case(function):
+    """A case that runs in a folder of its own, with a text in it."""
+    def with_text(_):
+        write_text()
+        function()
+    return plain_case(function.__name__.replace("_", " "))(inside(with_text))
+
+
+def free_port(count=1):
+    """A port that is free, and the next ones too."""
+    for _ in range(100):
+        held = []
+        try:
+            for i in range(count):
+                s = socket.socket()
+                s.bind(("127.0.0.1", held[0].getsockname()[1] + i if held else 0))
+                held.append(s)
+            return held[0].getsockname()[1]
+        except (OSError, OverflowError):
+            continue
+        finally:
+            for s in held:
+                s.close()
+    raise Wrong("no free port")
+
+
+def start(args=(), env=()):
+    clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
+    clean.update({"DREAMDDP_LOG": "info", "DREAMDDP_CONNECT_TIMEOUT": "60", **dict(env)})
+    return subprocess.Popen([*GPT, *map(str, args)], env={k: str(v) for k, v in clean.items()},
+                            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def finish(procs):
+    """[(exit code, the object on the last line or None, stderr)]"""
+    done = []
+    for p in procs:
+        try:
+            out, err = p.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            for q in procs:
+                q.kill()
+            raise Wrong("hangs: " + p.communicate()[1][-600:])
+        last = (out.splitlines() or [""])[-1]
+        done.append((p.returncode, json.loads(last) if last.startswith("{") else None, err))
+    return done
+
+
+def trained(done, world):
+    """The hash of all parameters; every rank of the world ended well."""
+    for rank, (code, _, err) in enumerate(done):
+        expect(code == 0, "rank %d: exit %d: %s" % (rank, code, err[-600:]))
+    result = done[0][1]
+    expect(result and result["workers"] == world, str(result))
+    return result["param_hash"]
+
+
+def alone(world):
+    return trained(finish([start(["--workers", world])]), world)
