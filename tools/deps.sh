@@ -4,7 +4,7 @@
 #   tools/deps.sh header    python3
 #   tools/deps.sh test      for `make test`: the above, a C++ compiler and cmocka
 #   tools/deps.sh test-all  for `make test-all`: the above and, if available, clang, spin, PyTorch, igraph, pycparser,
-#                           Python's venv and pip, Open MPI, OpenSSL, a compiler and an emulator of arm64, and CMake,
+#                           Python's venv and pip, Open MPI, MPICH, OpenSSL, a compiler and an emulator of arm64, and CMake,
 #                           pkg-config, debhelper and Conan (in build/conan) for the packages
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
@@ -91,6 +91,7 @@ if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     { python3 -c 'import pycparser' || /usr/bin/python3 -c 'import pycparser'; } 2>/dev/null || set -- "$@" python3-pycparser
     /usr/bin/python3 -c 'import venv, ensurepip, setuptools, wheel' 2>/dev/null || set -- "$@" python3-venv python3-pip python3-setuptools python3-wheel
     have mpicc && have mpirun || set -- "$@" libopenmpi-dev openmpi-bin
+    have mpiexec.hydra || set -- "$@" mpich
     have_header openssl/ssl.h || set -- "$@" libssl-dev
     have openssl || set -- "$@" openssl
     have cmake || set -- "$@" cmake

@@ -24,6 +24,7 @@ typedef struct program {
     char   dump_path[1024]; /* with %r in it */
     int    overwrite;
     int    tied, recompute, quiet, join;
+    int    launched; /* a launcher has started this process as one of the workers */
     ddp_config  cfg;
     training    t;
     ddp_llama2_config llama;
@@ -61,8 +62,8 @@ static void defaults(program *p, const char *name)
 {
     memset(p, 0, sizeof *p);
     p->name = name, p->optimizer = "adamw", p->schedule = "constant";
-    p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
-    p->period = p->rank = p->stages = -1; /* not given */
+    p->steps = 100, p->batch = 4, p->accumulate = 1;
+    p->workers = p->period = p->rank = p->stages = -1; /* not given */
     p->samples = "sequence", p->most = 256;
     p->t.keep = 2;
     p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1, p->forward = 0.5;
@@ -150,7 +151,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--average-state", CLI_SETTING, &p->cfg, "", NULL},
         {"--state-period", CLI_SETTING, &p->cfg, "M,V", NULL},
         {"--workers", CLI_COUNT, &p->workers, "N",
-         "workers to start, or the world with --rank [1]"},
+         "workers to start, or the world with --rank [1, or what a launcher started]"},
         {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
          "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
@@ -274,6 +275,27 @@ static ddp_status choose(program *p, ddp_error *err)
         p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
     else if (!strcmp(p->optimizer, "muon")) p->t.optimizer = ddp_muon(lr, (float)p->muon_lr, 0.95f, decay);
     else return refuse(err, "unknown optimizer %s; choose sgd, nesterov, adam, adamw or muon", p->optimizer);
+    return DDP_OK;
+}
+
+/* The number of workers: of the option, or of the launcher that has started this process as one of them. */
+static ddp_status choose_workers(program *p, ddp_error *err)
+{
+    const int servers = p->cfg.servers > 0 ? p->cfg.servers : 0;
+    const char *launcher = NULL;
+    int rank = 0, world = 0;
+
+    if (!p->join && !p->launch && ddp_launched(&launcher, &rank, &world, err)) return err->code;
+    if (launcher && p->rank >= 0 && p->rank != rank)
+        return refuse(err, "--rank %ld, but %s says that this is rank %d: leave --rank out", p->rank, launcher, rank);
+    if (launcher && p->workers >= 0 && p->workers + servers != world)
+        return refuse(err, "--workers %ld%s, but %s started %d: leave --workers out, or start %ld", p->workers,
+                      servers ? " and --servers" : "", launcher, world, p->workers + servers);
+    if (launcher && world <= servers)
+        return refuse(err, "--servers %d, but %s started %d: start the workers and the servers together", servers, launcher, world);
+    p->launched = launcher != NULL;
+    if (launcher) p->workers = world - servers;
+    if (p->workers < 0) p->workers = 1;
     return DDP_OK;
 }
 
@@ -404,14 +426,14 @@ static void configure(program *p)
 
     if (p->period > 0) c->period = (int)p->period;
     choose_dump(p);
-    if (p->rank >= 0 || p->workers > 1 || c->servers > 0)
+    if (!p->launched && (p->rank >= 0 || p->workers > 1 || c->servers > 0))
         c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
     c->addr = p->addr;
     c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
     c->join = p->join;
     p->t.elastic = p->min_world > 0 || p->min_replicas > 0 || p->join;
     p->t.alone = c->servers != 0;
-    if (p->rank >= 0) {
+    if (p->rank >= 0 && !p->launched) {
         c->rank = (int)p->rank;
         if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
     }

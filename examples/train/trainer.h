@@ -48,7 +48,7 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept
        for the report up to a period of 4096 */
-    t->result = training_result_new(p->rank >= 0 ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers), p->steps,
+    t->result = training_result_new(p->rank >= 0 || p->launched ? 1 : (int)(p->places && p->places < p->workers ? p->places : p->workers), p->steps,
                                     p->period > 4096 ? 4096 : p->period > 0 ? (int)p->period : 64);
     if (t->result) {
         const long evals = t->eval_every ? p->steps / t->eval_every : 0;
@@ -99,6 +99,7 @@ static ddp_status run(program *p, ddp_error *err)
 {
     ddp_status s = choose(p, err);
 
+    if (s == DDP_OK) s = choose_workers(p, err);
     if (s == DDP_OK) s = p->choose(p, err);
     if (s == DDP_OK) s = check(p, err);
     if (s == DDP_OK) s = choose_device(p, err);

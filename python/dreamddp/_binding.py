@@ -1066,6 +1066,7 @@ FUNCTIONS = {
     "ddp_open": (c_void_p, [POINTER(ddp_config), POINTER(ddp_error)]),
     "ddp_close": (None, [c_void_p]),
     "ddp_launch": (c_int, [POINTER(ddp_config), CFUNCTYPE(c_int, c_void_p, c_void_p), c_void_p, POINTER(ddp_error)]),
+    "ddp_launched": (c_int, [POINTER(c_char_p), POINTER(c_int), POINTER(c_int), POINTER(ddp_error)]),
     "ddp_add_layer": (c_int, [c_void_p, POINTER(ddp_layer)]),
     "ddp_set_optimizer": (c_int, [c_void_p, POINTER(ddp_optimizer)]),
     "ddp_add_block": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),

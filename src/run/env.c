@@ -1,5 +1,6 @@
 /* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it. */
 #include "run/launch.h"
+#include "wire/socket.h"
 
 /* A launcher's variables; NULL where it has none. */
 typedef struct ddp__launcher {
@@ -17,6 +18,7 @@ static const ddp__launcher ddp__launchers[] = {
 };
 enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
        DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
+enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
 
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
@@ -75,34 +77,87 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     return DDP_OK;
 }
 
+/* The process that MPICH's mpirun has started on this machine for all of its ranks here. Hydra tells the ranks their own
+ * ends of socket pairs, and the system who made the pair; other process managers tell an address. */
+static void ddp__mpich_job(char *out, size_t room)
+{
+    const char *port = ddp__env_get("PMI_PORT"), *fd = ddp__env_get("PMI_FD");
+    long number;
+
+    if (port) snprintf(out, room, "%.100s", port);
+#ifdef SO_PEERCRED
+    if (!port && fd && ddp__parse_long(fd, &number) && number >= 0 && number <= INT_MAX) {
+        int maker[3] = {0, 0, 0}; /* struct ucred: process, user, group */
+        socklen_t size = sizeof maker;
+        if (getsockopt((int)number, SOL_SOCKET, SO_PEERCRED, maker, &size) == 0 && maker[0] > 0)
+            snprintf(out, room, "hydra %d", maker[0]);
+    }
+#else
+    (void)fd;
+    (void)number;
+#endif
+}
+
+/* What the launcher calls its run, the same on all ranks; "" if it says nothing. out[DDP__JOB_TEXT]. */
+static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, ddp_error *err)
+{
+    const char *id = NULL, *job = ddp__env_get("SLURM_JOB_ID"), *step = ddp__env_get("SLURM_STEP_ID");
+    int local = 0;
+
+    *out = 0;
+    if (which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
+        id = ddp__env_get("PMIX_NAMESPACE");
+        if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
+    }
+    if (id) snprintf(out, DDP__JOB_TEXT, "%.127s", id);
+    else if (job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
+        snprintf(out, DDP__JOB_TEXT, "%.60s.%.60s", job, step);
+    if (*out || which != DDP__LAUNCHED_MPICH) return DDP_OK;
+    DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
+    if (local == env->world) ddp__mpich_job(out, DDP__JOB_TEXT); /* each machine has another such process */
+    return DDP_OK;
+}
+
+/* Runs at the same time on one machine need different ports, so the port follows from the name of the run. It lies below
+ * the ports that systems give to outgoing connections. */
+static int ddp__launcher_port(const char *job)
+{
+    enum { FIRST = 20000, COUNT = 12000 };
+
+    if (!*job) return DDP__DEFAULT_PORT;
+    return FIRST + (int)(ddp__hash(DDP__HASH_START, job, strlen(job)) % COUNT);
+}
+
 /* Inside a job step: its first host, else the one that srun was called on. */
-static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
+static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
 {
     char host[256];
     const char *list = ddp__env_get("SLURM_STEP_NODELIST"), *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
 
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
-    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:%d", port);
     else if (list && ddp__first_host(list, host, sizeof host))
-        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
+        snprintf(env->addr, sizeof env->addr, "%s:%d", host, port);
     else if (ip)
-        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500", ip);
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:%d" : "%.280s:%d", ip, port);
     return DDP_OK;
 }
 
 /* Where rank 0 is, as far as the launcher says. */
-static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
+static ddp_status ddp__launcher_addr(ddp__env *env, int which, const char *job, ddp_error *err)
 {
+    const int port = ddp__launcher_port(job);
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, port, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
-        snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+        snprintf(env->addr, sizeof env->addr, "127.0.0.1:%d", port);
     else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
-        return ddp__slurm_addr(env, err);
+        return ddp__slurm_addr(env, port, err);
     return DDP_OK;
 }
 
@@ -162,40 +217,39 @@ uint64_t ddp__run_id(const char *text)
     return ddp__hash(DDP__HASH_START, text, n);
 }
 
-/* The own variable, or what the launcher calls its run. */
-static void ddp__env_run_id(ddp__env *env, int which)
-{
-    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
-               *step = ddp__env_get("SLURM_STEP_ID");
-
-    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
-        id = ddp__env_get("PMIX_NAMESPACE");
-        if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
-    }
-    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
-        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
-    else if (id)
-        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
-}
-
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
     ddp__env env = DDP__ZEROS;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR");
+    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID");
+    char job[DDP__JOB_TEXT] = "";
     int which = -1;
 
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
     DDP__TRY(ddp__env_launcher(&env, &which, err));
+    DDP__TRY(ddp__launcher_job(&env, which, job, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
             return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
-        DDP__TRY(ddp__launcher_addr(&env, which, err));
+        DDP__TRY(ddp__launcher_addr(&env, which, job, err));
     }
-    ddp__env_run_id(&env, which);
+    snprintf(env.run_id, sizeof env.run_id, "%.127s", id ? id : job);
     *out = env;
+    return DDP_OK;
+}
+
+ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err)
+{
+    ddp__env env;
+
+    *launcher = NULL;
+    *rank = *world = 0;
+    DDP__TRY(ddp__env_read(&env, err));
+    if (!env.launcher) return DDP_OK;
+    *launcher = env.launcher;
+    *rank = env.rank;
+    *world = env.world;
     return DDP_OK;
 }

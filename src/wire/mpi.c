@@ -278,6 +278,23 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
                      ddp__mpi_level(level));
 }
 
+/* MPI and the rest of the world disagree about this rank. */
+static ddp_status ddp__mpi_disagrees(const ddp__wire *w, int rank, int world, ddp_error *err)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+
+    if (world > 1)
+        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
+                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
+    /* what each process sees that the mpirun of another MPI has started */
+    (void)MPI_Get_library_version(library, &length);
+    library[strcspn(library, ",\n")] = 0;
+    return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but the program was built with %.60s, which sees one rank: start it "
+                     "with the mpirun of that MPI, or build it with the mpicc that belongs to your mpirun", w->rank,
+                     w->world, library);
+}
+
 static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
 {
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
@@ -289,9 +306,7 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
 #endif
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
-    if (rank != w->rank || world != w->world)
-        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
-                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
+    if (rank != w->rank || world != w->world) return ddp__mpi_disagrees(w, rank, world, err);
     result = MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
     if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Comm_dup", result);
     (void)MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);

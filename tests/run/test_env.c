@@ -3,6 +3,9 @@
 #include "dreamddp.h"
 #include "run/env.c"
 
+#include <sys/socket.h>
+#include <sys/wait.h>
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -45,6 +48,10 @@ static int forget(void **state)
         "SLURM_STEP_NODELIST",
         "SLURM_LAUNCH_NODE_IPADDR",
         "SLURM_JOB_ID",
+        "PMI_FD",
+        "PMI_PORT",
+        "PMIX_NAMESPACE",
+        "OMPI_MCA_ess_base_jobid",
         "DREAMDDP_RANKS",
         "DREAMDDP_",
         "DREAMDDP_NEET",
@@ -275,6 +282,133 @@ static void run_ids_and_settings_are_handed_on(void **state)
     assert_string_equal(env.run_id, "758185985");
 }
 
+/* The port of env.addr, which is one of those for runs. */
+static int port_of(const ddp__env *env)
+{
+    const char *colon = strrchr(env->addr, ':');
+    int port;
+
+    assert_non_null(colon);
+    port = atoi(colon + 1);
+    assert_in_range(port, 20000, 31999);
+    return port;
+}
+
+static void runs_of_one_machine_have_ports_of_their_own(void **state)
+{
+    static const char *const step0[] = {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0",
+                                        "SLURM_STEP_NODELIST=n[1-2]", NULL};
+    static const char *const step1[] = {"SLURM_PROCID=1", "SLURM_NTASKS=2", "SLURM_JOB_ID=7", "SLURM_STEP_ID=1",
+                                        "SLURM_STEP_NODELIST=n[1-2]", NULL};
+    static const char *const mpirun[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+                                         "PMIX_NAMESPACE=758185985", NULL};
+    static const char *const other[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+                                        "PMIX_NAMESPACE=758185986", NULL};
+    static const char *const named[] = {"SLURM_PROCID=0", "SLURM_NTASKS=2", "SLURM_JOB_ID=7", "SLURM_STEP_ID=0",
+                                        "SLURM_STEP_NODELIST=n[1-2]", "DREAMDDP_RUN_ID=red", NULL};
+    ddp__env env;
+    ddp_error err;
+    int port;
+
+    (void)state;
+    assert_int_equal(read_with(step0, &env, &err), DDP_OK);
+    assert_true(!strncmp(env.addr, "n1:", 3));
+    port = port_of(&env);
+    assert_int_equal(read_with(step1, &env, &err), DDP_OK);
+    assert_int_not_equal(port_of(&env), port);
+    assert_int_equal(read_with(named, &env, &err), DDP_OK); /* some ranks may have the variable, and meet the others */
+    assert_int_equal(port_of(&env), port);
+    assert_string_equal(env.run_id, "red");
+    assert_int_equal(read_with(mpirun, &env, &err), DDP_OK);
+    port = port_of(&env);
+    assert_int_equal(read_with(other, &env, &err), DDP_OK);
+    assert_int_not_equal(port_of(&env), port);
+}
+
+/* What MPICH's mpirun puts into a rank's environment: the rank's end of a socket pair. */
+static void mpich_rank(int world, ddp__env *env)
+{
+    const char *const port[] = {"PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALNRANKS=2", "PMI_PORT=host:4000", NULL};
+    char size[20], fd[20];
+    const char *vars[] = {"PMI_RANK=1", size, "MPI_LOCALNRANKS=2", fd, NULL};
+    ddp_error err;
+    int pair[2];
+
+    if (!world) {
+        assert_int_equal(read_with(port, env, &err), DDP_OK);
+        return;
+    }
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    snprintf(size, sizeof size, "PMI_SIZE=%d", world);
+    snprintf(fd, sizeof fd, "PMI_FD=%d", pair[0]);
+    assert_int_equal(read_with(vars, env, &err), DDP_OK);
+    close(pair[0]);
+    close(pair[1]);
+}
+
+static void two_runs_of_mpich_are_told_apart(void **state)
+{
+    ddp__env env, again;
+    char name[DDP__JOB_TEXT];
+    int pipe_fd[2], code;
+    pid_t child;
+
+    (void)state;
+    mpich_rank(0, &env);
+    assert_string_equal(env.run_id, "host:4000");
+    (void)port_of(&env);
+    mpich_rank(4, &env); /* two of four ranks are here: each machine has an mpirun of its own */
+    assert_string_equal(env.run_id, "");
+    assert_string_equal(env.addr, "");
+#ifdef SO_PEERCRED
+    mpich_rank(2, &env);
+    mpich_rank(2, &again);
+    assert_string_not_equal(env.run_id, "");
+    assert_string_equal(env.run_id, again.run_id);
+    assert_int_equal(port_of(&env), port_of(&again));
+    assert_int_equal(pipe(pipe_fd), 0);
+    child = fork(); /* another mpirun */
+    if (!child) {
+        mpich_rank(2, &again);
+        _exit(write(pipe_fd[1], again.run_id, sizeof again.run_id) != (ssize_t)sizeof again.run_id);
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(code, 0);
+    assert_int_equal(read(pipe_fd[0], name, sizeof name), sizeof name);
+    assert_string_not_equal(name, env.run_id);
+    close(pipe_fd[0]);
+    close(pipe_fd[1]);
+#else
+    (void)again, (void)name, (void)pipe_fd, (void)code, (void)child;
+#endif
+}
+
+static void who_started_this_process_is_told(void **state)
+{
+    static const char *const torch[] = {"RANK=1", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", NULL};
+    static const char *const half[] = {"RANK=1", NULL};
+    static const char *const none[] = {NULL};
+    const char *launcher;
+    ddp__env env;
+    ddp_error err;
+    int rank, world;
+
+    (void)state;
+    assert_int_equal(read_with(torch, &env, &err), DDP_OK);
+    assert_int_equal(ddp_launched(&launcher, &rank, &world, &err), DDP_OK);
+    assert_string_equal(launcher, "torchrun");
+    assert_true(rank == 1 && world == 2);
+    assert_int_equal(read_with(none, &env, &err), DDP_OK);
+    assert_int_equal(ddp_launched(&launcher, &rank, &world, &err), DDP_OK);
+    assert_null(launcher);
+    assert_true(rank == 0 && world == 0);
+    assert_int_equal(read_with(half, &env, &err), DDP_ARG);
+    assert_int_equal(ddp_launched(&launcher, &rank, &world, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "WORLD_SIZE"));
+    assert_null(launcher);
+    forget(NULL);
+}
+
 static void a_run_is_called_by_number_or_name(void **state)
 {
     (void)state;
@@ -328,6 +462,9 @@ int main(void)
         cmocka_unit_test(launchers_are_recognised_in_order),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(run_ids_and_settings_are_handed_on),
+        cmocka_unit_test(runs_of_one_machine_have_ports_of_their_own),
+        cmocka_unit_test(two_runs_of_mpich_are_told_apart),
+        cmocka_unit_test(who_started_this_process_is_told),
         cmocka_unit_test(a_run_is_called_by_number_or_name),
         cmocka_unit_test(the_agent_of_torchrun_is_avoided_and_said_so),
         cmocka_unit_test(a_batch_script_without_srun_is_told_so),

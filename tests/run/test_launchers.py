@@ -96,6 +96,32 @@ def mistakes_are_named():
     expect(code and addr + ": Address already in use" in err and "--addr or DREAMDDP_ADDR" in err, err)
 
 
+def launched(world, args=(), env=()):
+    """Ranks 0 to world-1, as Open MPI starts them."""
+    addr = "127.0.0.1:%d" % free_port()
+    return finish([start(args, {"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": world, "DREAMDDP_ADDR": addr, **dict(env)})
+                   for r in range(world)])
+
+
+@case
+def the_launcher_says_how_many_workers_there_are():
+    """Options that depend on their number need no --workers; another number is an error."""
+    right = alone(3)
+    expect(trained(launched(3, ["--min-world", 2]), 3) == right, "other parameters with --min-world")
+    pipelined = trained(finish([start(["--workers", 2, "--stages", 2])]), 2)
+    expect(trained(launched(2, ["--stages", 2]), 2) == pipelined, "other parameters with --stages")
+    expect(trained(launched(3, ["--workers", 3]), 3) == right, "other parameters with the right --workers")
+    for args, words in ((["--workers", 2], "--workers 2, but Open MPI started 4: leave --workers out, or start 2"),
+                        (["--stages", 3], "--workers 4 must be a multiple"),
+                        (["--min-world", 5], "--min-world 5 is more than --workers 4")):
+        env = {"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 4, "DREAMDDP_ADDR": "127.0.0.1:1"}
+        code, _, err = finish([start(args, env)])[0]
+        expect(code == 2 and words in err, "%s: exit %d: %s" % (args, code, err[-300:]))
+    code, _, err = finish([start(["--rank", 0, "--workers", 2],
+                                 {"DREAMDDP_RANK": 1, "DREAMDDP_WORLD_SIZE": 2, "DREAMDDP_ADDR": "127.0.0.1:1"})])[0]
+    expect(code == 2 and "says that this is rank 1: leave --rank out" in err, "exit %d: %s" % (code, err[-300:]))
+
+
 @case
 def runs_do_not_mix():
     """A worker of another run comes first: it leaves at once, the right one trains."""
@@ -150,6 +176,17 @@ def two_mpiruns_do_not_mix():
         expect(trained(whole[0], 3) == right, "other parameters than alone")
         expect(all(d[0] for d in other[0]), "one of the other run trained: %s" % [d[0] for d in other[0]])
         expect(all("another run" in d[2] for d in other[0]), [d[2][-300:] for d in other[0]])
+
+
+@case
+def two_mpiruns_have_ports_of_their_own():
+    """Without an address: both runs train at the same time."""
+    right = alone(2)
+    runs = [[start(env={"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": 2, "OMPI_COMM_WORLD_LOCAL_SIZE": 2,
+                        "OMPI_COMM_WORLD_LOCAL_RANK": r, "PMIX_NAMESPACE": "%d.%d" % (os.getpid(), run)})
+             for r in range(2)] for run in range(2)]
+    for ranks in runs:
+        expect(trained(finish(ranks), 2) == right, "other parameters than alone")
 
 
 if __name__ == "__main__":

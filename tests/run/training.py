@@ -47,10 +47,10 @@ def free_port(count=1):
     raise Wrong("no free port")
 
 
-def start(args=(), env=()):
+def start(args=(), env=(), launcher=()):
     clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
     clean.update({"DREAMDDP_LOG": "info", "DREAMDDP_CONNECT_TIMEOUT": "60", **dict(env)})
-    return subprocess.Popen([*GPT, *map(str, args)], env={k: str(v) for k, v in clean.items()},
+    return subprocess.Popen([*launcher, *GPT, *map(str, args)], env={k: str(v) for k, v in clean.items()},
                             text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
