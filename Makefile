@@ -41,7 +41,7 @@ COMPILE   = $(CC) -std=c11 $(CPPFLAGS) $(STB) $(CFLAGS)
 OPENSSL   = $(eval OPENSSL := $(shell printf '\043include <openssl/ssl.h>\nint main(void) { return OPENSSL_VERSION_MAJOR < 3 || !SSL_CTX_new; }\n' | \
             $(CC) $(CPPFLAGS) -x c - -lssl -lcrypto -o /dev/null 2>/dev/null && echo yes))$(OPENSSL)
 TLS       = $(if $(OPENSSL),-DDDP_USE_OPENSSL)
-TLS_LIBS  = $(if $(OPENSSL),-lssl -lcrypto)
+TLS_LIBS  = $(if $(TLS),-lssl -lcrypto)
 
 built_of  = $(patsubst %.c,build/%,$(notdir $(1)))
 EXAMPLES := $(call built_of,$(wildcard examples/*.c examples/*/*.c))

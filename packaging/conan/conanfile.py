@@ -25,7 +25,7 @@ class Dreamddp(ConanFile):
         self.version = re.search(r'^#define DDP_VERSION_STRING "(.*)"', header, re.M).group(1)
 
     def export_sources(self):
-        for pattern in ("CMakeLists.txt", "dreamddp.h", "LICENSE", "packaging/dreamddp*"):
+        for pattern in ("CMakeLists.txt", "dreamddp.h", "dreamddp_cuda.cuh", "LICENSE", "packaging/dreamddp*"):
             copy(self, pattern, ROOT, self.export_sources_folder)
 
     def requirements(self):

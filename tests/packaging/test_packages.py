@@ -103,6 +103,14 @@ def by_cmake():
     return place
 
 
+@functools.lru_cache(maxsize=None)
+def by_make():
+    """Where `make install` put the libraries for /opt."""
+    place = os.path.join(WORK, "make-root")
+    run("make", "-s", "install", "DESTDIR=" + place, "PREFIX=/opt", CC=os.environ.get("CC", "cc"))
+    return place
+
+
 def stb_folder():
     """The folder in which CMakeLists.txt finds stb_ds.h."""
     by_cmake()
@@ -156,14 +164,34 @@ def cmake_without_stb_ds_says_how_to_get_it(folder):
 
 @case
 def make_and_cmake_install_the_same_files(_):
-    made, by = os.path.join(WORK, "make-root"), by_cmake()
-    run("make", "-s", "install", "DESTDIR=" + made, "PREFIX=/opt", CC=os.environ.get("CC", "cc"))
+    made, by = by_make(), by_cmake()
     files = {root: {os.path.relpath(os.path.join(at, n), root) for at, _, names in os.walk(root) for n in names}
              for root in (made, by)}
     only = {n for n in files[made] ^ files[by] if "/cmake/" not in n}
     expect(only == {"opt/lib/libdreamddp.a"}, "one of them lacks " + " ".join(sorted(only)))
+    expect("opt/include/dreamddp_cuda.cuh" in files[made], "the GPU companion is not installed")
     for pc in ("opt/share/pkgconfig/dreamddp.pc", "opt/lib/pkgconfig/libdreamddp.pc"):
         expect(read(made, pc) == read(by, pc), "%s differs:\n%s%s" % (pc, read(made, pc), read(by, pc)))
+
+
+@case
+def find_package_works_after_make_install(folder):
+    prefix = os.path.join(by_make(), "opt")
+    consumer("made", "with_library", WARNINGS, "-DCMAKE_PREFIX_PATH=" + prefix)
+    consumer("made_header", "with_header", LESS + " -isystem " + stb_folder(), "-DCMAKE_PREFIX_PATH=" + prefix)
+    for wanted in ("0.1", "0.2.999", "1.2"):
+        told = fails("cmake", "-S", CONSUMER, "-B", folder, "-DWANTED=" + wanted, "-DCMAKE_PREFIX_PATH=" + prefix)
+        expect("version: " + version() in told, told[-600:])
+
+
+@case
+def the_static_library_links_with_the_libraries_that_make_names(folder):
+    told = run("make", "lib", CC=os.environ.get("CC", "cc"))
+    flags = re.search(r"^link with: \S+ program\.c (.*)$", told, re.M)
+    expect(flags, "make lib does not say how to link: " + told[-300:])
+    program = os.path.join(folder, "program")
+    run(*compiler(), "-std=c11", "-O0", "-I.", os.path.join(CONSUMER, "use.c"), *flags.group(1).split(), "-o", program)
+    run(program)
 
 
 @case
@@ -188,7 +216,7 @@ def debian_packages_build_and_work(folder):
     source, root = os.path.join(folder, "dreamddp"), os.path.join(folder, "root")
     shutil.copytree(PACKAGING, os.path.join(source, "packaging"))
     shutil.copytree(os.path.join(PACKAGING, "debian"), os.path.join(source, "debian"))
-    for name in ("CMakeLists.txt", "dreamddp.h", "LICENSE", "CHANGELOG.md", "Makefile"):
+    for name in ("CMakeLists.txt", "dreamddp.h", "dreamddp_cuda.cuh", "LICENSE", "CHANGELOG.md", "Makefile"):
         shutil.copy(os.path.join(ROOT, name), source)
     run("dpkg-buildpackage", "-b", "-us", "-uc", cwd=source,
         DEB_BUILD_OPTIONS="nostrip nocheck noautodbgsym optimize=-lto", DEB_CFLAGS_SET="-O0 " + LESS)
