@@ -22,7 +22,7 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
-               "values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
+               "values): all ranks must make the same calls in the same order, and as many steps", (unsigned long)op->seq, e->rank,
                ddp__verb_does((int)op->m.verb, op->way->relays, (int)op->m.coding), own, (unsigned long)op->n,
                op->m.peer, peer, ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
                (unsigned long)f->count);

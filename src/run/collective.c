@@ -131,6 +131,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     ddp_message m;
 
     DDP__ENTER(d);
+    d->call = name;
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->computing;

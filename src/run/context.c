@@ -15,12 +15,25 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     return ddp__ctx_fail(d, &err);
 }
 
+/* Ranks that sent different things made different calls, often because one of them took another number of steps. */
+static void ddp__say_where(ddp_ctx *d)
+{
+    char text[160];
+
+    if (d->said_where || !d->call || d->host.error.code != DDP_MISMATCH || !d->engine) return;
+    if (ddp__engine_error(d->engine, NULL) != DDP_MISMATCH) return;
+    snprintf(text, sizeof text, "; rank %d has taken %ld steps and is in %s", d->rank, d->step, d->call);
+    ddp_explain(d, text);
+    d->said_where = 1;
+}
+
 int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
 {
     if (err != &d->host.error) {
         if (d->host.error.code) return (int)d->host.error.code;
         d->host.error = *err;
     }
+    ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);

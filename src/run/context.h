@@ -129,6 +129,8 @@ struct ddp_ctx {
     ddp_strategy_ops ops;
     void        *self;           /* the strategy's memory */
     const char  *event;          /* that the strategy is in; NULL = none */
+    const char  *call;           /* the program's last call: "ddp_step_end" */
+    int          said_where;     /* the error says in which call and step this rank was */
     ddp__posted *posted;         /* [posted_room] */
     int          posted_count, posted_room;
     long         posted_next;
@@ -232,6 +234,7 @@ struct ddp_ctx {
         if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code;        \
         if ((d)->host.error.code) return (int)(d)->host.error.code;                                 \
         if ((d)->event) return ddp__hook_in_event(d);                                               \
+        (d)->call = __func__;                                                                       \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 

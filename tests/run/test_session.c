@@ -374,6 +374,33 @@ static void a_forgotten_backward_end_is_named_on_every_rank(void **state)
         expect(&t.error[r], DDP_USAGE, "layer second had 0 of 1 ddp_backward_end calls on rank 1");
 }
 
+/* Its data are longer, or do not divide by the number of workers. */
+static int takes_a_step_more_on_rank_0(ddp_ctx *d, trial *t)
+{
+    int bad = start(d, LAYERS, COUNT);
+
+    (void)t;
+    for (int i = 0; !bad && i < 5 + (ddp_rank(d) == 0); i++) bad = one_step(d);
+    return bad ? bad : ddp_sync_all(d);
+}
+
+static void ranks_with_unequal_steps_say_how_many_and_in_which_call(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_WFBP, DDP_DREAMDDP, DDP_DILOCO, DDP_LOCALSGD};
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof strategies / sizeof *strategies; i++) {
+        trial_new(&t, 2, takes_a_step_more_on_rank_0);
+        t.cfg.strategy = strategies[i];
+        (void)trial_run(&t, &err);
+        for (int r = 0; r < 2; r++) expect(&t.error[r], DDP_MISMATCH, "make the same calls in the same order, and as many steps");
+        expect(&t.error[0], DDP_MISMATCH, "; rank 0 has taken ");
+        expect(&t.error[1], DDP_MISMATCH, "rank 1 has taken 5 steps and is in ddp_sync_all");
+    }
+}
+
 static int ends_a_layer_twice(ddp_ctx *d, trial *t)
 {
     int bad = start(d, LAYERS, COUNT);
@@ -1190,6 +1217,7 @@ int main(void)
         cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
         cmocka_unit_test(what_is_reported_is_of_a_step_but_the_loss_stays),
+        cmocka_unit_test(ranks_with_unequal_steps_say_how_many_and_in_which_call),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
         cmocka_unit_test(gradient_strategies_need_gradients),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),
