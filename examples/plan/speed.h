@@ -9,6 +9,18 @@ typedef struct speed_samples {
     int     n;
 } speed_samples;
 
+/* The next line without its end, which is LF, CRLF or CR; 0 at the end of the file. */
+static int speed_line(FILE *f, char *text, size_t room)
+{
+    size_t n = 0;
+    int c, next;
+
+    while ((c = getc(f)) != EOF && c != '\n' && c != '\r' && n + 1 < room) text[n++] = (char)c;
+    text[n] = 0;
+    if (c == '\r' && (next = getc(f)) != '\n' && next != EOF) ungetc(next, f);
+    return n > 0 || c != EOF;
+}
+
 /* The samples of a CSV file with lines `flops,seconds`; a first line of names may stand above them. 1, or 0 after a
  * sentence. */
 static int speed_read(const char *path, speed_samples *s)
@@ -19,13 +31,13 @@ static int speed_read(const char *path, speed_samples *s)
 
     memset(s, 0, sizeof *s);
     if (!f) fprintf(stderr, "plan speed: cannot open %s: %s\n", path, strerror(errno));
-    while (good && fgets(text, sizeof text, f)) {
-        double flops = strtod(text, &end), seconds = PLAN_NOT_GIVEN;
-        if (end != text && *end == ',') seconds = strtod(end + 1, &end);
-        end += strspn(end, " \t\r\n");
+    while (good && speed_line(f, text, sizeof text)) {
+        const char *from = text + (line == 0 && !strncmp(text, "\xef\xbb\xbf", 3) ? 3 : 0); /* a byte order mark */
+        double flops = strtod(from, &end), seconds = PLAN_NOT_GIVEN;
+        if (end != from && *end == ',') seconds = strtod(end + 1, &end);
+        end += strspn(end, " \t");
         if (++line == 1 && !plan_given(seconds) && strchr(text, ',')) continue;
         if (!plan_given(seconds) || *end) {
-            text[strcspn(text, "\r\n")] = 0;
             fprintf(stderr, "plan speed: %s, line %d: '%.60s' is not flops,seconds\n", path, line, text);
             good = 0;
         } else if (s->n == room) {

@@ -149,6 +149,8 @@ DDP_LIB const char *ddp__file_kind(mode_t mode);
 
 /* Reads a whole file (.gz through `gzip -dc`) into t. What is no regular file, and might never end, is refused. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
+/* Bytes of a byte order mark of UTF-8 at the beginning of a text, as editors of Windows write one: 3, or 0 without. */
+DDP_LIB size_t ddp__bom_bytes(const char *text, size_t n);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
  * flushed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure puts do nothing, and

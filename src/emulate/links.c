@@ -196,11 +196,14 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     int line = 1;
 
     status = ddp__file_read(path, &text, err);
+    if (status == DDP_OK) at = ddp__bom_bytes(text.data, text.size);
     for (; status == DDP_OK && at < text.size; line++) {
-        const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
-        size_t n = end ? (size_t)(end - from) : text.size - at;
+        const char *from = text.data + at;
+        size_t n = 0;
+        while (at + n < text.size && from[n] != '\n' && from[n] != '\r') n++;
         status = ddp__script_line(path, line, from, n, world, s, err);
         at += n + 1;
+        if (at < text.size && from[n] == '\r' && text.data[at] == '\n') at++;
     }
     ddp__text_free(&text);
     return status;

@@ -300,13 +300,15 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
         return NULL;
     }
     r.name = name;
-    r.at = r.begin = text;
+    r.at = r.begin = text + ddp__bom_bytes(text, n);
     r.line = 1;
     r.end = text + n;
     r.node = root + 1;
     r.chars = (char *)(root + most);
     r.err = err;
-    if (ddp__json_value(&r, root) == DDP_OK) {
+    if (n >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2))) {
+        ddp__json_bad(&r, text, "the file is UTF-16 text: save it as UTF-8");
+    } else if (ddp__json_value(&r, root) == DDP_OK) {
         ddp__json_blank(&r);
         if (r.at == r.end) return root;
         ddp__json_bad(&r, r.at, "something follows the value; one value is all a file may hold");

@@ -156,15 +156,14 @@ static char *ddp__csv_field(char **at)
     return s;
 }
 
-/* Splits off the next line, without its line end; NULL at the end of the text. */
+/* Splits off the next line, without its line end, which is LF, CRLF or CR; NULL at the end of the text. */
 static char *ddp__csv_line(char **at)
 {
     char *s = *at, *end;
     if (!*s) return NULL;
-    end = s + strcspn(s, "\n");
-    *at = *end ? end + 1 : end;
+    end = s + strcspn(s, "\r\n");
+    *at = end + (*end == '\r' && end[1] == '\n') + (*end != 0);
     *end = 0;
-    if (end > s && end[-1] == '\r') end[-1] = 0;
     return s;
 }
 
@@ -261,8 +260,8 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     if (size == 0) text = none;
     if (strlen(text) != size)
         return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path, strlen(text));
-    if (size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3;
-    for (s = text; (s = strchr(s, '\n')) != NULL; s++)
+    text += ddp__bom_bytes(text, size);
+    for (s = text; (s = strpbrk(s, "\r\n")) != NULL; s++)
         if (rows++ == INT_MAX - 2) return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
     line = ddp__csv_line(&text);
     if (!line)

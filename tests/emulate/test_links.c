@@ -51,6 +51,29 @@ static void a_script_says_when_what_happens_to_whom(void **state)
     ddp__incidents_free(&s);
 }
 
+static void a_script_of_another_system_is_read(void **state)
+{
+    static const char *const text[] = {"\xef\xbb\xbft=8 kill 2\r\nt=9 kill 1\r\n", "t=8 kill 2\rt=9 kill 1\r", "t=8 kill 2\r\rt=9 kill 1"};
+    static const int line[] = {3, 3, 4};
+    char wrong[80], where[40];
+    ddp__incidents s;
+    ddp_error err;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        memset(&s, 0, sizeof s);
+        assert_int_equal(ddp__script_read(write_file("script", text[i]), 4, &s, NULL), DDP_OK);
+        assert_int_equal(s.count, 2);
+        assert_int_equal(s.list[1].a, 1);
+        ddp__incidents_free(&s);
+        snprintf(wrong, sizeof wrong, "%s%swrong", text[i], i == 2 ? "\r" : "");
+        snprintf(where, sizeof where, "line %d: 'wrong'", line[i]);
+        assert_int_equal(ddp__script_read(write_file("script", wrong), 4, &s, &err), DDP_FORMAT);
+        if (!strstr(err.msg, where)) fail_msg("%s instead of %s", err.msg, where);
+        ddp__incidents_free(&s);
+    }
+}
+
 static void a_wrong_line_is_named_with_its_wrong_part(void **state)
 {
     static const char *const wrong[][2] = {
@@ -408,6 +431,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_script_says_when_what_happens_to_whom),
+        cmocka_unit_test(a_script_of_another_system_is_read),
         cmocka_unit_test(a_wrong_line_is_named_with_its_wrong_part),
         cmocka_unit_test(a_worker_gets_the_turns_of_its_link_and_its_acts),
         cmocka_unit_test(a_topology_gives_each_pair_its_own_rate_and_delay),

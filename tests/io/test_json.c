@@ -110,7 +110,8 @@ static void any_value_may_be_a_file(void **unused)
                                        "\t[ ]\r\n",
                                        "{\"\":0}",
                                        "1e-400",
-                                       "123456789012345678901234567890"};
+                                       "123456789012345678901234567890",
+                                       "\xef\xbb\xbf{}\r\n"};
     size_t i;
 
     (void)unused;
@@ -130,6 +131,15 @@ static void refused(const char *text, size_t n, const char *part)
     if (!strstr(err.msg, part) || strncmp(err.msg, "net.json, line ", 15))
         fail_msg("%s: the message is %s, not %s", text, err.msg, part);
     DDP_FREE(exact);
+}
+
+static void other_encodings_are_named(void **unused)
+{
+    (void)unused;
+    refused("\xff\xfe{\0}\0", 6, "line 1, column 1: the file is UTF-16 text: save it as UTF-8");
+    refused("\xfe\xff\0{\0}", 6, "line 1, column 1: the file is UTF-16 text: save it as UTF-8");
+    refused("\xef\xbb\xbf[1,]", 7, "line 1, column 4: ");
+    refused("\xef\xbb", 2, "line 1, column 1");
 }
 
 static void faults_are_named_with_their_place(void **unused)
@@ -186,7 +196,6 @@ static void faults_are_named_with_their_place(void **unused)
         {"\"\xed\xa0\x80\"", "not UTF-8"},
         {"\"\xf4\x90\x80\x80\"", "not UTF-8"},
         {"\"\xe2\x82", "not UTF-8"},
-        {"\xef\xbb\xbf{}", "column 1: a value is needed"},
         {"// no\n1", "a value is needed"},
         {"'a'", "a value is needed"},
     };
@@ -386,6 +395,7 @@ int main(void)
         cmocka_unit_test(strings_are_decoded_to_utf8),
         cmocka_unit_test(memory_is_for_the_values_there_are),
         cmocka_unit_test(any_value_may_be_a_file),
+        cmocka_unit_test(other_encodings_are_named),
         cmocka_unit_test(faults_are_named_with_their_place),
         cmocka_unit_test(needed_members_are_asked_for_in_a_sentence),
         cmocka_unit_test(written_strings_read_back),

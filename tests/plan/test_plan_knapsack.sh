@@ -99,6 +99,8 @@ printf 'flops,seconds\n1e9,0.001\n3e9,0.003\n' >s.csv
 has '"lambda": 0.5, "tflops": 1, "samples": 2' speed --samples s.csv --peak-tflops 2 --json s.json
 grep -q '"event": "plan"' s.json
 result $? "plan knapsack: --json writes the event to s.json"
+printf '\357\273\2771e9,0.001\r3e9,0.003\r' >s.csv # a byte order mark, and lines that end in CR
+has '"lambda": 0.5, "tflops": 1, "samples": 2' speed --samples s.csv --peak-tflops 2
 printf '1e9,0.001\n3e9;0.003\n' >s.csv
 says 1 "s.csv, line 2: '3e9;0.003' is not flops,seconds" speed --samples s.csv --peak-tflops 2
 : >s.csv

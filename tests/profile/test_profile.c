@@ -104,6 +104,20 @@ static void columns_may_be_mixed_quoted_and_end_in_crlf(void **state)
     ddp_profile_free(&p);
 }
 
+/* As old programs of the Macintosh write lines. */
+static void lines_may_end_in_cr_alone(void **state)
+{
+    ddp_profile p = read_text("\xef\xbb\xbflayer,params,backward_s,comm_s\ra,5,2,4\r\rb,6,3,1\r", NULL);
+
+    (void)state;
+    assert_int_equal(p.layers, 2);
+    assert_string_equal(p.name[1], "b");
+    equals(p.params[0], 5);
+    equals(p.comm_s[1], 1);
+    ddp_profile_free(&p);
+    refused("layer,params,backward_s,comm_s\ra,5,2,4\rb,x,3,1\r", "line 3: params is 'x'");
+}
+
 static void the_link_supplies_what_is_empty(void **state)
 {
     ddp_link link;
@@ -347,6 +361,7 @@ int main(void)
         cmocka_unit_test(a_layer_in_parts_costs_what_it_did),
         cmocka_unit_test(rows_are_read_in_forward_order),
         cmocka_unit_test(columns_may_be_mixed_quoted_and_end_in_crlf),
+        cmocka_unit_test(lines_may_end_in_cr_alone),
         cmocka_unit_test(the_link_supplies_what_is_empty),
         cmocka_unit_test(bad_files_are_named),
         cmocka_unit_test(binary_and_absent_files_are_named),
