@@ -2,6 +2,7 @@
 #include "base/core.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 /* ---- status ---- */
 
@@ -147,6 +148,7 @@ double ddp__memory_total(void)
     const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* of a container */
     const double v1 = ddp__limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     double ram = 0, swap = 0;
+    struct rlimit own; /* ulimit -v */
     char line[128];
 
     while (f && fgets(line, sizeof line, f)) {
@@ -156,7 +158,9 @@ double ddp__memory_total(void)
     if (f) fclose(f);
     if (v2 < ram) ram = v2;
     if (v1 < ram) ram = v1;
-    return ram + swap;
+    ram += swap;
+    if (getrlimit(RLIMIT_AS, &own) == 0 && own.rlim_cur != RLIM_INFINITY && (double)own.rlim_cur < ram) ram = (double)own.rlim_cur;
+    return ram;
 }
 
 void *ddp__calloc(size_t count, size_t size)

@@ -92,6 +92,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     pid_t child = -1;
     struct stat st;
     char block[8192];
+    double memory;
     FILE *f;
 
     if (!path) return ddp__fail(err, DDP_ARG, "a file to read needs a name; NULL was given");
@@ -100,6 +101,10 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path, ddp__file_kind(st.st_mode));
+    memory = ddp__memory_total();
+    if (memory > 0 && (double)st.st_size > memory)
+        return ddp__fail(err, DDP_MEMORY, "cannot read %s: it has %lld bytes, more than the memory of this machine", path,
+                         (long long)st.st_size);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);

@@ -146,7 +146,8 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
         return DDP_OK;
     }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
-        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
+        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system gives no further thread, or no address "
+                         "space for its stack (ulimit -u, ulimit -v)");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);

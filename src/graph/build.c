@@ -80,7 +80,7 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
     if (b) ddp__format(has, sizeof has, "; the device has %.0f free", total);
-    else if (total > 0) ddp__format(has, sizeof has, "; this machine has %.0f", total);
+    else if (total > 0) ddp__format(has, sizeof has, "; this process may use %.0f", total);
     return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);

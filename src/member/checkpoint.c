@@ -54,7 +54,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
             step <= *out || step >= below)
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
-        if (!whole || access(path, R_OK) == 0) *out = step;
+        if (!whole || access(path, F_OK) == 0) *out = step; /* one that cannot be read is an error, and no older step is taken */
     }
     closedir(dir);
     return DDP_OK;
@@ -257,8 +257,8 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
 {
     if (m->model == s->model) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, sizes, or operators with other arguments (the number of heads, for example)",
-                     path);
+                     "other operators, or operators with other arguments (the number of heads or the sequence length, for "
+                     "example): resume with the same model", path);
 }
 
 /* All ranks have verified their files before one of them changes its first array. */

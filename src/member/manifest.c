@@ -145,8 +145,14 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
 static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
-    ddp_status code = ddp__file_read(path, &t, err);
+    struct stat st;
+    ddp_status code;
 
+    /* some hundred bytes for each rank and layer */
+    if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
+        return ddp__fail(err, DDP_FORMAT, "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
+                         "folder to resume from the checkpoint before", path, (long long)st.st_size, DDP__MANIFEST_MOST);
+    code = ddp__file_read(path, &t, err);
     if (code == DDP_OK) code = ddp__manifest_sealed(path, &t, sealed, err);
     if (code == DDP_OK) *root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     if (code == DDP_OK && !*root) code = err->code;
@@ -161,7 +167,7 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     const char *value[5];
     const ddp__json *v;
     long whole[4];
-    int sealed;
+    int sealed = 0;
 
     memset(m, 0, sizeof *m);
     DDP__TRY(ddp__manifest_open(path, &m->root, &sealed, err));

@@ -4,6 +4,7 @@
 #include "member/state.h"
 
 #define DDP__MANIFEST       "dreamddp checkpoint 5"
+#define DDP__MANIFEST_MOST  (1 << 26) /* bytes */
 #define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* hashes of 64 bits, and no checksum */
 
 typedef struct ddp__manifest {

@@ -71,6 +71,30 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
     return o;
 }
 
+/* Parameters of a layer of the model in a list of shares. */
+static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
+{
+    long long sum = 0;
+
+    for (int i = 0; i < n; i++)
+        if (h[i].whole == whole && !h[i].buffers) sum += h[i].count;
+    return sum;
+}
+
+/* A worker that has the whole model: its layers have the sizes of those in the files, all of which are here. */
+static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
+{
+    for (int l = 0; l < x->s->wholes && x->s->layers == x->s->wholes; l++) {
+        const long long here = ddp__reshard_count(x->own, x->owns, l);
+        long long there = 0;
+        for (int i = 0; i < x->files; i++) there += ddp__reshard_count(x->shard[i].share, x->shard[i].shares, l);
+        if (here != there)
+            return ddp__fail(err, DDP_MISMATCH, "layer %.60s has %lld parameters in %.200s and %lld here: resume with the "
+                             "same model (vocabulary, width, sequence length)", x->s->whole[l], there, x->shard[0].path, here);
+    }
+    return DDP_OK;
+}
+
 /* Every value of this worker is in a file. */
 ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 {
@@ -81,6 +105,7 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 
     for (int i = 0; i < x->files; i++)
         if (!x->shard[i].f) missing = x->shard[i].path;
+    if (!*missing) DDP__TRY(ddp__shards_sizes(x, err));
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
             o = ddp__shards_have(x, h, at, &in, &n);

@@ -334,14 +334,33 @@ static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob
 static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said, char between,
                                   const char *text, ddp_error *err)
 {
+    const char *whole = "";
     char values[400];
+    long n;
 
+    if (r->kind == DDP__K_WHOLE && !ddp__parse_long(text, &n)) whole = "a whole number, ";
     if (r->kind == DDP__K_FLAG) return ddp__fail(err, DDP_ARG, "%s%c%.60s is neither 1 nor 0", said, between, text);
     ddp__knob_values(list, r, values, sizeof values);
     if (r->names || r->kind == DDP__K_STRATEGY)
         return ddp__fail(err, DDP_ARG, "%s%c%.60s is unknown: choose %s", said, between, text, values);
-    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s; %s (default: %s)", said, between, text, values, r->help,
+    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s%s; %s (default: %s)", said, between, text, whole, values, r->help,
                      ddp__knob_preset(list, r));
+}
+
+/* A number, or a fraction of two: "1/64". */
+static int ddp__parse_ratio(const char *text, double *x)
+{
+    const char *slash = strchr(text, '/');
+    char top[64];
+    double below;
+
+    if (!slash) return ddp__parse_double(text, x);
+    if ((size_t)(slash - text) >= sizeof top) return 0;
+    memcpy(top, text, (size_t)(slash - text));
+    top[slash - text] = 0;
+    if (!ddp__parse_double(top, x) || !ddp__parse_double(slash + 1, &below) || !(below > 0)) return 0;
+    *x /= below;
+    return 1;
 }
 
 /* From text; that of a field of text is borrowed. "" is the default. */
@@ -365,7 +384,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_WHOLE:
     case DDP__K_REAL:
     case DDP__K_DEFER:
-        if (r->kind >= DDP__K_REAL) ok = ddp__parse_double(text, &x);
+        if (r->kind >= DDP__K_REAL) ok = ddp__parse_ratio(text, &x);
         else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
         if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
         if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) n = DDP_SERVERS_COLOCATED, ok = 1;
@@ -376,7 +395,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_CHOICE:
     case DDP__K_WIRE:
         if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
-            ok = ddp__parse_double(text + 5, &x) && x > 0 && x <= 1;
+            ok = ddp__parse_ratio(text + 5, &x) && x > 0 && x <= 1;
             if (ok) c->topk_fraction = x, text = "topk";
         }
         ok = ok && ddp__chosen(r->names, text, at);
@@ -561,6 +580,8 @@ const char *ddp__env_get(const char *name)
 
 ddp_status ddp__env_check_names(ddp_error *err)
 {
+    const char *log = ddp__env_get("DREAMDDP_LOG");
+
     for (char **e = DDP__ENVIRON; e && *e; e++) {
         const char *end = strchr(*e, '='), *nearest;
         int n;
@@ -574,6 +595,8 @@ ddp_status ddp__env_check_names(ddp_error *err)
         return ddp__fail(err, DDP_ARG, "unknown environment variable %.*s: a field of ddp_config without a variable is "
                          "set in the program; docs/settings.md lists them", n, *e);
     }
+    if (log && ddp__log_level_named(log) == DDP_LOG_DEFAULT)
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_LOG=%.40s: off, error, warn, info or debug", log);
     return DDP_OK;
 }
 

@@ -199,7 +199,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
-                     "gradients and activations; this machine has %.0f: use a smaller model, or an optimizer with less "
+                     "gradients and activations; this process may use %.0f: use a smaller model, or an optimizer with less "
                      "state", state, d->optimizer.name, graphs, total);
 }
 

@@ -17,6 +17,18 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
 
 uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0); }
 
+/* Two bytes of a hash of the other 62, 1 for 0, which says that there is no checksum. */
+static uint64_t ddp__hello_sum(const unsigned char *b)
+{
+    uint64_t sum = ddp__hash(DDP__HASH_START, b, 14);
+
+    sum = ddp__hash(sum, b + 16, DDP__HELLO_BYTES - 16);
+    sum = (sum ^ sum >> 16 ^ sum >> 32 ^ sum >> 48) & 65535;
+    return sum ? sum : 1;
+}
+
+void ddp__hello_seal(unsigned char *b) { ddp__hello_put(b + 14, ddp__hello_sum(b), 2); }
+
 void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
 {
     const uint32_t field[6] = {self->rank, self->world, self->port, (uint32_t)reason, (uint32_t)detail, self->family};
@@ -24,10 +36,11 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
     ddp__hello_put(b + 8, self->version, 4);
-    ddp__hello_put(b + 12, (uint64_t)kind, 4);
+    ddp__hello_put(b + 12, (uint64_t)kind, 2);
     ddp__hello_put(b + 16, self->run_id, 8);
     for (int i = 0; i < 6; i++) ddp__hello_put(b + 24 + 4 * i, field[i], 4);
     memcpy(b + 48, self->ip, sizeof self->ip);
+    ddp__hello_seal(b);
 }
 
 int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
@@ -50,7 +63,9 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
 
     if (!ddp__hello_begins(b, DDP__HELLO_BYTES)) return 0;
     h->version = (uint32_t)ddp__hello_get(b + 8, 4);
-    h->kind = (uint32_t)ddp__hello_get(b + 12, 4);
+    h->kind = (uint32_t)ddp__hello_get(b + 12, 2);
+    h->damaged = ddp__hello_get(b + 14, 2) != 0 && ddp__hello_get(b + 14, 2) != ddp__hello_sum(b);
+    h->begun = 0;
     h->run_id = ddp__hello_get(b + 16, 8);
     for (int i = 0; i < 6; i++) *field[i] = (uint32_t)ddp__hello_get(b + 24 + 4 * i, 4);
     memcpy(h->ip, b + 48, sizeof h->ip);
@@ -64,9 +79,11 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
 
 ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 {
+    if (other->damaged) return DDP__REFUSE_DAMAGED;
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
     if (other->kind == DDP__JOIN_ASK) return DDP__WELCOME;
+    if (self->begun && other->kind == DDP__HELLO) return DDP__REFUSE_BEGUN;
     if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
     if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
@@ -103,6 +120,14 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
         snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
                  ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
+        break;
+    case DDP__REFUSE_DAMAGED:
+        snprintf(out, room, "the first message of %s has a wrong checksum: its bytes were changed on the way; start again, "
+                 "and if it happens again, use a key (--tls-psk) or another network", name);
+        break;
+    case DDP__REFUSE_BEGUN:
+        snprintf(out, room, "%s calls itself rank %u, but the run has begun: start each rank once; a further worker enters "
+                 "a run with --min-world by --join", name, (unsigned)other->rank);
         break;
     case DDP__REFUSE_TWICE:
         snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "

@@ -24,14 +24,18 @@ typedef enum ddp__refusal {
     DDP__REFUSE_LATE, DDP__REFUSE_LOST,
     DDP__REFUSE_NAME,  /* the certificate is another rank's */
     DDP__REFUSE_RESUME, /* links outlive their connections on one side only */
-    DDP__REFUSE_MUTE   /* never sent: without a word */
+    DDP__REFUSE_MUTE,  /* never sent: without a word */
+    DDP__REFUSE_BEGUN, /* the run has begun, and this is not one of its links that comes back */
+    DDP__REFUSE_DAMAGED /* the checksum is wrong */
 } ddp__refusal;
 
-/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
- * sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
+/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian; `kind` shares its four bytes with a
+ * checksum of the frame. A refusal carries the sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
  * above them the ids of a world with room for more, else 0; highest bit: links outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
+    int      damaged;         /* received: the checksum is wrong */
+    int      begun;           /* own side only: the ranks have met */
     uint64_t run_id;
     uint32_t rank, world, port, reason;
     uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
@@ -49,9 +53,10 @@ DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 /* What a hello says of a world of so many ranks and ids, which are at least as many. */
 DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
-/* self's version, run, rank, world and port with that kind, reason and detail. */
+/* self's version, run, rank, world and port with that kind, reason and detail. Who changes bytes behind it seals them. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                              unsigned char *b);
+DDP_LIB void ddp__hello_seal(unsigned char *b); /* writes the checksum */
 /* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
 DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
                             int detail);

@@ -100,6 +100,9 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
                          "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->c.self, h);
+    /* ranks that train count all ids, and have no flag for links that come back */
+    if (h->kind == DDP__REFUSED && h->reason == DDP__REFUSE_BEGUN && (why == DDP__REFUSE_WORLD || why == DDP__REFUSE_RESUME))
+        why = DDP__WELCOME;
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (kind != DDP__GO || h->kind != DDP__RELAY))))
         why = DDP__REFUSE_RANK;
@@ -112,6 +115,13 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
                              m->c.rank);
+        if (h->reason == DDP__REFUSE_BEGUN)
+            return ddp__fail(err, DDP_MISMATCH, "the run of %s has begun without this process: start each rank once, and "
+                             "rank %d is taken; a further worker enters a run with --min-world by --join", name, m->c.rank);
+        if (h->reason == DDP__REFUSE_DAMAGED)
+            return ddp__fail(err, DDP_MISMATCH, "%s received the first message of rank %d with a wrong checksum: its bytes "
+                             "were changed on the way; start again, and if it happens again, use a key (--tls-psk) or another "
+                             "network", name, m->c.rank);
         if (h->reason == DDP__REFUSE_NAME)
             return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
                              name, m->c.rank);

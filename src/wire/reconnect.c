@@ -410,6 +410,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
+    t->cfg.self.begun = 1;
     t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
     if (bad) t->door.listen_fd = -1; /* still the caller's */

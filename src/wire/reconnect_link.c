@@ -19,6 +19,7 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
     ddp__hello_put(b + 48, p->received, 8);
     ddp__hello_put(b + 56, p->peer_number, 4);
     ddp__hello_put(b + 60, p->attempt, 4);
+    ddp__hello_seal(b);
 }
 
 /* Whether both sides mean the same two wires, and what the other lacks is still here. */

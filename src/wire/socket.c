@@ -126,12 +126,12 @@ int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
 {
     struct rlimit l;
-    int next = open("/dev/null", O_RDONLY); /* descriptors are given from the lowest on */
+    const int next = socket(AF_UNIX, SOCK_STREAM, 0); /* descriptors are given from the lowest on */
     rlim_t here, room;
 
     if (getrlimit(RLIMIT_NOFILE, &l) < 0) return DDP_OK;
     if (next >= 0) close(next);
-    here = next < 0 ? l.rlim_cur : (rlim_t)next;
+    here = next >= 0 ? (rlim_t)next : errno == EMFILE ? l.rlim_cur : 0;
     room = here + (rlim_t)wanted;
     if (l.rlim_cur < room) {
         l.rlim_cur = l.rlim_max < room ? l.rlim_max : room;

@@ -457,10 +457,11 @@ static void what_does_not_fit_is_refused(void **unused)
     b.layers = 1;
     b.width = 8;
     refused(&c, &b, DDP_MISMATCH,
-            "layer embed: its parameters from number 108 on are in no file of");
+            "layer embed has 108 parameters in ");
+    refused(&c, &b, DDP_MISMATCH, " and 144 here: resume with the same model (vocabulary, width, sequence length)");
     b.width = 0;
     b.heads = 3;
-    refused(&c, &b, DDP_MISMATCH, "with other arguments (the number of heads, for example)");
+    refused(&c, &b, DDP_MISMATCH, "with other arguments (the number of heads or the sequence length, for example)");
     b.heads = 0;
     b.vision = 1;
     refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", here it is \"conv1\"");
@@ -478,12 +479,44 @@ static void what_does_not_fit_is_refused(void **unused)
     remove(path);
     refused(&c, &b, DDP_IO, "rank-0001.safetensors: No such file");
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0);
+    refused(&c, &b, DDP_FORMAT, "manifest.json has 1099511627776 bytes, and no manifest has more than 67108864");
     remove(path);
     refused(&c, &b, DDP_IO, "holds no whole checkpoint");
     remove_folder(folder);
     refused(&c, &b, DDP_IO, "cannot read");
     a.folder = "/proc/no/such";
     refused(&c, &a, DDP_IO, "cannot make the folder");
+}
+
+/* No older step is taken in the place of one whose manifest cannot be read. */
+static void an_unreadable_manifest_is_an_error(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX", path[100];
+    ddp_config c = world_of(2, DDP_WFBP, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 8);
+    int code;
+    pid_t child;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = 1;
+    go(&c, &a);
+    b.load = b.save = 1;
+    go(&c, &b);
+    snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 8);
+    assert_int_equal(chmod(folder, 0755) | chmod(path, 0), 0);
+    child = fork(); /* root reads everything */
+    if (!child) {
+        if (geteuid() == 0 && (setgid(65534) || setuid(65534))) _exit(2);
+        b.save = 0;
+        b.last = 10;
+        refused(&c, &b, DDP_IO, "manifest.json: Permission denied");
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(code, 0);
+    remove_folder(folder);
 }
 
 static int there(const char *folder, int step)
@@ -755,6 +788,7 @@ int main(void)
         cmocka_unit_test(waiting_gradients_go_to_no_other_world),
         cmocka_unit_test(buffers_go_to_another_world_from_the_rank_of_the_same_number),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(an_unreadable_manifest_is_an_error),
         cmocka_unit_test(the_last_ones_are_kept),
         cmocka_unit_test(what_another_run_has_saved_stays),
         cmocka_unit_test(ranks_with_disks_of_their_own_go_on),

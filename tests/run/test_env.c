@@ -231,6 +231,7 @@ static void mistakes_are_named(void **state)
         {{"DREAMDDP_NEET=1gbit"}, "did you mean DREAMDDP_NET?"},
         {{"DREAMDDP_CUDA_STREAM=1"}, "a field of ddp_config without a variable"},
         {{"DREAMDDP_=1"}, "unknown environment variable DREAMDDP_:"},
+        {{"DREAMDDP_LOG=xyz"}, "DREAMDDP_LOG=xyz: off, error, warn, info or debug"},
     };
     size_t i;
     (void)state;

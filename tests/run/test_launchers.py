@@ -151,6 +151,22 @@ def a_broken_link_comes_back():
 
 
 @case
+def a_second_process_of_a_rank_is_told_that_the_run_has_begun():
+    for more in ([], ["--max-world", 4]):
+        folder = os.path.join(os.getcwd(), "saved%d" % len(more))
+        where = ["--workers", 2, "--min-world", 1, *more, "--addr", "127.0.0.1:%d" % free_port(), "--steps", 3000]
+        run = [start([*where, "--sleep", 0.02, "--save", folder, "--save-every", 1, "--rank", r], {"DREAMDDP_RUN_ID": 7})
+               for r in range(2)]
+        while not (os.path.isdir(folder) and os.listdir(folder)) and all(p.poll() is None for p in run):
+            time.sleep(0.02)
+        code, _, err = finish([start([*where, "--rank", 1], {"DREAMDDP_RUN_ID": 7})])[0]
+        for p in run:
+            p.kill()
+        finish(run)
+        expect(code and "has begun without this process" in err, err[-600:])
+
+
+@case
 def two_mpiruns_do_not_mix():
     """Two runs of three on one port, all at the same time: one trains, whole, the other says why not."""
     right = alone(3)

@@ -175,6 +175,15 @@ static void zeros_that_are_values_and_fractions_are_kept(void **state)
     assert_int_equal(c.servers, 2);
     assert_int_equal(ddp_config_set(&c, "wire", "topk:0.25", NULL), DDP_OK);
     assert_true(c.wire == DDP_WIRE_TOPK && c.topk_fraction == 0.25);
+    assert_int_equal(ddp_config_set(&c, "topk_fraction", "1/64", NULL), DDP_OK);
+    assert_true(c.topk_fraction == 1.0 / 64);
+    assert_int_equal(ddp_config_set(&c, "wire", "topk:1/4", NULL), DDP_OK);
+    assert_true(c.topk_fraction == 0.25);
+    assert_int_equal(ddp_config_set(&c, "topk_fraction", "1/0", &err), DDP_ARG);
+    assert_int_equal(ddp_config_set(&c, "topk_fraction", "1/", &err), DDP_ARG);
+    assert_int_equal(ddp_config_set(&c, "topk_fraction", "/2", &err), DDP_ARG);
+    assert_int_equal(ddp_config_set(&c, "period", "5.0", &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "period=5.0: a whole number, 1 to 1000000 steps"));
     assert_int_equal(ddp_config_set(&c, "wire", "topk:2", &err), DDP_ARG);
     assert_string_equal(err.msg, "wire=topk:2 is unknown: choose f32, bf16, int8, int4, e3m0 or topk:FRACTION");
     assert_int_equal(ddp_config_set(&c, "state_period", "4", NULL), DDP_OK);

@@ -237,6 +237,8 @@ static void a_full_door_drops_a_caller_of_the_greedy_address_at_once(void **stat
 }
 
 /* Sends one frame to rank 0 as rank `rank`; the refusal that comes back. */
+static int flipped = -1; /* a bit of the next hello that is changed on the way */
+
 static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32_t rank,
                         uint32_t world)
 {
@@ -255,6 +257,7 @@ static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32
     fd = ddp__tcp_dial(&at, ddp_now() + 60);
     assert_true(fd >= 0);
     ddp__hello_pack(&self, DDP__HELLO, DDP__WELCOME, 0, b);
+    if (flipped >= 0) b[flipped / 8] = (unsigned char)(b[flipped / 8] ^ 1u << flipped % 8);
     assert_int_equal(ddp__stream_send_all(NULL, fd, b, sizeof b, ddp_now() + 60), 0);
     assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 60), 0);
     assert_true(ddp__hello_parse(b, &reply));
@@ -283,9 +286,65 @@ static void wrong_hellos_are_refused_with_the_reason(void **state)
     assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 0, 2).reason, DDP__REFUSE_RANK);
     assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 2, 2).reason, DDP__REFUSE_RANK);
     assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 0xffffffffu, 2).reason, DDP__REFUSE_RANK);
+    for (flipped = 64; flipped < 8 * DDP__HELLO_BYTES; flipped += 37)
+        assert_int_equal(knock(addr, DDP__PROTOCOL, 7, 1, 2).reason, DDP__REFUSE_DAMAGED);
+    flipped = -1;
     meet_start(m + 1, 1);
     meet_join(m, 2);
     assert_all_met(m, 2); /* none of them ended the run */
+}
+
+static void a_changed_bit_of_a_hello_is_named_as_that(void **state)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    ddp__hello self, other;
+    char text[300];
+
+    (void)state;
+    memset(&self, 0, sizeof self);
+    self.version = DDP__PROTOCOL;
+    self.run_id = 7;
+    self.world = 2;
+    self.rank = 1;
+    ddp__hello_pack(&self, DDP__HELLO, DDP__WELCOME, 0, b);
+    self.rank = 0;
+    assert_true(ddp__hello_parse(b, &other));
+    assert_int_equal(ddp__hello_check(&self, &other), DDP__WELCOME);
+    for (int bit = 64; bit < 8 * DDP__HELLO_BYTES; bit++) {
+        b[bit / 8] = (unsigned char)(b[bit / 8] ^ 1u << bit % 8);
+        assert_true(ddp__hello_parse(b, &other));
+        assert_int_equal(ddp__hello_check(&self, &other), DDP__REFUSE_DAMAGED);
+        b[bit / 8] = (unsigned char)(b[bit / 8] ^ 1u << bit % 8);
+    }
+    ddp__hello_dispute(&self, DDP__REFUSE_DAMAGED, &other, "1.2.3.4:5", text, sizeof text);
+    assert_non_null(strstr(text, "the first message of 1.2.3.4:5 has a wrong checksum"));
+}
+
+/* A second process of a rank comes when the ranks train. */
+static void who_comes_after_the_meeting_is_told_that_the_run_has_begun(void **state)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    ddp__hello self, other;
+    char text[300];
+
+    (void)state;
+    memset(&self, 0, sizeof self);
+    self.version = DDP__PROTOCOL;
+    self.world = 2 | DDP__HELLO_RESUMES;
+    self.rank = 1;
+    ddp__hello_pack(&self, DDP__HELLO, DDP__WELCOME, 0, b);
+    assert_true(ddp__hello_parse(b, &other));
+    self.rank = 0;
+    self.world = 2;
+    self.begun = 1;
+    assert_int_equal(ddp__hello_check(&self, &other), DDP__REFUSE_BEGUN);
+    ddp__hello_dispute(&self, DDP__REFUSE_BEGUN, &other, "1.2.3.4:5", text, sizeof text);
+    assert_non_null(strstr(text, "calls itself rank 1, but the run has begun"));
+    self.rank = 1;
+    ddp__hello_pack(&self, DDP__RESUME, DDP__WELCOME, 0, b);
+    self.rank = 0;
+    assert_true(ddp__hello_parse(b, &other));
+    assert_int_equal(ddp__hello_check(&self, &other), DDP__WELCOME);
 }
 
 static void both_sides_name_both_values(void **state)
@@ -635,6 +694,8 @@ int main(void)
         cmocka_unit_test(a_full_door_drops_a_caller_of_the_greedy_address_at_once),
         cmocka_unit_test(more_sockets_than_the_limit_are_allowed_or_named),
         cmocka_unit_test(wrong_hellos_are_refused_with_the_reason),
+        cmocka_unit_test(a_changed_bit_of_a_hello_is_named_as_that),
+        cmocka_unit_test(who_comes_after_the_meeting_is_told_that_the_run_has_begun),
         cmocka_unit_test(both_sides_name_both_values),
         cmocka_unit_test(a_worker_of_an_older_run_is_refused_at_once),
         cmocka_unit_test(a_rank_that_comes_twice_is_refused),

@@ -150,9 +150,11 @@ static void strangers_are_turned_away(void **state)
     other.run_id = 7;
     ddp__hello_pack(&other, DDP__HELLO, DDP__WELCOME, 0, b);
     assert_int_equal(answer(w[0], knock(&at, b, sizeof b), &reason), DDP__REFUSED);
+    assert_int_equal(reason, DDP__REFUSE_BEGUN);
     ddp__hello_pack(&other, DDP__RESUME, DDP__WELCOME, 0, b);
     ddp__hello_put(b + 44, 12345, 4); /* another process that calls itself rank 1 */
     ddp__hello_put(b + 60, 1000, 4);
+    ddp__hello_seal(b);
     end = ddp_now() + 60; /* the first byte brings the number of the real one */
     iov.iov_base = &c;
     iov.iov_len = 1;
