@@ -119,6 +119,7 @@
 #include "base/number.c"
 #include "base/thread.c"
 #include "base/text.c"
+#include "base/filetype.c"
 #include "graph/host.h"
 #include "nn/optimizer.c"
 #include "nn/muon.c"

@@ -430,7 +430,7 @@ static int parse(broker *b, int argc, char **argv)
         {"--spares", CLI_COUNT, &w->spares, "N", "more of them that may wait for one to be lost [0]"},
         {"--model", CLI_TEXT, &w->model, "NAME", "gpt2, mlp, resnet18, resnet34, resnet50 or resnet101"},
         {"--job", CLI_TEXT, &w->job_file, "FILE", "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
-        {"--data", CLI_TEXT, &w->data, "PATH", "folder of MNIST or CIFAR files; for gpt2 any file. Shipped to the nodes that read it"},
+        {"--data", CLI_TEXT, &w->data, "PATH", "folder of MNIST or CIFAR files; for gpt2 a text or token file. Shipped to the nodes that read it"},
         {"--steps", CLI_COUNT, &w->steps, "N", "steps [20]"},
         {"--batch", CLI_COUNT, &w->batch, "N", "samples of a micro-batch [4]"},
         {"--microbatches", CLI_COUNT, &w->microbatches, "N", "of a step [4]"},

@@ -144,7 +144,7 @@ static ddp_status work_check(const work *w, ddp_error *err)
     if (!w->job_file == !w->model) return refuse(err, DDP_ARG, "one of --model NAME and --job FILE is needed");
     if (w->model && strcmp(w->model, "gpt2") && strcmp(w->model, "mlp") && strncmp(w->model, "resnet", 6))
         return refuse(err, DDP_ARG, "unknown model %s; choose gpt2, mlp, resnet18, resnet34, resnet50 or resnet101", w->model);
-    if (!w->data) return refuse(err, DDP_ARG, "--data is missing: a folder of images (MNIST, CIFAR), or for gpt2 any file");
+    if (!w->data) return refuse(err, DDP_ARG, "--data is missing: a folder of images (MNIST, CIFAR), or for gpt2 a text or token file");
     if (w->nodes < 1 || w->nodes > 256) return refuse(err, DDP_ARG, "--nodes %ld: from 1 to 256", w->nodes);
     if (w->steps < 1 || w->batch < 1 || w->microbatches < 1 || w->microbatches > 1000000)
         return refuse(err, DDP_ARG, "--steps %ld, --batch %ld and --microbatches %ld must be at least 1", w->steps, w->batch,

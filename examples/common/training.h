@@ -121,6 +121,7 @@ typedef struct training {
     ddp_edge_wire     edge;         /* what crosses between stages */
     int               elastic;      /* others may go on without this worker */
     int               probe;        /* measure all links first, and order the ring by them */
+    char               data_line[256]; /* the data's file, format and size; empty = no line */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
     float            *paper;         /* NULL, or where such layers lie without memory of their own: ddp_paper */
@@ -995,6 +996,7 @@ static int training_loop(ddp_ctx *d, void *user)
         return bad;
     }
     if (!(m.pipe && first && !t->resume)) own->from = first; /* else some of it is another world's */
+    if (!bad && t->label && *t->data_line && training_leads(d)) fprintf(stderr, "%s\n", t->data_line);
     progress_start(&line, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);

@@ -35,7 +35,7 @@ static int parse_gpt(program *p, int argc, char **argv)
         {"--vocab", CLI_COUNT, &p->vocab, "N", "vocabulary; 0 = from the data, larger pads [0]"},
         {"--dropout", CLI_REAL, &p->dropout, "P", "dropout probability [0]"},
         {"--data", CLI_TEXT, &p->data, "FILE",
-         "any file as bytes, llm.c or nanoGPT .bin, .gz of these"},
+         "text, learned byte by byte; tokens: llm.c or nanoGPT .bin, .u16, .u32; .gz of these"},
         {"--held-out", CLI_REAL, &p->held_out, "F", "fraction of the data kept for val_loss [0.1]"},
         {"--val-batches", CLI_COUNT, &p->val_batches, "N",
          "batches of it that val_loss is the mean of; 0 = all [20]"},
@@ -90,6 +90,8 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     p->tokens = ddp_tokens_open(p->data, err);
     if (!p->tokens) return err->code;
     m->vocabulary = ddp_tokens_vocabulary(p->tokens);
+    snprintf(t->data_line, sizeof t->data_line, "data: %.120s, read as %s: %ld tokens, vocabulary %ld", p->data,
+             ddp_tokens_kind(p->tokens), ddp_tokens_count(p->tokens), m->vocabulary);
     if (p->vocab && p->vocab < m->vocabulary)
         return refuse(err, "--vocab %ld is smaller than the data's %ld tokens; 0 takes the data's",
                       p->vocab, m->vocabulary);

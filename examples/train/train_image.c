@@ -198,6 +198,10 @@ static ddp_status load_images(program *p, ddp_error *err)
     t->val_batches = p->val_batches;
     snprintf(p->described, sizeof p->described, "%s, images %ld x %ld x %ld, %ld classes", p->model,
              own->images->channels, own->images->height, own->images->width, own->images->classes);
+    snprintf(t->data_line, sizeof t->data_line, "data: %.120s, read as %s images %ld x %ld x %ld: %ld to train on, %ld to test, "
+             "%ld classes", p->data, own->images->channels == 1 ? "IDX" : "CIFAR", own->images->channels,
+             own->images->height, own->images->width, own->train.count, own->tests ? own->tests->count : 0,
+             own->images->classes);
     return training_check(t, err);
 }
 

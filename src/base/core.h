@@ -152,6 +152,23 @@ DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err
 /* Bytes of a byte order mark of UTF-8 at the beginning of a text, as editors of Windows write one: 3, or 0 without. */
 DDP_LIB size_t ddp__bom_bytes(const char *text, size_t n);
 
+/* The same without a copy where the system can: the file's pages, read-only and shared by all processes that map it. */
+typedef struct ddp__mapped {
+    const unsigned char *bytes;
+    size_t               size;
+    void                *pages; /* NULL: `copy` holds the bytes */
+    ddp__text            copy;
+} ddp__mapped;
+
+/* A name ending in .gz, an empty file and a file system that cannot map give a copy. The file must keep its length
+ * until the unmap: reading behind its new end is a SIGBUS. All-zero = nothing mapped. */
+DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
+DDP_LIB void       ddp__file_unmap(ddp__mapped *m);
+
+/* The kind of a file that begins with these n bytes, e.g. "a zip archive", and in *remedy how to train on its content. NULL:
+ * an unknown kind. tar archives need 262 bytes. Both are constants. */
+DDP_LIB const char *ddp__file_type(const void *bytes, size_t n, const char **remedy);
+
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
  * flushed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure puts do nothing, and
  * the end reports it; every begin that succeeds needs an end or a drop. */

@@ -1,5 +1,7 @@
-/* Growing text, files read whole and written whole or not at all, numbers that must be whole. */
+/* Growing text, files read whole or mapped, and written whole or not at all, numbers that must be whole. */
 #include "base/core.h"
+
+#include <sys/mman.h>
 
 static int ddp__text_reserve(ddp__text *t, size_t more)
 {
@@ -117,6 +119,39 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
         return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
                          path);
     return DDP_OK;
+}
+
+ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
+{
+    const size_t n = path ? strlen(path) : 0;
+    const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* a pipe must not hold us */
+    struct stat st;
+    void *pages = MAP_FAILED;
+    ddp_status status;
+
+    memset(m, 0, sizeof *m);
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+        pages = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (pages != MAP_FAILED) {
+        m->pages = pages;
+        m->bytes = (const unsigned char *)pages;
+        m->size = (size_t)st.st_size;
+        return DDP_OK;
+    }
+    status = ddp__file_read(path, &m->copy, err); /* and its sentence, if the file cannot be read */
+    if (status != DDP_OK) ddp__text_free(&m->copy);
+    m->bytes = (const unsigned char *)m->copy.data;
+    m->size = m->copy.size;
+    return status;
+}
+
+void ddp__file_unmap(ddp__mapped *m)
+{
+    if (m->pages) munmap(m->pages, m->size);
+    ddp__text_free(&m->copy);
+    memset(m, 0, sizeof *m);
 }
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)

@@ -6,7 +6,7 @@
 
 /* ---- token streams ---- */
 
-/* A stream of tokens in memory; never changed after loading, so any thread may read it. */
+/* A stream of tokens; never changed after loading, so any thread may read it. */
 typedef struct ddp_tokens ddp_tokens;
 
 /* A part of a stream, cut into windows of seq tokens: window w predicts tokens first + w seq + 1 .. first + (w + 1) seq
@@ -17,20 +17,28 @@ typedef struct ddp_token_range {
     long seq;                 /* window length, at least 1 */
 } ddp_token_range;
 
-/* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
- * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
- * numbered in ascending order. A name ending in .gz is unpacked first.
+/* ddp_tokens_open - maps a file of tokens or text into memory, so that the processes of a machine share its pages:
+ *   llm.c's .bin             its header says 16 or 32 bits
+ *   a name in .bin or .u16   16-bit tokens without a header, as nanoGPT writes them
+ *   a name in .u32           32-bit tokens without a header
+ *   any other                bytes, whose distinct values are numbered in ascending order
+ * A name ending in .gz is unpacked first, into memory of the process. The file must not become shorter before
+ * ddp_tokens_close.
  * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending chooses the format as above.
  * bytes is copied. Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
- * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
+ * contradicts the size, a size that holds no whole number of tokens, and files of other kinds (compressed, archives,
+ * arrays, tables, images, weights, UTF-16; a .bin of text or of 32-bit tokens). Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
 DDP_API void        ddp_tokens_close(ddp_tokens *t);
 
-/* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
+/* ddp_tokens_kind - the format of the file: "bytes", "16-bit tokens", "32-bit tokens", "llm.c file of 16-bit tokens" or
+ * "llm.c file of 32-bit tokens". A constant.
+ * ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
  * ddp_tokens_vocabulary - one more than the largest token.
  * ddp_tokens_byte - the byte behind a token, for writing samples; -1 if the file held token
  * numbers, or the token is not one of the stream's. */
+DDP_API const char *ddp_tokens_kind(const ddp_tokens *t);
 DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);

@@ -7,14 +7,19 @@
 #define DDP__TOKENS_GPT2    20240520u /* version 1, 16 bits */
 #define DDP__TOKENS_LLAMA3  20240801u /* version 7, 32 bits */
 
+/* A .bin file is judged by at most this many of its first bytes. */
+#define DDP__TOKENS_SAMPLE 65536
+
 struct ddp_tokens {
-    char     *name;             /* for errors */
-    ddp__text file;             /* the whole file */
+    char       *name;           /* for errors */
+    const char *kind;
+    ddp__mapped file;           /* the whole file */
     const unsigned char *first; /* first token inside it */
-    int       width;            /* bytes per token: 1, 2 or 4, little endian */
-    long      count;
-    long      vocabulary;
-    int       byte_of[256];     /* of width 1 */
+    int         width;          /* bytes per token: 1, 2 or 4, little endian */
+    long        count;
+    long        vocabulary;
+    int         byte_of[256];   /* width 1: of a token, and the token of a byte */
+    unsigned char token_of[256];
 };
 
 /* ---- recognising and checking a file ---- */
@@ -24,11 +29,40 @@ static uint32_t ddp__tokens_word(const unsigned char *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+/* Does name end so, or so and .gz? */
 static int ddp__tokens_named(const char *name, const char *ending)
 {
-    size_t n = strlen(name), k = strlen(ending);
+    size_t n = strlen(name);
+    const size_t k = strlen(ending);
 
-    return n > k && !strcmp(name + n - k, ending);
+    if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
+    return n > k && !memcmp(name + n - k, ending, k);
+}
+
+/* Text has no control characters but white space; among token numbers, small ones are the most frequent. */
+static int ddp__tokens_text(const unsigned char *p, size_t n)
+{
+    if (n < 64) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (p[i] == 127 || (p[i] < ' ' && p[i] != '\t' && p[i] != '\n' && p[i] != '\f' && p[i] != '\r')) return 0;
+    return 1;
+}
+
+/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token: small, and
+ * 0 for most tokens, while the lower halves take large values. Where all are 0 the lower halves need not be large. */
+static int ddp__tokens_wide(const unsigned char *p, size_t n)
+{
+    size_t zeros = 0;
+    unsigned large = 0, small = 0;
+
+    if (n < 128) return 0;
+    for (size_t i = 0; i + 4 <= n; i += 4) {
+        if (p[i + 3] || p[i + 2] >= 32) return 0; /* of vocabularies below 2 million */
+        zeros += !p[i + 2];
+        small |= p[i];
+        large |= p[i + 1];
+    }
+    return zeros == n / 4 ? (small | large) != 0 : large && 2 * zeros >= n / 4;
 }
 
 static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
@@ -45,6 +79,7 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
         return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood", name,
                          version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
+    t->kind = t->width == 2 ? "llm.c file of 16-bit tokens" : "llm.c file of 32-bit tokens";
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
         return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u tokens, that is %" PRIu64
@@ -54,43 +89,78 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
     return DDP_OK;
 }
 
-/* Renumbers bytes in place: 0, 1, ... in ascending order of the values that occur. */
+/* Numbers the byte values that occur: 0, 1, ... in ascending order. */
 static void ddp__tokens_compact(ddp_tokens *t)
 {
-    unsigned char *p = (unsigned char *)t->file.data;
-    int number[256];
+    int seen[256];
 
-    memset(number, 0, sizeof number);
-    for (long i = 0; i < t->count; i++) number[p[i]] = 1;
+    memset(seen, 0, sizeof seen);
+    for (long i = 0; i < t->count; i++) seen[t->first[i]] = 1;
     for (int b = 0; b < 256; b++) {
-        if (!number[b]) continue;
+        if (!seen[b]) continue;
         t->byte_of[t->vocabulary] = b;
-        number[b] = (int)t->vocabulary++;
+        t->token_of[b] = (unsigned char)t->vocabulary++;
     }
-    for (long i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
+}
+
+/* A name that ends in .bin or .u16 means 16-bit tokens without a header, .u32 32-bit tokens. */
+static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
+{
+    const size_t sample = n < DDP__TOKENS_SAMPLE ? n : DDP__TOKENS_SAMPLE;
+    const int bin = ddp__tokens_named(name, ".bin"), width = ddp__tokens_named(name, ".u32") ? 4 : 2;
+
+    if (!bin && width == 2 && !ddp__tokens_named(name, ".u16")) return DDP_OK;
+    if (bin && ddp__tokens_text(p, sample))
+        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a .bin file holds 16-bit tokens: rename it to end in .txt "
+                         "to train on its bytes", name);
+    if (n % (size_t)width)
+        return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
+                         "another ending it is read as bytes)", name, n, bin ? ".bin" : width == 2 ? ".u16" : ".u32",
+                         8 * width, width == 2 ? "an even number" : "a multiple of 4");
+    if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
+        return ddp__fail(err, DDP_FORMAT, "%s holds 32-bit tokens, but a .bin file without a header of llm.c holds 16-bit "
+                         "tokens: rename it to end in .u32 (or in .u16 if its tokens do have 16 bits)", name);
+    t->kind = width == 2 ? "16-bit tokens" : "32-bit tokens";
+    t->width = width;
+    t->count = (long)(n / (size_t)width);
+    return DDP_OK;
+}
+
+/* Text in another encoding would be learned as bytes of which every second one is 0. */
+static int ddp__tokens_utf16(const unsigned char *p, size_t n)
+{
+    return n >= 4 && ((p[0] == 0xff && p[1] == 0xfe && !p[3]) || (p[0] == 0xfe && p[1] == 0xff && !p[2]));
+}
+
+static ddp_status ddp__tokens_recognise(ddp_tokens *t, const char *name, ddp_error *err)
+{
+    const unsigned char *p = t->file.bytes;
+    const size_t n = t->file.size;
+    const uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0;
+    const char *remedy = "", *type;
+
+    t->kind = "bytes";
+    t->first = p;
+    t->width = 1;
+    t->count = (long)n;
+    if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) return ddp__tokens_llmc(t, name, p, n, err);
+    type = ddp__file_type(p, n, &remedy);
+    if (type) return ddp__fail(err, DDP_FORMAT, "cannot train on %s: it is %s; %s", name, type, remedy);
+    DDP__TRY(ddp__tokens_raw(t, name, p, n, err));
+    if (t->width > 1 || !ddp__tokens_utf16(p, n)) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "cannot train on %s: it is text in UTF-16; convert it first with iconv -f UTF-16 -t "
+                     "UTF-8", name);
 }
 
 static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *err)
 {
-    const unsigned char *p = (const unsigned char *)t->file.data;
-    size_t n = t->file.size;
-    uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0, token, largest = 0;
+    const size_t n = t->file.size;
+    uint32_t token, largest = 0;
 
     if (n == 0)
         return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
                          name);
-    t->first = p;
-    t->width = 1;
-    t->count = (long)n;
-    if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
-        DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
-    } else if (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz")) {
-        if (n % 2)
-            return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even number: "
-                             "is it cut off? (under another ending it is read as bytes)", name, n);
-        t->width = 2;
-        t->count = (long)(n / 2);
-    }
+    DDP__TRY(ddp__tokens_recognise(t, name, err));
     if (t->count < 2)
         return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
                          t->count);
@@ -119,9 +189,10 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
     if (t && name) t->name = ddp__strdup(name);
     if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    else if (in_memory) ddp__text_add(&t->file, (const char *)bytes, n);
-    else s = ddp__file_read(name, &t->file, err);
-    if (s == DDP_OK && t->file.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+    else if (in_memory) ddp__text_add(&t->file.copy, (const char *)bytes, n);
+    else s = ddp__file_map(name, &t->file, err);
+    if (s == DDP_OK && in_memory) t->file.bytes = (const unsigned char *)t->file.copy.data, t->file.size = t->file.copy.size;
+    if (s == DDP_OK && t->file.copy.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
@@ -137,13 +208,14 @@ ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
 void ddp_tokens_close(ddp_tokens *t)
 {
     if (!t) return;
-    ddp__text_free(&t->file);
+    ddp__file_unmap(&t->file);
     if (t->name) DDP_FREE(t->name);
     DDP_FREE(t);
 }
 
 /* ---- reading ---- */
 
+const char *ddp_tokens_kind(const ddp_tokens *t) { return t->kind; }
 long ddp_tokens_count(const ddp_tokens *t) { return t->count; }
 long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
 
@@ -156,7 +228,7 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 {
     const unsigned char *p = t->first + (size_t)i * (size_t)t->width;
 
-    if (t->width == 1) return p[0];
+    if (t->width == 1) return t->token_of[p[0]];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
 }

@@ -247,6 +247,7 @@ static void streams_and_images_are_dealt(void **state)
     assert_non_null(t);
     assert_int_equal(ddp_tokens_count(t), (long)sizeof text - 1);
     assert_int_equal(ddp_tokens_byte(t, ddp_tokens_at(t, 0)), 't');
+    assert_string_equal(ddp_tokens_kind(t), "bytes");
     assert_int_equal(ddp_tokens_check(t, ddp_tokens_vocabulary(t), &err), DDP_OK);
     assert_int_equal(ddp_tokens_check(t, 3, &err), DDP_FORMAT);
     assert_int_equal(ddp_tokens_split(t, 0.25, 4, &train, &val, &err), DDP_OK);

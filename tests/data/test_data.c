@@ -155,6 +155,135 @@ static void useless_files_are_refused_with_name_size_and_need(void **unused)
     assert_non_null(strstr(err.msg, "were they opened?"));
 }
 
+/* Files that a user may pass to --data by mistake: as raw bytes they give a loss and no hint. */
+static void files_of_other_kinds_are_refused_by_name(void **unused)
+{
+    static const struct {
+        const char *bytes;
+        size_t      size;
+        const char *kind, *remedy;
+    } files[] = {
+        {"\x1f\x8b\x08\0\0\0\0\0", 8, "gzip", "gunzip"},
+        {"\xfd" "7zXZ\0\0\4", 8, "xz", "unxz"},
+        {"\x28\xb5\x2f\xfd\4\0\0\0", 8, "Zstandard", "unzstd"},
+        {"\x04\x22\x4d\x18\4\0\0\0", 8, "LZ4", "unlz4"},
+        {"BZh91AY&SY\0\0", 12, "bzip2", "bunzip2"},
+        {"PK\3\4\0\0\0\0", 8, "zip archive", "unzip"},
+        {"7z\xbc\xaf\x27\x1c\0\0", 8, "7z", "7z x"},
+        {"\x93NUMPY\1\0\x76\0", 10, "NumPy", "astype('<u2').tofile"},
+        {"PAR1\x15\4\x15\x10", 8, "Parquet", "text file"},
+        {"ARROW1\0\0", 8, "Arrow", "text file"},
+        {"\x89HDF\r\n\x1a\n", 8, "HDF5", "text file"},
+        {"SQLite format 3\0\x10\0", 18, "SQLite", "text file"},
+        {"MMIDIDX\0\0\1", 10, "Megatron", ".bin"},
+        {"GGUF\3\0\0\0", 8, "GGUF", "text or token file"},
+        {"\2\0\0\0\0\0\0\0{}", 10, "safetensors", "--load"},
+        {"\x80\x04\x95\x10\0\0\0\0", 8, "pickle", "text file"},
+        {"%PDF-1.7\n", 9, "PDF", "pdftotext"},
+        {"\x89PNG\r\n\x1a\n", 8, "PNG", "train_image"},
+        {"\xff\xd8\xff\xe0\0\x10JFIF", 10, "JPEG", "train_image"},
+        {"GIF89a\1\0", 8, "GIF", "train_image"},
+        {"\0\0\x08\x03\0\0\0\1", 8, "MNIST", "train_image"},
+        {"RIFF\x24\0\0\0WAVE", 12, "WAV", "text or token file"},
+        {"\xff\xfet\0e\0x\0", 8, "UTF-16", "iconv"},
+        {"\xfe\xff\0t\0e\0x", 8, "UTF-16", "iconv"},
+    };
+    unsigned char tar[512];
+    size_t i;
+
+    (void)unused;
+    for (i = 0; i < sizeof files / sizeof files[0]; i++) {
+        refused("given", files[i].bytes, files[i].size, files[i].kind);
+        refused("given", files[i].bytes, files[i].size, files[i].remedy);
+    }
+    memset(tar, 0, sizeof tar);
+    memcpy(tar + 257, "ustar", 5);
+    refused("given", tar, sizeof tar, "tar -xf");
+    ddp_tokens_close(from_text("GIF, PK and PAR are words, too"));
+}
+
+static void a_bin_file_of_text_or_of_wide_tokens_is_refused(void **unused)
+{
+    unsigned char wide[4 * 64], narrow[2 * 128];
+    char text[200];
+    ddp_tokens *t;
+    int i;
+
+    (void)unused;
+    for (i = 0; i < 64; i++) put32(wide + 4 * i, (uint32_t)(i % 5 == 0 ? 70000 + i : 700 * i));
+    refused("wide.bin", wide, sizeof wide, "holds 32-bit tokens");
+    refused("wide.bin", wide, sizeof wide, "rename it to end in .u32");
+    t = ddp_tokens_from_bytes("wide.u32", wide, sizeof wide, NULL);
+    assert_non_null(t);
+    assert_string_equal(ddp_tokens_kind(t), "32-bit tokens");
+    assert_int_equal(ddp_tokens_count(t), 64);
+    assert_int_equal(ddp_tokens_at(t, 5), 70005);
+    assert_int_equal(ddp_tokens_vocabulary(t), 70061);
+    ddp_tokens_close(t);
+    refused("cut.u32", wide, 254, "a multiple of 4");
+
+    /* the ending decides where the numbers leave it open */
+    t = ddp_tokens_from_bytes("wide.u16", wide, sizeof wide, NULL);
+    assert_non_null(t);
+    assert_int_equal(ddp_tokens_count(t), 128);
+    ddp_tokens_close(t);
+    for (i = 0; i < 64; i++) put32(wide + 4 * i, (uint32_t)(i % 5 + 1)); /* a vocabulary of characters, in 32 bits */
+    refused("characters.bin", wide, sizeof wide, "holds 32-bit tokens");
+
+    for (i = 0; i < 128; i++) { /* a small vocabulary in 16 bits is no 32-bit file */
+        narrow[2 * i] = (unsigned char)(i % 7);
+        narrow[2 * i + 1] = 0;
+    }
+    t = ddp_tokens_from_bytes("narrow.bin", narrow, sizeof narrow, NULL);
+    assert_non_null(t);
+    assert_string_equal(ddp_tokens_kind(t), "16-bit tokens");
+    assert_int_equal(ddp_tokens_count(t), 128);
+    ddp_tokens_close(t);
+
+    for (i = 0; i < 200; i++) text[i] = "To be, or not to be: that is the question.\n"[i % 43];
+    refused("text.bin", text, sizeof text, "holds text");
+    refused("text.bin", text, sizeof text, "rename it to end in .txt");
+    t = ddp_tokens_from_bytes("text.txt", text, sizeof text, NULL);
+    assert_non_null(t);
+    assert_string_equal(ddp_tokens_kind(t), "bytes");
+    ddp_tokens_close(t);
+}
+
+/* Processes that map a file share its pages; a copy would not see that the file changes. */
+static void a_file_is_mapped_and_not_copied(void **unused)
+{
+    char path[64];
+    const char text[] = "abababab", tokens[] = {1, 0, 2, 0, 3, 0, 4, 0};
+    ddp_tokens *t;
+    int fd;
+
+    (void)unused;
+    snprintf(path, sizeof path, "/tmp/ddp_mapped.%ld.u16", (long)getpid());
+    assert_int_equal(ddp__file_write(path, tokens, sizeof tokens, NULL), DDP_OK);
+    t = ddp_tokens_open(path, NULL);
+    assert_non_null(t);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, "\7", 1, 4), 1);
+    assert_int_equal(ddp_tokens_at(t, 2), 7);
+    close(fd);
+    ddp_tokens_close(t);
+    remove(path);
+
+    snprintf(path, sizeof path, "/tmp/ddp_mapped.%ld.txt", (long)getpid());
+    assert_int_equal(ddp__file_write(path, text, sizeof text - 1, NULL), DDP_OK);
+    t = ddp_tokens_open(path, NULL);
+    assert_non_null(t);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_int_equal(ddp_tokens_at(t, 1), 1);
+    assert_int_equal(pwrite(fd, "a", 1, 1), 1);
+    assert_int_equal(ddp_tokens_at(t, 1), 0);
+    close(fd);
+    ddp_tokens_close(t);
+    remove(path);
+}
+
 static void a_token_beyond_the_vocabulary_is_named(void **unused)
 {
     ddp_tokens *t = ddp_tokens_from_bytes("n.bin", "\1\0\7\0\2\1\2\1", 8, NULL);
@@ -405,6 +534,9 @@ int main(void)
         cmocka_unit_test(all_256_bytes_fit),
         cmocka_unit_test(llmc_and_nanogpt_files_are_recognised),
         cmocka_unit_test(useless_files_are_refused_with_name_size_and_need),
+        cmocka_unit_test(files_of_other_kinds_are_refused_by_name),
+        cmocka_unit_test(a_bin_file_of_text_or_of_wide_tokens_is_refused),
+        cmocka_unit_test(a_file_is_mapped_and_not_copied),
         cmocka_unit_test(a_token_beyond_the_vocabulary_is_named),
         cmocka_unit_test(a_window_predicts_the_next_token),
         cmocka_unit_test(the_held_out_end_is_never_trained_on),

@@ -330,6 +330,7 @@ def check(folder):
         out, err = run(folder, *loud, "--dim", 128, "--steps", 5, "--workers", 2, env=env)
         expect(len(out.splitlines()) == 1 and result(out)["steps"] == 5, "stdout: " + out)
         expect("step" in err and "loss" in err and "\x1b" not in err, "stderr: %r" % err)
+        expect(re.match(r"data: \S+, read as bytes: \d+ tokens, vocabulary \d+\n", err), "no line about the data: %r" % err)
         said = re.search(r"memory: ([\d.]+) MiB planned \(parameters ([\d.]+), gradients ([\d.]+), optimizer "
                          r"state ([\d.]+), activations ([\d.]+)\), peak ([\d.]+) MiB\n", err)
         expect(said, "no line about memory on stderr: %r" % err)
