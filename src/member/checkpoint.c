@@ -329,7 +329,7 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
                                        char *path, int *rank, ddp_error *err)
 {
-    int first = -1;
+    int first = -1, why = ENOENT;
 
     *rank = -1;
     for (int c = 0; c < m->copies; c++) {
@@ -340,13 +340,15 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             ddp__shard_path(path, folder, m->step, r, m->generation);
             *rank = r;
             if (access(path, R_OK) == 0) return DDP_OK;
+            if (errno != ENOENT && why == ENOENT) why = errno, first = r; /* it is here, and says more than one that is not */
         }
         if (kin && c == 0 && first >= 0) break;
     }
     if (first < 0) return DDP_OK;
     ddp__shard_path(path, folder, m->step, first, m->generation);
-    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
-                     "rank has to start where its files are", path, strerror(ENOENT));
+    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: %s", path, strerror(why), why == ENOENT
+                         ? "on machines without a shared disk each rank has to start where its files are"
+                         : "make the file readable for the user of this rank");
 }
 
 /* The files of all ranks of the copy that this worker goes on with. */

@@ -478,6 +478,9 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_FORMAT, "rank-0001.safetensors");
     remove(path);
     refused(&c, &b, DDP_IO, "rank-0001.safetensors: No such file");
+    assert_int_equal(symlink("rank-0001.safetensors", path), 0); /* it is there, but nobody can read it */
+    refused(&c, &b, DDP_IO, "rank-0001.safetensors: Too many levels of symbolic links");
+    remove(path);
     snprintf(path, sizeof path, "%s/step-%012d/manifest.json", folder, 4);
     assert_int_equal(truncate(path, (off_t)1 << 40), 0);
     refused(&c, &b, DDP_FORMAT, "manifest.json has 1099511627776 bytes, and no manifest has more than 67108864");
