@@ -146,6 +146,7 @@
 #include "nn/models.c"
 #include "data/tokens.c"
 #include "data/images.c"
+#include "io/weight_files.c"
 #include "io/weights.c"
 #endif
 #include "wire/threads.c"

@@ -450,7 +450,7 @@ static int parse(broker *b, int argc, char **argv)
         {"--network", CLI_TEXT, &w->network, "FILE.json", "the links between the nodes, in the order in which they come [measured]"},
         {"--emulate", CLI_FLAG, &w->emulate, "", "the nodes shape their links as --network says"},
         {"--speed", CLI_TEXT, &w->speed, "NAME", "of the nodes: measured in a short warm-up, or network, its tflops [measured]"},
-        {"--load", CLI_TEXT, &w->load, "FILE", "begin with these weights (safetensors), shipped to the nodes"},
+        {"--load", CLI_TEXT, &w->load, "PATH", "weights to begin with (a safetensors file, an index or folder of shards), shipped to the nodes"},
         {"--export", CLI_TEXT, &w->store, "FILE", "write the trained weights (safetensors)"},
         {"--save-every", CLI_COUNT, &w->save_every, "N", "steps between checkpoints, kept here; 0 = none [0]"},
         {"--restarts", CLI_COUNT, &w->restarts, "N", "how often a lost node may be made up for [3]"},

@@ -218,6 +218,25 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
     return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name, ddp__file_kind(st.st_mode));
 }
 
+/* A file of another kind begins with a length that makes no sense: the kind says more than the number. */
+static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, ddp_error *err)
+{
+    unsigned char begin[262];
+    const size_t n = s->size < sizeof begin ? (size_t)s->size : sizeof begin;
+    const char *remedy = "", *kind;
+
+    DDP__TRY(ddp__st_read(s, 0, begin, n, err));
+    kind = ddp__file_type(begin, n, &remedy);
+    if (kind)
+        return ddp__fail(err, DDP_FORMAT, "%.120s is %s, not a safetensors file: convert it with "
+                         "safetensors.torch.save_file", s->name, kind);
+    if (header > s->size - 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only %" PRIu64
+                         " follow: cut off, or not a safetensors file", s->name, header, s->size - 8);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are read", s->name,
+                     header, DDP__ST_HEADER);
+}
+
 /* Of s->size bytes: the length of the header, and that. */
 static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
 {
@@ -232,12 +251,7 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
                          "it cut off?", s->name, size);
     DDP__TRY(ddp__st_read(s, 0, word, 8, err));
     for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
-    if (n > size - 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
-                         "%" PRIu64 " follow: cut off, or not a safetensors file", s->name, n, size - 8);
-    if (n > DDP__ST_HEADER)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
-                         " are read", s->name, n, DDP__ST_HEADER);
+    if (n > size - 8 || n > DDP__ST_HEADER) return ddp__st_stranger(s, n, err);
     s->begin = 8 + n;
     s->size = size - s->begin;
     text = (char *)ddp__calloc((size_t)n, 1);

@@ -64,11 +64,17 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
 
-/* Names in the file:
+/* A path names a safetensors file; an index (model.safetensors.index.json), whose shards are in its own folder; or a
+ * folder with such an index or, without one, with *.safetensors files that together have all tensors.
+ * Names in the files:
  *   ddp_gpt2    of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
  *               h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers lie transposed,
- *               as its Conv1D keeps them. Also read: names behind "transformer."; attention masks
- *               (h.0.attn.bias) and a lm_head.weight equal to wte.weight are passed over
+ *               as its Conv1D keeps them. Attention masks (h.0.attn.bias) and a lm_head.weight equal to
+ *               wte.weight are passed over
+ *   ddp_llama2  read: of the transformers library: model.embed_tokens.weight,
+ *               model.layers.0.self_attn.q_proj.weight, ..., lm_head.weight. Its queries, keys and
+ *               values become one matrix, its gate and up another; rotary angles pair the same
+ *               columns. Written: as any other
  *   ddp_resnet, ddp_vgg    of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
  *               layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
  *               num_batches_tracked beside running statistics is passed over. Other sizes than
@@ -76,10 +82,11 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *               pooling before it always makes 7 x 7
  *   any other   LAYER.weight, or LAYER.OPERATOR.weight where a layer has several operators with
  *               parameters, LAYER.OPERATOR.1.weight for the second of a kind
+ * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
  * ddp_weights_load - after ddp_graph_build: every parameter and buffer from the file; F32, F64, F16 or BF16. All is
  * checked before the first is changed: a tensor that is missing, not of this model, of another shape or no float is an
- * error (DDP_FORMAT) that names file and tensor. Only a disk that fails half way through (DDP_IO) leaves a mixture.
+ * error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO. Only a disk that fails half way through (DDP_IO) leaves a mixture.
  * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
  * Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own stage's tensors.
  * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. Of a model in stages

@@ -1,6 +1,7 @@
-/* The weights of a model in a safetensors file: names, shapes, loading and saving. */
+/* The weights of a model in safetensors files: names, shapes, loading and saving. */
 #include "graph/graph_internal.h"
 #include "io/json.h"
+#include "io/weight_files.h"
 
 #define DDP__WEIGHT_NAME 192
 
@@ -33,9 +34,41 @@ static const ddp__weight_rule ddp__weights_vgg[] = {
     {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
     {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
 
+/* The names of Llama's arrays in the transformers library: read, while a save writes the names by layer. Its q, k and v,
+ * and its gate and up, are one matrix here, row by row in this order. Both store queries and keys for rotary angles that
+ * pair column i of a head with column d/2 + i, so no row moves. */
+#define DDP__WEIGHT_PARTS 3
+static const struct {
+    const char *layer, *op;
+    int         occurrence;
+    const char *name[DDP__WEIGHT_PARTS];
+} ddp__weights_llama[] = {
+    {"embed", "embedding", 0, {"embed_tokens", NULL, NULL}},
+    {".attn", "rms_norm", 0, {".input_layernorm", NULL, NULL}},
+    {".attn", "linear_no_bias", 0, {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj"}},
+    {".attn", "linear_no_bias", 1, {".self_attn.o_proj", NULL, NULL}},
+    {".mlp", "rms_norm", 0, {".post_attention_layernorm", NULL, NULL}},
+    {".mlp", "linear_no_bias", 0, {".mlp.gate_proj", ".mlp.up_proj", NULL}},
+    {".mlp", "linear_no_bias", 1, {".mlp.down_proj", NULL, NULL}},
+    {"head", "rms_norm", 0, {"norm", NULL, NULL}},
+    {"head", "linear_no_bias", 0, {"lm_head", NULL, NULL}},
+    {"head", "linear_cross_entropy", 0, {"lm_head", NULL, NULL}},
+};
+
+/* Prefixes of names: of DataParallel, of torch.compile, and of the models of the transformers library. */
+static const char *const ddp__weight_prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
+
 typedef enum ddp__weight_family {
-    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG
+    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG, DDP__WEIGHTS_LLAMA
 } ddp__weight_family;
+
+/* Rows of an array that are a tensor of the file. */
+typedef struct ddp__weight_part {
+    char             name[DDP__WEIGHT_NAME]; /* "" = no such name */
+    int64_t          rows;
+    ddp_safetensors *file; /* where it was found; NULL: not yet */
+    const ddp_safetensor *from;
+} ddp__weight_part;
 
 /* One array of the model and its place in the file. */
 typedef struct ddp__weight {
@@ -44,7 +77,10 @@ typedef struct ddp__weight {
     int            stage; /* that has it */
     ddp_safetensor as;   /* type and shape in the file; name points above */
     int            transposed;
-    const ddp_safetensor *from; /* found in the file */
+    ddp_safetensors *file;      /* where the whole array was found; NULL: not, or in parts */
+    const ddp_safetensor *from;
+    int              parts;     /* of Llama under the names of transformers; 0 = no such names */
+    ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
 /* A layer that only models of one family have. */
@@ -54,6 +90,11 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
         if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
         if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
+    }
+    for (int i = 0; i < g->nodes; i++) { /* a user's layer may be called so, too */
+        const ddp_node *n = g->node[i];
+        if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") && !strcmp(g->layer[n->layer].name, "layers.0.attn"))
+            return DDP__WEIGHTS_LLAMA;
     }
     return DDP__WEIGHTS_OTHER;
 }
@@ -91,7 +132,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 /* The name of node n in the file; returns the rule's `transposed`. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
-    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
+    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg, NULL};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     const ddp__weight_rule *r = rules[family];
@@ -114,6 +155,42 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     return 0;
 }
 
+/* Columns of the last matrix of n's layer: the width of all queries, where that is attention's projection. */
+static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
+{
+    long columns = 0;
+
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->op && g->node[i]->layer == n->layer && !strcmp(g->node[i]->op->name, "linear_no_bias"))
+            columns = g->node[i]->spec.param[0].shape.dim[1];
+    return columns;
+}
+
+/* The names of array 0 of n in the transformers library, if it has some. */
+static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight *w)
+{
+    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const int64_t rows = w->as.dim[0];
+    int others, occurrence = ddp__weight_occurrence(g, n, &others);
+    size_t rest = 0;
+
+    for (size_t i = 0; i < sizeof ddp__weights_llama / sizeof ddp__weights_llama[0]; i++) {
+        const char *const *name = ddp__weights_llama[i].name;
+        if (strcmp(ddp__weights_llama[i].op, n->op->name) || ddp__weights_llama[i].occurrence != occurrence ||
+            !ddp__weight_ends(layer, ddp__weights_llama[i].layer, &rest))
+            continue;
+        while (w->parts < DDP__WEIGHT_PARTS && name[w->parts]) {
+            ddp__weight_part *p = &w->part[w->parts++];
+            snprintf(p->name, sizeof p->name, "%.*s%s.weight", rest < 100 ? (int)rest : 100, layer, name[w->parts - 1]);
+        }
+        for (int k = 0; k < w->parts; k++) w->part[k].rows = rows / w->parts;
+        if (w->parts < 3) return;
+        w->part[0].rows = ddp__weight_inner(g, n); /* fewer heads of keys and values than of queries */
+        w->part[1].rows = w->part[2].rows = (rows - w->part[0].rows) / 2;
+        return;
+    }
+}
+
 static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer, ddp__weight *w)
 {
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
@@ -134,6 +211,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
         w->as.dim[0] = p->shape.dim[1];
         w->as.dim[1] = p->shape.dim[0];
     }
+    if (!buffer && k == 0 && ddp__weights_family(g) == DDP__WEIGHTS_LLAMA) ddp__weight_llama(g, n, w);
 }
 
 /* Array number index; 0 behind the last. */
@@ -228,8 +306,30 @@ static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
     return NULL;
 }
 
-/* Tensors that other libraries save and this one has no use for: attention masks, and the count
- * beside the running statistics of a batch norm. */
+/* The part of that name, and the array that it is of. */
+static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const char *name, ddp__weight **of)
+{
+    for (int i = 0; i < s->count; i++)
+        for (int k = 0; k < s->list[i].parts; k++) {
+            if (strcmp(s->list[i].part[k].name, name)) continue;
+            *of = &s->list[i];
+            return &s->list[i].part[k];
+        }
+    return NULL;
+}
+
+/* The name without its first prefix, NULL: it has none. */
+static const char *ddp__weight_bare(const char *name)
+{
+    for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
+        const size_t n = strlen(ddp__weight_prefixes[i]);
+        if (!strncmp(name, ddp__weight_prefixes[i], n)) return name + n;
+    }
+    return NULL;
+}
+
+/* Tensors that other libraries save and this one has no use for: attention masks, rotary angles, and the count beside the
+ * running statistics of a batch norm. */
 static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
 {
     char beside[DDP__WEIGHT_NAME];
@@ -238,6 +338,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
+    if (family == DDP__WEIGHTS_LLAMA) return ddp__weight_ends(name, "rotary_emb.inv_freq", &rest);
     if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) || rest > 100) return 0;
     snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
     return ddp__weight_named(s, beside) != NULL;
@@ -255,89 +356,150 @@ static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t
     return text;
 }
 
-static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
+/* Compares a tensor with the array, or the part of one, that has its name, and notes where it is. */
+static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weight_part *p, ddp_safetensors *f,
+                                    const ddp_safetensor *t, ddp_error *err)
 {
+    const ddp_safetensor *other = w->from;
+    ddp_safetensor as = w->as;
     char ours[120], theirs[120];
 
-    if (w->from)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
-                         path, w->from->name, t->name);
-    if (t->dims != w->as.dims || memcmp(t->dim, w->as.dim, (size_t)t->dims * sizeof *t->dim))
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
-                         "%s", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
-                         ddp__weight_shape(&w->as, ours, sizeof ours));
+    if (p && p->from) other = p->from;
+    for (int k = 0; !p && !other && k < w->parts; k++) other = w->part[k].from;
+    if (other)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor", path, other->name,
+                         t->name);
+    if (p) as.dim[0] = p->rows;
+    if (t->dims != as.dims || memcmp(t->dim, as.dim, (size_t)t->dims * sizeof *t->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs %s: build the model with "
+                         "the sizes of the file", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
+                         ddp__weight_shape(&as, ours, sizeof ours));
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
-                         "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
-    w->from = t;
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, F64, F16 or BF16", path,
+                         t->name, ddp_safetensors_type_name(t->type));
+    if (p) p->file = f, p->from = t;
+    else w->file = f, w->from = t;
     return DDP_OK;
 }
 
-/* GPT-2's last matrix is its token table: a file that holds it twice must hold it twice. */
-static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, const char *path,
-                                    const ddp_safetensor *head, ddp_error *err)
+/* The output matrix of a model that uses its token table there: a file that holds it twice must hold it twice. */
+typedef struct ddp__weight_head {
+    const char      *path;
+    ddp_safetensors *file;
+    const ddp_safetensor *from; /* NULL: the files have none */
+} ddp__weight_head;
+
+static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_head *head, ddp_error *err)
 {
-    const ddp__weight *w = ddp__weight_named(s, "wte.weight");
-    const ddp_safetensor *table = w ? w->from : NULL;
+    ddp__weight *w = ddp__weight_named(s, "wte.weight");
+    const ddp__weight_part *p = w ? NULL : ddp__weight_part_named(s, "embed_tokens.weight", &w);
+    ddp_safetensors *file = p && p->from ? p->file : w ? w->file : NULL;
+    const ddp_safetensor *table = p && p->from ? p->from : w ? w->from : NULL, *own = head->from;
+    const char *name = p ? "embed_tokens.weight" : "wte.weight";
     uint64_t i = 0, n;
     float a[512], b[512];
     size_t now;
 
-    if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
-                         "wte.weight; this model ties them", path, head->name);
-    n = ddp_safetensors_elements(head);
+    if (!table || own->dims != table->dims || memcmp(own->dim, table->dim, (size_t)own->dims * sizeof *own->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than %s; this model ties them",
+                         head->path, own->name, name);
+    n = ddp_safetensors_elements(own);
     for (; i < n; i += now) {
         now = n - i < 512 ? (size_t)(n - i) : 512;
-        DDP__TRY(ddp_safetensors_floats(f, head, i, now, a, err));
-        DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
+        DDP__TRY(ddp_safetensors_floats(head->file, own, i, now, a, err));
+        DDP__TRY(ddp_safetensors_floats(file, table, i, now, b, err));
         for (size_t k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight in element "
-                                 "%" PRIu64 " (%g and %g); this model ties them", path, head->name, i + k, (double)a[k],
-                                 (double)b[k]);
+                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from %s in element %" PRIu64
+                                 " (%g and %g); this model ties them%s", head->path, own->name, name, i + k, (double)a[k],
+                                 (double)b[k], p ? ": build it untied" : "");
     }
     return DDP_OK;
 }
 
-/* Every tensor of the file finds its array, and every array its tensor. */
-static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_safetensors *f,
+/* The array, or the part of one, that a tensor is: by its whole name, else by what follows its prefixes. */
+static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family family, const ddp__weight_file *file,
+                                   const ddp_safetensor *t, ddp__weight_head *head, ddp_error *err)
+{
+    for (const char *name = t->name; name; name = ddp__weight_bare(name)) {
+        ddp__weight_part *p = NULL;
+        ddp__weight *w = ddp__weight_named(s, name);
+        if (!w) p = ddp__weight_part_named(s, name, &w);
+        if (w) return ddp__weight_match(file->path, w, p, file->f, t, err);
+        if (ddp__weight_ignored(s, family, name)) return DDP_OK;
+        if (strcmp(name, "lm_head.weight") || (family != DDP__WEIGHTS_GPT2 && family != DDP__WEIGHTS_LLAMA)) continue;
+        head->path = file->path;
+        head->file = file->f;
+        head->from = t;
+        return DDP_OK;
+    }
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this model: is it of the same kind, "
+                     "and has it as many layers?", file->path, t->name, s->count);
+}
+
+/* 1: a tensor has a name of the transformers library. */
+static int ddp__weights_foreign(const ddp__weights *s)
+{
+    for (int i = 0; i < s->count; i++)
+        for (int k = 0; k < s->list[i].parts; k++)
+            if (s->list[i].part[k].from) return 1;
+    return 0;
+}
+
+/* DDP_FORMAT if no file has the array, or not all of its parts. */
+static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files, const char *path, ddp_error *err)
+{
+    const char *name = w->name;
+    char where[60] = "";
+    int found = 0;
+
+    for (int k = 0; k < w->parts; k++) found += w->part[k].from != NULL;
+    if (w->from || (w->parts && found == w->parts)) return DDP_OK;
+    for (int k = w->parts - 1; foreign && k >= 0; k--)
+        if (!w->part[k].from) name = w->part[k].name;
+    if (files > 1) snprintf(where, sizeof where, " in all %d files", files);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing%s: %s", path, name, where,
+                     w->parts && !strcmp(w->part[0].name, "lm_head.weight")
+                         ? "if the weights of the file are tied, build the model tied, too"
+                         : "is the file of a model of this kind, with as many layers?");
+}
+
+/* Every tensor of the files finds its array, and every array its tensor or its parts. */
+static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const ddp__weight_files *files,
                                     const char *path, ddp_error *err)
 {
     const ddp__weight_family family = ddp__weights_family(g);
-    const ddp_safetensor *head = NULL;
+    ddp__weight_head head = {NULL, NULL, NULL};
+    int foreign;
 
-    for (int i = 0; i < ddp_safetensors_count(f); i++) {
-        const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        const char *name = t->name;
-        ddp__weight *w;
-        if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
-        if (ddp__weight_ignored(s, family, name)) continue;
-        if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
-            head = t;
-            continue;
-        }
-        w = ddp__weight_named(s, name);
-        if (!w)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this "
-                             "model", path, t->name, s->count);
-        DDP__TRY(ddp__weight_match(path, w, t, err));
-    }
-    for (int i = 0; i < s->count; i++)
-        if (!s->list[i].from)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing",
-                             path, s->list[i].name);
-    return head ? ddp__weights_tied(s, f, path, head, err) : DDP_OK;
+    for (int k = 0; k < files->count; k++)
+        for (int i = 0; i < ddp_safetensors_count(files->list[k].f); i++)
+            DDP__TRY(ddp__weight_find(s, family, &files->list[k], ddp_safetensors_at(files->list[k].f, i), &head, err));
+    foreign = ddp__weights_foreign(s);
+    for (int i = 0; i < s->count; i++) DDP__TRY(ddp__weight_whole(&s->list[i], foreign, files->count, path, err));
+    return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
-static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_error *err)
+/* The values of an array into data, of its only tensor or of its parts, one after the other. */
+static ddp_status ddp__weight_values(const ddp__weight *w, float *data, ddp_error *err)
+{
+    if (w->from) return ddp_safetensors_floats(w->file, w->from, 0, (size_t)ddp_safetensors_elements(w->from), data, err);
+    for (int k = 0; k < w->parts; k++) {
+        const size_t n = (size_t)ddp_safetensors_elements(w->part[k].from);
+        DDP__TRY(ddp_safetensors_floats(w->part[k].file, w->part[k].from, 0, n, data, err));
+        data += n;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__weights_read(const ddp__weights *s, ddp_error *err)
 {
     for (int i = 0; i < s->count; i++) {
-        ddp__weight *w = &s->list[i];
-        size_t n = (size_t)ddp_safetensors_elements(w->from);
+        const ddp__weight *w = &s->list[i];
+        const size_t n = (size_t)ddp_safetensors_elements(&w->as);
         float *data = s->here ? s->here : w->data;
         if (!w->data) continue; /* another stage reads it */
-        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
+        DDP__TRY(ddp__weight_values(w, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
     }
@@ -347,15 +509,17 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
 ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 {
     ddp__weights s;
-    ddp_safetensors *f = NULL;
+    ddp__weight_files files = {NULL, 0};
     ddp_error why = {DDP_OK, ""};
+    ddp_status code = ddp__weights_list(g, path, &s, &why);
 
-    if (ddp__weights_list(g, path, &s, &why) == DDP_OK) f = ddp_safetensors_open(path, &why);
-    if (f && ddp__weights_pair(g, &s, f, path, &why) == DDP_OK) (void)ddp__weights_read(&s, f, &why);
-    ddp_safetensors_close(f);
+    if (code == DDP_OK) code = ddp__weight_files_open(&files, path, &why);
+    if (code == DDP_OK) code = ddp__weights_pair(g, &s, &files, path, &why);
+    if (code == DDP_OK) code = ddp__weights_read(&s, &why);
+    ddp__weight_files_close(&files);
     ddp__weights_free(&s);
-    if (err && why.code != DDP_OK) *err = why;
-    return why.code;
+    if (err && code != DDP_OK) *err = why;
+    return code;
 }
 
 /* ---- saving ---- */
