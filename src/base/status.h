@@ -7,6 +7,13 @@
 #define _GNU_SOURCE 1
 #endif
 
+/* Files and messages hold numbers as they are in memory, and sizes of 64 bits. Elsewhere this would compile and write
+ * files that no other machine reads. */
+#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) || \
+    (defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8)
+#error "dreamddp: this platform is not supported; use a little-endian one with 64-bit pointers (x86-64, arm64, riscv64)"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
