@@ -189,6 +189,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--both-links", CLI_FLAG, &p->both_links, "",
          "of --device cuda: from GPU to GPU and by --transport at once, each layer by the faster"},
         {"--threads", CLI_SETTING, &p->cfg, "N", NULL},
+        {"--kernels", CLI_SETTING, &p->cfg, "NAME", NULL},
         {"--deterministic", CLI_SETTING, &p->cfg, "", NULL},
         {"--profile", CLI_SETTING, &p->cfg, "P.csv", NULL},
         {"--profile-steps", CLI_SETTING, &p->cfg, "N", NULL},

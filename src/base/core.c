@@ -253,6 +253,17 @@ void ddp__extend(double *since, double seconds, double now)
     if (*since >= 0) *since = *since + seconds < now ? *since + seconds : now;
 }
 
+/* ---- the processor ---- */
+
+int ddp__cpu_runs(int kernels)
+{
+#if defined(__x86_64__)
+    if (kernels == 2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (kernels == 3) return __builtin_cpu_supports("avx512f") != 0;
+#endif
+    return kernels == 0 || kernels == 1;
+}
+
 /* ---- random numbers ---- */
 
 ddp_rng ddp_rng_seed(uint64_t seed, uint64_t stream)

@@ -271,6 +271,11 @@ DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
  * permutation of all samples. Never stored: O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
+/* ---- the processor ---- */
+
+/* 1: it runs the instructions of that ddp_kernels (run/config.h): 0 and base always, avx2 with FMA, avx512f. */
+DDP_LIB int ddp__cpu_runs(int kernels);
+
 /* ---- threads, locks and atomics with one spelling in C11 and C++17 ---- */
 
 #define ddp__atomic_load(p)       __atomic_load_n((p), __ATOMIC_ACQUIRE)

@@ -204,6 +204,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->pool = g->pool;
     if (g->host && g->host->backend) c->pool = g->host->backend->compute(g->host->device);
     c->training = training;
+    c->kernels = g->host ? g->host->kernels : 0;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
     c->random = ddp_rng_u64(&r);
 }

@@ -67,6 +67,8 @@ typedef struct ddp_op_call {
     /* backward of pairs, see ddp_op_pair */
     const void *inner;                        /* of a reader: first's output; NULL: there is none */
     int         through;                      /* of second: its reader had that */
+    /* execution on the CPU */
+    int         kernels;                      /* ddp_config.kernels of the context; 0: the fastest */
 } ddp_op_call;
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the graph.

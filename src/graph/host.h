@@ -33,6 +33,7 @@ typedef struct ddp__host {
     const ddp__hooks *hooks;
     ddp__owned       *owned;  /* destroyed in ddp_close, newest first */
     uint64_t          seed;   /* for initialisation and dropout */
+    int               kernels; /* ddp_config.kernels, of the operators; 0 = the fastest */
     ddp_error         error;  /* the first error of the context; sticky */
     const ddp_backend *backend; /* where layers and activations live; NULL = here */
     void             *device;   /* its self */

@@ -59,12 +59,12 @@ typedef struct ddp__attention_backward_room {
 } ddp__attention_backward_room;
 DDP__ROOM_FITS(ddp__attention_backward_room);
 
-static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
+static ddp__attention_tile ddp__attention_tiles(const ddp_op_call *call, const ddp__heads *z)
 {
     const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
     ddp__attention_tile t;
 
-    t.kn = ddp__kernels_best();
+    t.kn = ddp__kernels_of(call);
     t.keys = DDP__ATTENTION_PART;
     while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
     t.queries = t.keys / 4;
@@ -178,7 +178,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
 static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head, long lo, long hi)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
-    const ddp__attention_tile t = ddp__attention_tiles(&z);
+    const ddp__attention_tile t = ddp__attention_tiles(call, &z);
     const float *k = (const float *)call->in[0] + ddp__heads_k(&z, head / z.group);
 
     for (long s = 0; s < hi; s += t.keys) {
@@ -274,7 +274,7 @@ static void ddp__attention_groups(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__heads z = ddp__heads_of(call->spec);
-    const ddp__attention_tile t = ddp__attention_tiles(&z);
+    const ddp__attention_tile t = ddp__attention_tiles(call, &z);
     float *grad = (float *)call->grad_in[0];
     ddp__attention_backward_room *own = (ddp__attention_backward_room *)room;
 

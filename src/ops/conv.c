@@ -64,7 +64,7 @@ typedef struct ddp__depthwise {
 
 /* 1: what follows takes this product (as forward has it); 0: it has one group only, several planes
  * or more than two outputs in a group, or its kernel or rows are too large. */
-static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
+static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;
     long t, h, w;
@@ -73,7 +73,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
     if (v->kh * v->kw > DDP__DEPTHWISE_TAPS) return 0;
     memset(d, 0, sizeof *d);
     d->g = g;
-    d->kn = ddp__kernels_best();
+    d->kn = ddp__kernels_of(call);
     d->kinds = ddp__min_long(v->step, v->kh);
     d->deep = (v->kh - 1) / v->step;
     d->pitch = v->cols + (v->kw - 1) / v->step;
@@ -296,7 +296,7 @@ static void ddp__conv_forward(const ddp_op_call *call)
                         ddp__conv_bias_planes, (void *)call);
         g.add = 1;
     }
-    if (ddp__depthwise_plan(&d, &g))
+    if (ddp__depthwise_plan(&d, call, &g))
         ddp__op_rooms(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
     else ddp__conv_over_images(call, &g);
 }
@@ -309,7 +309,7 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     for (long c = first; c < last; c++) {
         const float *dy = (const float *)call->grad_out + c * s->dim[2] * s->dim[3];
         double sum[2];
-        ddp__channel_sums(s, dy, dy, 0, 0, sum);
+        ddp__channel_sums(call, s, dy, dy, 0, 0, sum);
         ((float *)call->grad_param[1])[c] += (float)sum[0];
     }
 }
@@ -346,7 +346,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
     g.view.x = (const float *)call->in[0];
     g.y = (float *)(void *)call->grad_out;
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
-    if (ddp__depthwise_plan(&d, &g)) {
+    if (ddp__depthwise_plan(&d, call, &g)) {
         g.w = (float *)(void *)call->param[0];
         d.dw = (float *)call->grad_param[0];
         d.dx = (float *)call->grad_in[0];

@@ -51,14 +51,15 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
 }
 
 /* Begins a plan: chunks of at most positions positions whose slab holds planes planes. */
-static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp__conv_product *g, long positions, long planes)
+static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, const ddp__conv_product *g, long positions,
+                             long planes)
 {
     const ddp__conv_view *v = &g->view;
     const long total = v->images * v->rows;
 
     memset(plan, 0, sizeof *plan);
     plan->g = g;
-    plan->kernels = ddp__kernels_best();
+    plan->kernels = ddp__kernels_of(call);
     plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
                    v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
     plan->down = ddp__min_long(v->step, v->kh);
@@ -325,7 +326,7 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
     ddp__conv_plan plan;
     long span;
 
-    ddp__conv_chunks(&plan, g, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
+    ddp__conv_chunks(&plan, call, g, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
     plan.block = ddp__conv_block;
     plan.all = plan.chunks;
     span = DDP__CONV_RESULT / (ddp__min_long(g->m, ddp__conv_most_rows(call)) * plan.rows_each * plan.part);
@@ -406,7 +407,7 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
     const long taps = v->kh * v->kw;
     ddp__conv_plan plan;
 
-    ddp__conv_chunks(&plan, g, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
+    ddp__conv_chunks(&plan, call, g, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
     plan.block = ddp__conv_grad_block;
     plan.all = v->planes * taps;
     ddp__conv_run(&plan, call, DDP__CONV_NC, plan.kernels->nr);

@@ -12,13 +12,13 @@
     static void ddp__##name##_range(void *user, long first, long last)                                                 \
     {                                                                                                                  \
         const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
-        ddp__kernels_best()->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);       \
+        ddp__kernels_of(call)->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);     \
     }                                                                                                                  \
     static void ddp__##name##_grad_range(void *user, long first, long last)                                            \
     {                                                                                                                  \
         const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
-        ddp__kernels_best()->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,        \
-                                         (const float *)call->grad_out + first, last - first, call->add_in[0]);        \
+        ddp__kernels_of(call)->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,      \
+                                           (const float *)call->grad_out + first, last - first, call->add_in[0]);      \
     }                                                                                                                  \
     static void ddp__##name##_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__##name##_range); }        \
     static void ddp__##name##_backward(const ddp_op_call *call)                                                        \
@@ -49,8 +49,8 @@ static void ddp__add_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->affine((float *)call->out + first, (const float *)call->in[0] + first,
-                                (const float *)call->in[1] + first, last - first, 1, 1, 0, 0);
+    ddp__kernels_of(call)->affine((float *)call->out + first, (const float *)call->in[0] + first,
+                                  (const float *)call->in[1] + first, last - first, 1, 1, 0, 0);
 }
 
 static void ddp__add_grad_range(void *user, long first, long last)
@@ -60,7 +60,7 @@ static void ddp__add_grad_range(void *user, long first, long last)
 
     for (int k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
-        if (d && call->add_in[k]) ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        if (d && call->add_in[k]) ddp__kernels_of(call)->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }
 }
@@ -106,7 +106,7 @@ static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a
 static void ddp__swiglu_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     float *a, *b;
     const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
@@ -117,7 +117,7 @@ static void ddp__swiglu_rows(void *user, long first, long last)
 static void ddp__swiglu_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     float *a, *b, *da, *db;
     const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);

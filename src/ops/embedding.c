@@ -79,7 +79,7 @@ static void ddp__position_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const float *table = (const float *)call->param[0];
 
     for (long b = 0; b < s->dim[0]; b++) {
@@ -94,7 +94,7 @@ static void ddp__position_grads(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     float *table = (float *)call->grad_param[0];
 
     for (long b = 0; b < s->dim[0]; b++) {
@@ -141,7 +141,7 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 }
 
 typedef struct ddp__rope_job {
-    const ddp_op_spec *spec;
+    const ddp_op_call *call;
     const float       *from;
     float             *to;
     int                direction, add;
@@ -151,10 +151,10 @@ typedef struct ddp__rope_job {
 static void ddp__rope_positions(void *user, long first, long last)
 {
     const ddp__rope_job *job = (const ddp__rope_job *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
-    const ddp__heads z = ddp__heads_of(job->spec);
+    const ddp__kernels *kn = ddp__kernels_of(job->call);
+    const ddp__heads z = ddp__heads_of(job->call->spec);
     const long half = z.d / 2, turned = z.row - z.kv_heads * z.d;
-    const double theta = job->spec->arg[2] > 0 ? job->spec->arg[2] : 10000;
+    const double theta = job->call->spec->arg[2] > 0 ? job->call->spec->arg[2] : 10000;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
 
@@ -178,7 +178,7 @@ static void ddp__rope_positions(void *user, long first, long last)
 static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp_shape *s = &call->spec->in[0];
-    ddp__rope_job job = {call->spec, (const float *)from, (float *)to, direction, add};
+    ddp__rope_job job = {call, (const float *)from, (float *)to, direction, add};
 
     ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1, ddp__rope_positions, &job);
 }

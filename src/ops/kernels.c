@@ -449,9 +449,10 @@ DDP__KERNEL_SET(avx512, 64, 8, DDP__ROWS_8, DDP__KERNEL(target("avx512f")))
 
 const ddp__kernels *ddp__kernels_at(int i)
 {
+    if (!ddp__cpu_runs(i + 1)) return NULL;
 #if defined(__x86_64__)
-    if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &ddp__kernels_avx2;
-    if (i == 2 && __builtin_cpu_supports("avx512f")) return &ddp__kernels_avx512;
+    if (i == 1) return &ddp__kernels_avx2;
+    if (i == 2) return &ddp__kernels_avx512;
 #endif
     return i == 0 ? &ddp__kernels_base : NULL;
 }

@@ -181,7 +181,7 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
 void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
+    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_of(call),
                                           ddp__pool_threads((const ddp__pool *)call->pool));
 
     ddp__op_rooms(call, blocks, 1, ddp__matmul_blocks, &job);

@@ -39,7 +39,7 @@ static long ddp__loss_counted(const int32_t *label, long rows)
 static void ddp__loss_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[s->dims - 1];
     float *stat = (float *)call->saved;
@@ -84,7 +84,7 @@ typedef struct ddp__loss_job {
 static void ddp__loss_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = ((const ddp__loss_job *)user)->call;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[s->dims - 1];
     const int32_t *label = (const int32_t *)call->in[1];
@@ -175,20 +175,28 @@ static void ddp__head_forward(const ddp_op_call *call)
     *(float *)call->out = (float)(loss / (double)counted);
 }
 
-typedef struct ddp__scaled { float *to; const float *from; float by; int add; } ddp__scaled;
+typedef struct ddp__scaled {
+    const ddp__kernels *kn;
+    float              *to;
+    const float        *from;
+    float               by;
+    int                 add;
+} ddp__scaled;
 
 static void ddp__scaled_part(void *user, long first, long last)
 {
     const ddp__scaled *s = (const ddp__scaled *)user;
 
-    ddp__kernels_best()->affine(s->to + first, s->from + first, NULL, last - first, s->by, 0, 0, s->add);
+    s->kn->affine(s->to + first, s->from + first, NULL, last - first, s->by, 0, 0, s->add);
 }
 
 static void ddp__head_backward(const ddp_op_call *call)
 {
     const ddp__head h = ddp__head_of(call);
     const float by = *(const float *)call->grad_out;
-    ddp__scaled dx = {(float *)call->grad_in[0], h.dx, by, call->add_in[0]}, dw = {(float *)call->grad_param[0], h.dw, by, 1};
+    const ddp__kernels *kn = ddp__kernels_of(call);
+    ddp__scaled dx = {kn, (float *)call->grad_in[0], h.dx, by, call->add_in[0]};
+    ddp__scaled dw = {kn, (float *)call->grad_param[0], h.dw, by, 1};
 
     if (dx.to) ddp_op_parallel(call, h.rows * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dx);
     if (dw.to) ddp_op_parallel(call, h.n * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dw);

@@ -48,7 +48,7 @@ static void ddp__norm_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
     const float eps = (float)(!z.centred && call->spec->arg[0] > 0 ? call->spec->arg[0] : DDP__NORM_EPS);
 
@@ -62,7 +62,7 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
 
     for (long i = first; i < last; i++)
         kn->norm_grad((float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
@@ -134,9 +134,10 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 /* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
  * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
  * that is near, so a mean far from 0 costs no digits. */
-static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *mean, double *var)
+static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s, const float *x, double *mean,
+                                    double *var)
 {
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     double squares = 0;
 
@@ -167,7 +168,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     double mean = (double)*running_mean, var = (double)*running_var;
 
     if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
-        ddp__batch_norm_moments(s, x, &mean, &var);
+        ddp__batch_norm_moments(call, s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
         *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * (count > 1 ? count / (count - 1) : 1) -
                                                         (double)*running_var));
@@ -179,7 +180,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
 static void ddp__batch_norm_channels(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
 
@@ -198,7 +199,7 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
 static void ddp__batch_norm_grad_channels(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     const double count = (double)s->dim[0] * (double)n;
@@ -210,7 +211,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         const double mean = (double)stat[0], rstd = (double)stat[1];
         const double scale = (double)((const float *)call->param[0])[c] * rstd;
         double sum[2], slope;
-        ddp__channel_sums(s, x, dy, stat[0], 0, sum);
+        ddp__channel_sums(call, s, x, dy, stat[0], 0, sum);
         if (dscale) dscale[c] += (float)(sum[1] * rstd);
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;

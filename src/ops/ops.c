@@ -104,9 +104,10 @@ ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err
     return DDP_OK;
 }
 
-void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean, double *sum)
+void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y, float x_mean,
+                       float y_mean, double *sum)
 {
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
 
     sum[0] = sum[1] = 0;

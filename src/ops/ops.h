@@ -87,6 +87,13 @@ typedef struct ddp__kernels {
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
 /* Set number i, slowest first, or NULL past the last one that this processor runs: tests try each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
+/* The set of a call: that of its context, else the fastest. */
+static inline const ddp__kernels *ddp__kernels_of(const ddp_op_call *call)
+{
+    const ddp__kernels *kn = call->kernels ? ddp__kernels_at(call->kernels - 1) : NULL;
+
+    return kn ? kn : ddp__kernels_best();
+}
 
 static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
 
@@ -269,8 +276,8 @@ DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
  * float, planes in double, in order. */
-DDP_LIB void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean,
-                               double *sum);
+DDP_LIB void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y, float x_mean,
+                               float y_mean, double *sum);
 
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */

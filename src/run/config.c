@@ -48,6 +48,9 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
     DDP__REFUSE(c->period > 0 && c->landing >= c->period,
                 "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
+    DDP__REFUSE(!ddp__cpu_runs((int)c->kernels), "kernels %s: this processor runs base%s%s only; choose a set that every "
+                "processor of the run has, or auto", c->kernels == DDP_KERNELS_AVX2 ? "avx2" : "avx512",
+                ddp__cpu_runs(DDP_KERNELS_AVX2) ? ", avx2" : "", ddp__cpu_runs(DDP_KERNELS_AVX512) ? ", avx512" : "");
     DDP__REFUSE((c->allocator.alloc == NULL) != (c->allocator.free == NULL),
                 "allocator: set both alloc and free, or neither");
     return DDP_OK;

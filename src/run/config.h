@@ -85,6 +85,14 @@ typedef enum ddp_algorithm {
     DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
 } ddp_algorithm;
 
+/* The instruction set of the operators' CPU kernels. Each set sums in an order of its own, so it has bits of its own. */
+typedef enum ddp_kernels {
+    DDP_KERNELS_DEFAULT, /* the fastest that this processor has */
+    DDP_KERNELS_BASE,    /* every processor: SSE2 on x86-64, NEON on arm64 */
+    DDP_KERNELS_AVX2,    /* x86-64 with AVX2 and FMA */
+    DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
+} ddp_kernels;
+
 /* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
  * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
  * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero, from DREAMDDP_ and the field's name in capitals, without _s
@@ -113,6 +121,8 @@ struct ddp_config {
     int site;                 /* > 0: this worker's site, and every other has one: averages go inside the sites,
                                  then between them (docs/links.md); 0 = one level */
     int threads;              /* operator threads of this worker; 1 */
+    ddp_kernels kernels;      /* CPU kernels of the operators: the same set gives the same bits on processors of one
+                                 architecture; the fastest that this processor has */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
     float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */

@@ -11,6 +11,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = &hooks;
     d->host.seed = d->cfg.seed;
+    d->host.kernels = (int)d->cfg.kernels;
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;

@@ -38,6 +38,7 @@ typedef struct ddp__knob {
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
 DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi");
 DDP__NAMES_OF(ddp__algorithms, "auto", "full", "direct", "ring");
+DDP__NAMES_OF(ddp__kernel_sets, "auto", "base", "avx2", "avx512");
 DDP__NAMES_OF(ddp__wires, "f32", "f32", "bf16", "int8", "int4", "e3m0", "topk");
 DDP__NAMES_OF(ddp__lgps, "on", "on", "off", "ema");
 DDP__NAMES_OF(ddp__corrects, "deferred", "deferred", "eager");
@@ -88,6 +89,8 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(site, "SITE", 0, 0, 1000000, "", "none",
               "this worker's site: averages go inside sites, then between them; every worker has one, or none"),
     DDP__OF_N(threads, "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
+    DDP__OF_C(kernels, "KERNELS", 0, ddp__kernel_sets,
+              "instruction set of the CPU operators; one set gives equal bits on all x86-64 processors"),
     DDP__OF_N(seed, "SEED", DDP__JOINED, 0, 0, "", "0", "of initialisation and dropout"),
     DDP__OF_N(micro_batches, "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
               "backward passes of a step; the mean of their gradients is used"),

@@ -31,6 +31,7 @@ static const struct {
     {"world", "4", "70000"}, {"addr", "10.0.0.1:5", NULL}, {"run_id", "red", NULL}, {"socket_ifname", "^lo", NULL},
     {"net", "100mbit,20ms", NULL}, {"net_script", "bad_day.txt", NULL}, {"net2", "1gbit", NULL}, {"addr2", "h:1", NULL},
     {"wire", "bf16", "bf17"}, {"topk_fraction", "0.125", "1.5"}, {"site", "3", "many"}, {"threads", "8", "1025"},
+    {"kernels", "base", "sse"},
     {"seed", "4294967296", "-1"}, {"micro_batches", "4", "2.5"}, {"clip_norm", "0.5", "-1"}, {"average_first", "1", "yes"},
     {"average_state", "1", "2"}, {"state_period", "3,6", "3,"}, {"split_params", "1000", "-1"}, {"algorithm", "direct", "star"},
     {"deterministic", "1", "no"}, {"paper", "1", "10"}, {"solver", "dfs", "magic"}, {"cost", "sum", "none"},
