@@ -106,6 +106,10 @@ DDP_ALGORITHM_DEFAULT = 0
 DDP_FULL = 1
 DDP_DIRECT = 2
 DDP_RING = 3
+DDP_KERNELS_DEFAULT = 0
+DDP_KERNELS_BASE = 1
+DDP_KERNELS_AVX2 = 2
+DDP_KERNELS_AVX512 = 3
 DDP_F32 = 0
 DDP_I32 = 1
 DDP_PARAMS = 0
@@ -647,21 +651,22 @@ ddp_config._fields_ = [
     ("transport", c_int), ("rank", c_int), ("world", c_int), ("addr", c_char_p), ("run_id", c_char_p),
     ("socket_ifname", c_char_p), ("net", c_char_p), ("net_script", c_char_p), ("net2", c_char_p),
     ("addr2", c_char_p), ("wire", c_int), ("topk_fraction", c_double), ("site", c_int),
-    ("threads", c_int), ("seed", c_uint64), ("micro_batches", c_int), ("clip_norm", c_float),
-    ("average_first", c_int), ("average_state", c_int), ("state_period", c_int * 2),
-    ("split_params", c_int), ("algorithm", c_int), ("deterministic", c_int), ("paper", c_int),
-    ("solver", c_int), ("cost", c_int), ("fill", c_int), ("profile_steps", c_int),
-    ("profile_path", c_char_p), ("plan_path", c_char_p), ("bucket_bytes", c_size_t),
-    ("partition_bytes", c_size_t), ("credit", c_double), ("merge_sum", c_int), ("no_barrier", c_int),
-    ("update_frequency", c_double), ("preserve", c_double), ("servers", c_int), ("staleness", c_int),
-    ("push_scale", c_float), ("defer", c_double), ("lgp", c_int), ("correct", c_int), ("split", c_int),
-    ("outer_lr", c_double), ("outer_momentum", c_double), ("overlap", c_int), ("mixture", c_double),
-    ("fragments", c_int), ("landing", c_int), ("compensation", c_double),
-    ("connect_timeout_s", c_double), ("join_timeout_s", c_double), ("peer_timeout_s", c_double),
-    ("op_timeout_s", c_double), ("dump_path", c_char_p), ("overwrite", c_int), ("min_world", c_int),
-    ("max_world", c_int), ("join", c_int), ("elastic_bytes", c_size_t), ("insecure", c_int),
-    ("tls_psk", c_char_p), ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p),
-    ("no_env", c_int), ("no_checksum", c_int), ("no_finite_check", c_int), ("check_writes", c_int),
+    ("threads", c_int), ("kernels", c_int), ("seed", c_uint64), ("micro_batches", c_int),
+    ("clip_norm", c_float), ("average_first", c_int), ("average_state", c_int),
+    ("state_period", c_int * 2), ("split_params", c_int), ("algorithm", c_int),
+    ("deterministic", c_int), ("paper", c_int), ("solver", c_int), ("cost", c_int), ("fill", c_int),
+    ("profile_steps", c_int), ("profile_path", c_char_p), ("plan_path", c_char_p),
+    ("bucket_bytes", c_size_t), ("partition_bytes", c_size_t), ("credit", c_double),
+    ("merge_sum", c_int), ("no_barrier", c_int), ("update_frequency", c_double),
+    ("preserve", c_double), ("servers", c_int), ("staleness", c_int), ("push_scale", c_float),
+    ("defer", c_double), ("lgp", c_int), ("correct", c_int), ("split", c_int), ("outer_lr", c_double),
+    ("outer_momentum", c_double), ("overlap", c_int), ("mixture", c_double), ("fragments", c_int),
+    ("landing", c_int), ("compensation", c_double), ("connect_timeout_s", c_double),
+    ("join_timeout_s", c_double), ("peer_timeout_s", c_double), ("op_timeout_s", c_double),
+    ("dump_path", c_char_p), ("overwrite", c_int), ("min_world", c_int), ("max_world", c_int),
+    ("join", c_int), ("elastic_bytes", c_size_t), ("insecure", c_int), ("tls_psk", c_char_p),
+    ("tls_ca", c_char_p), ("tls_cert", c_char_p), ("tls_key", c_char_p), ("no_env", c_int),
+    ("no_checksum", c_int), ("no_finite_check", c_int), ("check_writes", c_int),
     ("trace_spans", c_int), ("cancel", POINTER(c_int)), ("backend", POINTER(ddp_backend)),
     ("nccl", c_int), ("cuda_stream", c_void_p), ("allocator", ddp_allocator), ("logger", ddp_logger)]
 ddp_setting._fields_ = [
@@ -906,7 +911,8 @@ ddp_op_call._fields_ = [
     ("spec", POINTER(ddp_op_spec)), ("in", c_void_p * 4), ("param", c_void_p * 4),
     ("buffer", c_void_p * 2), ("out", c_void_p), ("saved", c_void_p), ("grad_out", c_void_p),
     ("grad_in", c_void_p * 4), ("add_in", c_int * 4), ("grad_param", c_void_p * 4), ("pool", c_void_p),
-    ("training", c_int), ("random", c_uint64), ("inner", c_void_p), ("through", c_int)]
+    ("training", c_int), ("random", c_uint64), ("inner", c_void_p), ("through", c_int),
+    ("kernels", c_int)]
 ddp_op._fields_ = [
     ("name", c_char_p), ("shape", CFUNCTYPE(c_int, POINTER(ddp_op_spec), POINTER(ddp_error))),
     ("forward", CFUNCTYPE(None, POINTER(ddp_op_call))),
@@ -1460,6 +1466,7 @@ FUNCTIONS = {
     "ddp_tokens_open": (c_void_p, [c_char_p, POINTER(ddp_error)]),
     "ddp_tokens_from_bytes": (c_void_p, [c_char_p, c_void_p, c_size_t, POINTER(ddp_error)]),
     "ddp_tokens_close": (None, [c_void_p]),
+    "ddp_tokens_kind": (c_char_p, [c_void_p]),
     "ddp_tokens_count": (c_long, [c_void_p]),
     "ddp_tokens_vocabulary": (c_long, [c_void_p]),
     "ddp_tokens_at": (c_int32, [c_void_p, c_long]),

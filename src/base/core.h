@@ -191,6 +191,7 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
+DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* the same, or a fraction of two: "1/64" */
 DDP_LIB int ddp__parse_long(const char *s, long *out);
 /* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);

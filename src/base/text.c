@@ -257,6 +257,21 @@ int ddp__parse_double(const char *s, double *out)
     return 1;
 }
 
+int ddp__parse_ratio(const char *s, double *out)
+{
+    const char *slash = strchr(s, '/');
+    char top[64];
+    double below;
+
+    if (!slash) return ddp__parse_double(s, out);
+    if ((size_t)(slash - s) >= sizeof top) return 0;
+    memcpy(top, s, (size_t)(slash - s));
+    top[slash - s] = 0;
+    if (!ddp__parse_double(top, out) || !ddp__parse_double(slash + 1, &below) || !(below > 0)) return 0;
+    *out /= below;
+    return 1;
+}
+
 int ddp__parse_long(const char *s, long *out)
 {
     char *end;

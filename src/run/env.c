@@ -20,6 +20,12 @@ enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED
        DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
 
+const char *ddp__env_get(const char *name)
+{
+    const char *v = name ? getenv(name) : NULL;
+    return v && *v ? v : NULL;
+}
+
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
@@ -220,12 +226,14 @@ uint64_t ddp__run_id(const char *text)
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
     ddp__env env = DDP__ZEROS;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID");
+    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID"), *log = ddp__env_get("DREAMDDP_LOG");
     char job[DDP__JOB_TEXT] = "";
     int which = -1;
 
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
+    if (log && ddp__log_level_named(log) == DDP_LOG_DEFAULT)
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_LOG=%.40s: off, error, warn, info or debug", log);
     DDP__TRY(ddp__env_launcher(&env, &which, err));
     DDP__TRY(ddp__launcher_job(&env, which, job, err));
     if (addr) {

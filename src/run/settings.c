@@ -350,22 +350,6 @@ static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob 
                      ddp__knob_preset(list, r));
 }
 
-/* A number, or a fraction of two: "1/64". */
-static int ddp__parse_ratio(const char *text, double *x)
-{
-    const char *slash = strchr(text, '/');
-    char top[64];
-    double below;
-
-    if (!slash) return ddp__parse_double(text, x);
-    if ((size_t)(slash - text) >= sizeof top) return 0;
-    memcpy(top, text, (size_t)(slash - text));
-    top[slash - text] = 0;
-    if (!ddp__parse_double(top, x) || !ddp__parse_double(slash + 1, &below) || !(below > 0)) return 0;
-    *x /= below;
-    return 1;
-}
-
 /* From text; that of a field of text is borrowed. "" is the default. */
 static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r, ddp_config *c, const char *said,
                                 const char *text, ddp_error *err)
@@ -575,16 +559,8 @@ int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int 
 
 /* ---- from the environment ---- */
 
-const char *ddp__env_get(const char *name)
-{
-    const char *v = name ? getenv(name) : NULL;
-    return v && *v ? v : NULL;
-}
-
 ddp_status ddp__env_check_names(ddp_error *err)
 {
-    const char *log = ddp__env_get("DREAMDDP_LOG");
-
     for (char **e = DDP__ENVIRON; e && *e; e++) {
         const char *end = strchr(*e, '='), *nearest;
         int n;
@@ -598,8 +574,6 @@ ddp_status ddp__env_check_names(ddp_error *err)
         return ddp__fail(err, DDP_ARG, "unknown environment variable %.*s: a field of ddp_config without a variable is "
                          "set in the program; docs/settings.md lists them", n, *e);
     }
-    if (log && ddp__log_level_named(log) == DDP_LOG_DEFAULT)
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_LOG=%.40s: off, error, warn, info or debug", log);
     return DDP_OK;
 }
 
