@@ -75,6 +75,13 @@
 #define _GNU_SOURCE 1
 #endif
 
+/* Files and messages hold numbers as they are in memory, and sizes of 64 bits. Elsewhere this would compile and write
+ * files that no other machine reads. */
+#if (defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) || \
+    (defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ != 8)
+#error "dreamddp: this platform is not supported; use a little-endian one with 64-bit pointers (x86-64, arm64, riscv64)"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -196,11 +203,17 @@ DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
- * or once here when a launcher already made the ranks or world <= 1. fn gets an open context, which ddp_launch closes;
+ * or once here when a launcher already made the ranks (cfg->world is then 0, 1 or their number) or world <= 1. fn gets an open context, which ddp_launch closes;
  * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
  * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
  * first failure with its sentence in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
+
+/* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open MPI", "MPICH",
+ * "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if nobody did. A program reads it to choose by the
+ * number of ranks before it opens a context; ddp_open and ddp_launch read the same. Errors: DDP_ARG as ddp_open, for
+ * variables that contradict each other. Not while another thread changes the environment. */
+DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
 
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
@@ -434,6 +447,14 @@ typedef enum ddp_algorithm {
     DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
 } ddp_algorithm;
 
+/* The instruction set of the operators' CPU kernels. Each set sums in an order of its own, so it has bits of its own. */
+typedef enum ddp_kernels {
+    DDP_KERNELS_DEFAULT, /* the fastest that this processor has */
+    DDP_KERNELS_BASE,    /* every processor: SSE2 on x86-64, NEON on arm64 */
+    DDP_KERNELS_AVX2,    /* x86-64 with AVX2 and FMA */
+    DDP_KERNELS_AVX512   /* x86-64 with AVX-512F */
+} ddp_kernels;
+
 /* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
  * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
  * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero, from DREAMDDP_ and the field's name in capitals, without _s
@@ -462,6 +483,8 @@ struct ddp_config {
     int site;                 /* > 0: this worker's site, and every other has one: averages go inside the sites,
                                  then between them (docs/links.md); 0 = one level */
     int threads;              /* operator threads of this worker; 1 */
+    ddp_kernels kernels;      /* CPU kernels of the operators: the same set gives the same bits on processors of one
+                                 architecture; the fastest that this processor has */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
     float clip_norm;          /* global gradient norm limit; dreamddp and enp then average_first; 0 = none */
@@ -2726,6 +2749,8 @@ typedef struct ddp_op_call {
     /* backward of pairs, see ddp_op_pair */
     const void *inner;                        /* of a reader: first's output; NULL: there is none */
     int         through;                      /* of second: its reader had that */
+    /* execution on the CPU */
+    int         kernels;                      /* ddp_config.kernels of the context; 0: the fastest */
 } ddp_op_call;
 
 /* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the graph.
@@ -3294,7 +3319,7 @@ DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);
 
 /* ---- token streams ---- */
 
-/* A stream of tokens in memory; never changed after loading, so any thread may read it. */
+/* A stream of tokens; never changed after loading, so any thread may read it. */
 typedef struct ddp_tokens ddp_tokens;
 
 /* A part of a stream, cut into windows of seq tokens: window w predicts tokens first + w seq + 1 .. first + (w + 1) seq
@@ -3305,20 +3330,28 @@ typedef struct ddp_token_range {
     long seq;                 /* window length, at least 1 */
 } ddp_token_range;
 
-/* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
- * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
- * numbered in ascending order. A name ending in .gz is unpacked first.
+/* ddp_tokens_open - maps a file of tokens or text into memory, so that the processes of a machine share its pages:
+ *   llm.c's .bin             its header says 16 or 32 bits
+ *   a name in .bin or .u16   16-bit tokens without a header, as nanoGPT writes them
+ *   a name in .u32           32-bit tokens without a header
+ *   any other                bytes, whose distinct values are numbered in ascending order
+ * A name ending in .gz is unpacked first, into memory of the process. The file must not become shorter before
+ * ddp_tokens_close.
  * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending chooses the format as above.
  * bytes is copied. Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
- * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
+ * contradicts the size, a size that holds no whole number of tokens, and files of other kinds (compressed, archives,
+ * arrays, tables, images, weights, UTF-16; a .bin of text or of 32-bit tokens). Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
 DDP_API void        ddp_tokens_close(ddp_tokens *t);
 
-/* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
+/* ddp_tokens_kind - the format of the file: "bytes", "16-bit tokens", "32-bit tokens", "llm.c file of 16-bit tokens" or
+ * "llm.c file of 32-bit tokens". A constant.
+ * ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
  * ddp_tokens_vocabulary - one more than the largest token.
  * ddp_tokens_byte - the byte behind a token, for writing samples; -1 if the file held token
  * numbers, or the token is not one of the stream's. */
+DDP_API const char *ddp_tokens_kind(const ddp_tokens *t);
 DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
@@ -3476,11 +3509,17 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
 
 /* ---- weights of a model ---- */
 
-/* Names in the file:
+/* A path names a safetensors file; an index (model.safetensors.index.json), whose shards are in its own folder; or a
+ * folder with such an index or, without one, with *.safetensors files that together have all tensors.
+ * Names in the files:
  *   ddp_gpt2    of the transformers library: wte.weight, wpe.weight, h.0.ln_1.weight,
  *               h.0.attn.c_attn.weight, ..., ln_f.bias. Matrices of linear layers lie transposed,
- *               as its Conv1D keeps them. Also read: names behind "transformer."; attention masks
- *               (h.0.attn.bias) and a lm_head.weight equal to wte.weight are passed over
+ *               as its Conv1D keeps them. Attention masks (h.0.attn.bias) and a lm_head.weight equal to
+ *               wte.weight are passed over
+ *   ddp_llama2  read: of the transformers library: model.embed_tokens.weight,
+ *               model.layers.0.self_attn.q_proj.weight, ..., lm_head.weight. Its queries, keys and
+ *               values become one matrix, its gate and up another; rotary angles pair the same
+ *               columns. Written: as any other
  *   ddp_resnet, ddp_vgg    of torchvision: conv1.weight, bn1.running_mean, layer1.0.conv1.weight,
  *               layer2.0.downsample.0.weight, fc.bias; features.0.weight, classifier.6.bias.
  *               num_batches_tracked beside running statistics is passed over. Other sizes than
@@ -3488,10 +3527,11 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *               pooling before it always makes 7 x 7
  *   any other   LAYER.weight, or LAYER.OPERATOR.weight where a layer has several operators with
  *               parameters, LAYER.OPERATOR.1.weight for the second of a kind
+ * The prefixes "module.", "_orig_mod.", "transformer." and "model." of a name are skipped, in any order.
  *
  * ddp_weights_load - after ddp_graph_build: every parameter and buffer from the file; F32, F64, F16 or BF16. All is
  * checked before the first is changed: a tensor that is missing, not of this model, of another shape or no float is an
- * error (DDP_FORMAT) that names file and tensor. Only a disk that fails half way through (DDP_IO) leaves a mixture.
+ * error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO. Only a disk that fails half way through (DDP_IO) leaves a mixture.
  * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
  * Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own stage's tensors.
  * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. Of a model in stages
@@ -4027,6 +4067,25 @@ DDP_LIB const char *ddp__file_kind(mode_t mode);
 
 /* Reads a whole file (.gz through `gzip -dc`) into t. What is no regular file, and might never end, is refused. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
+/* Bytes of a byte order mark of UTF-8 at the beginning of a text, as editors of Windows write one: 3, or 0 without. */
+DDP_LIB size_t ddp__bom_bytes(const char *text, size_t n);
+
+/* The same without a copy where the system can: the file's pages, read-only and shared by all processes that map it. */
+typedef struct ddp__mapped {
+    const unsigned char *bytes;
+    size_t               size;
+    void                *pages; /* NULL: `copy` holds the bytes */
+    ddp__text            copy;
+} ddp__mapped;
+
+/* A name ending in .gz, an empty file and a file system that cannot map give a copy. The file must keep its length
+ * until the unmap: reading behind its new end is a SIGBUS. All-zero = nothing mapped. */
+DDP_LIB ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err);
+DDP_LIB void       ddp__file_unmap(ddp__mapped *m);
+
+/* The kind of a file that begins with these n bytes, e.g. "a zip archive", and in *remedy how to train on its content. NULL:
+ * an unknown kind. tar archives need 262 bytes. Both are constants. */
+DDP_LIB const char *ddp__file_type(const void *bytes, size_t n, const char **remedy);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
  * flushed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure puts do nothing, and
@@ -4050,6 +4109,7 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
+DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* the same, or a fraction of two: "1/64" */
 DDP_LIB int ddp__parse_long(const char *s, long *out);
 /* Levenshtein distance of two short words, the first of an letters; 99: one is long. */
 DDP_LIB int ddp__word_distance(const char *a, size_t an, const char *b);
@@ -4130,6 +4190,11 @@ DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
  * permutation of all samples. Never stored: O(1). Pure. */
 DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
 
+/* ---- the processor ---- */
+
+/* 1: it runs the instructions of that ddp_kernels (run/config.h): 0 and base always, avx2 with FMA, avx512f. */
+DDP_LIB int ddp__cpu_runs(int kernels);
+
 /* ---- threads, locks and atomics with one spelling in C11 and C++17 ---- */
 
 #define ddp__atomic_load(p)       __atomic_load_n((p), __ATOMIC_ACQUIRE)
@@ -4187,6 +4252,7 @@ DDP_LIB void ddp__pool_run_rooms(ddp__pool *pool, long items, long grain, ddp__r
 /* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated here. */
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 /* ---- status ---- */
 
@@ -4332,6 +4398,7 @@ double ddp__memory_total(void)
     const double v2 = ddp__limit_read("/sys/fs/cgroup/memory.max"); /* of a container */
     const double v1 = ddp__limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
     double ram = 0, swap = 0;
+    struct rlimit own; /* ulimit -v */
     char line[128];
 
     while (f && fgets(line, sizeof line, f)) {
@@ -4341,7 +4408,9 @@ double ddp__memory_total(void)
     if (f) fclose(f);
     if (v2 < ram) ram = v2;
     if (v1 < ram) ram = v1;
-    return ram + swap;
+    ram += swap;
+    if (getrlimit(RLIMIT_AS, &own) == 0 && own.rlim_cur != RLIM_INFINITY && (double)own.rlim_cur < ram) ram = (double)own.rlim_cur;
+    return ram;
 }
 
 void *ddp__calloc(size_t count, size_t size)
@@ -4432,6 +4501,17 @@ double ddp_now(void)
 void ddp__extend(double *since, double seconds, double now)
 {
     if (*since >= 0) *since = *since + seconds < now ? *since + seconds : now;
+}
+
+/* ---- the processor ---- */
+
+int ddp__cpu_runs(int kernels)
+{
+#if defined(__x86_64__)
+    if (kernels == 2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (kernels == 3) return __builtin_cpu_supports("avx512f") != 0;
+#endif
+    return kernels == 0 || kernels == 1;
 }
 
 /* ---- random numbers ---- */
@@ -5028,7 +5108,9 @@ void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void 
 }
 
 /* ==== base/text.c ==== [base] */
-/* Growing text, files read whole and written whole or not at all, numbers that must be whole. */
+/* Growing text, files read whole or mapped, and written whole or not at all, numbers that must be whole. */
+
+#include <sys/mman.h>
 
 static int ddp__text_reserve(ddp__text *t, size_t more)
 {
@@ -5112,6 +5194,8 @@ const char *ddp__file_kind(mode_t mode)
     return S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
+size_t ddp__bom_bytes(const char *text, size_t n) { return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
+
 ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
 {
     size_t n, got;
@@ -5119,6 +5203,7 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     pid_t child = -1;
     struct stat st;
     char block[8192];
+    double memory;
     FILE *f;
 
     if (!path) return ddp__fail(err, DDP_ARG, "a file to read needs a name; NULL was given");
@@ -5127,6 +5212,10 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path, ddp__file_kind(st.st_mode));
+    memory = ddp__memory_total();
+    if (memory > 0 && (double)st.st_size > memory)
+        return ddp__fail(err, DDP_MEMORY, "cannot read %s: it has %lld bytes, more than the memory of this machine", path,
+                         (long long)st.st_size);
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
@@ -5139,6 +5228,39 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
         return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
                          path);
     return DDP_OK;
+}
+
+ddp_status ddp__file_map(const char *path, ddp__mapped *m, ddp_error *err)
+{
+    const size_t n = path ? strlen(path) : 0;
+    const int gz = n > 3 && !strcmp(path + n - 3, ".gz");
+    const int fd = path && !gz ? open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1; /* a pipe must not hold us */
+    struct stat st;
+    void *pages = MAP_FAILED;
+    ddp_status status;
+
+    memset(m, 0, sizeof *m);
+    if (fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > 0)
+        pages = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (fd >= 0) close(fd);
+    if (pages != MAP_FAILED) {
+        m->pages = pages;
+        m->bytes = (const unsigned char *)pages;
+        m->size = (size_t)st.st_size;
+        return DDP_OK;
+    }
+    status = ddp__file_read(path, &m->copy, err); /* and its sentence, if the file cannot be read */
+    if (status != DDP_OK) ddp__text_free(&m->copy);
+    m->bytes = (const unsigned char *)m->copy.data;
+    m->size = m->copy.size;
+    return status;
+}
+
+void ddp__file_unmap(ddp__mapped *m)
+{
+    if (m->pages) munmap(m->pages, m->size);
+    ddp__text_free(&m->copy);
+    memset(m, 0, sizeof *m);
 }
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
@@ -5244,6 +5366,21 @@ int ddp__parse_double(const char *s, double *out)
     return 1;
 }
 
+int ddp__parse_ratio(const char *s, double *out)
+{
+    const char *slash = strchr(s, '/');
+    char top[64];
+    double below;
+
+    if (!slash) return ddp__parse_double(s, out);
+    if ((size_t)(slash - s) >= sizeof top) return 0;
+    memcpy(top, s, (size_t)(slash - s));
+    top[slash - s] = 0;
+    if (!ddp__parse_double(top, out) || !ddp__parse_double(slash + 1, &below) || !(below > 0)) return 0;
+    *out /= below;
+    return 1;
+}
+
 int ddp__parse_long(const char *s, long *out)
 {
     char *end;
@@ -5277,6 +5414,96 @@ int ddp__word_distance(const char *a, size_t an, const char *b)
     return row[bn];
 }
 
+/* ==== base/filetype.c ==== [base] */
+/* Kinds of files that a user may pass by mistake, recognised by their first bytes. */
+
+#define DDP__UNPACK(program) "unpack it first with " program
+#define DDP__EXPORT          "export its text to a text file, or its tokens to a .bin file of 16-bit numbers"
+#define DDP__NO_TEXT         "give a text or token file"
+#define DDP__PICTURES        "train_image trains on images: a folder of MNIST or CIFAR files"
+
+/* A magic number: the bytes at an offset of the file. */
+typedef struct ddp__magic {
+    int         at;
+    const char *bytes;
+    int         size;
+    const char *name, *remedy;
+} ddp__magic;
+
+static const ddp__magic ddp__magics[] = {
+    {0, "\x1f\x8b\x08", 3, "a gzip file", "let its name end in .gz, or unpack it first with gunzip"},
+    {0, "\xfd" "7zXZ\0", 6, "an xz file", DDP__UNPACK("unxz")},
+    {0, "\x28\xb5\x2f\xfd", 4, "a Zstandard file", DDP__UNPACK("unzstd")},
+    {0, "\x04\x22\x4d\x18", 4, "an LZ4 file", DDP__UNPACK("unlz4")},
+    {0, "PK\3\4", 4, "a zip archive (as are .npz, .docx and PyTorch's .pt)", DDP__UNPACK("unzip")},
+    {0, "PK\5\6", 4, "an empty zip archive", DDP__NO_TEXT},
+    {0, "7z\xbc\xaf\x27\x1c", 6, "a 7z archive", DDP__UNPACK("7z x")},
+    {0, "Rar!\x1a\x07", 6, "a RAR archive", DDP__UNPACK("unrar x")},
+    {257, "ustar", 5, "a tar archive", DDP__UNPACK("tar -xf")},
+    {0, "\x93NUMPY", 6, "a NumPy array (.npy)",
+     "write its tokens with numpy.load(FILE).astype('<u2').tofile('tokens.bin'), or '<u4' and 'tokens.u32' above 65535"},
+    {0, "PAR1", 4, "a Parquet file", DDP__EXPORT},
+    {0, "ARROW1\0", 7, "an Arrow file", DDP__EXPORT},
+    {0, "Obj\1", 4, "an Avro file", DDP__EXPORT},
+    {0, "\x89HDF\r\n\x1a\n", 8, "an HDF5 file", DDP__EXPORT},
+    {0, "SQLite format 3\0", 16, "an SQLite database", DDP__EXPORT},
+    {0, "MMIDIDX\0", 8, "an index of Megatron-LM (.idx)", "give the .bin file beside it"},
+    {0, "GGUF", 4, "a GGUF file of weights", DDP__NO_TEXT},
+    {0, "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", 8, "a PyTorch file (pickle)", DDP__NO_TEXT},
+    {0, "\x80\x04\x95", 3, "a Python pickle", DDP__EXPORT},
+    {0, "\x80\x05\x95", 3, "a Python pickle", DDP__EXPORT},
+    {0, "%PDF-", 5, "a PDF document", "extract its text first with pdftotext"},
+    {0, "\x89PNG\r\n\x1a\n", 8, "a PNG image", DDP__PICTURES},
+    {0, "\xff\xd8\xff", 3, "a JPEG image", DDP__PICTURES},
+    {0, "GIF87a", 6, "a GIF image", DDP__PICTURES},
+    {0, "GIF89a", 6, "a GIF image", DDP__PICTURES},
+    {0, "\0\0\x08\x01\0", 5, "a file of MNIST labels (IDX)", "train_image reads the folder that it is in"},
+    {0, "\0\0\x08\x03\0", 5, "a file of MNIST images (IDX)", "train_image reads the folder that it is in"},
+    {4, "ftyp", 4, "an MP4 file", DDP__NO_TEXT},
+    {0, "OggS\0", 5, "an Ogg file", DDP__NO_TEXT},
+    {0, "fLaC\0", 5, "a FLAC file", DDP__NO_TEXT},
+};
+
+static const struct {
+    const char *form, *name, *remedy;
+} ddp__riff[] = {{"WAVE", "a WAV file", DDP__NO_TEXT},
+                 {"AVI ", "an AVI file", DDP__NO_TEXT},
+                 {"WEBP", "a WebP image", DDP__PICTURES}};
+
+/* A safetensors file: the length of its header in 8 bytes, then the header, a JSON object. */
+static int ddp__is_safetensors(const unsigned char *p, size_t n)
+{
+    uint64_t header = 0;
+
+    if (n < 10) return 0;
+    for (int k = 7; k >= 0; k--) header = header << 8 | p[k];
+    return header >= 2 && header <= n - 8 && p[8] == '{' && (p[9] == '"' || p[9] == '}');
+}
+
+const char *ddp__file_type(const void *bytes, size_t n, const char **remedy)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+
+    for (size_t i = 0; i < sizeof ddp__magics / sizeof ddp__magics[0]; i++) {
+        const ddp__magic *m = &ddp__magics[i];
+        if (n < (size_t)(m->at + m->size) || memcmp(p + m->at, m->bytes, (size_t)m->size)) continue;
+        *remedy = m->remedy;
+        return m->name;
+    }
+    if (n >= 10 && !memcmp(p, "BZh", 3) && !memcmp(p + 4, "\x31\x41\x59\x26\x53\x59", 6)) {
+        *remedy = DDP__UNPACK("bunzip2");
+        return "a bzip2 file";
+    }
+    for (size_t i = 0; n >= 12 && !memcmp(p, "RIFF", 4) && i < sizeof ddp__riff / sizeof ddp__riff[0]; i++) {
+        if (memcmp(p + 8, ddp__riff[i].form, 4)) continue;
+        *remedy = ddp__riff[i].remedy;
+        return ddp__riff[i].name;
+    }
+    if (!ddp__is_safetensors(p, n)) return NULL;
+    *remedy = "it holds weights: --load reads it; " DDP__NO_TEXT " as data";
+    return "a safetensors file";
+}
+
 /* ==== graph/host.h ==== [graph] */
 /* What a graph may know of the context that trains it: memory, threads and the hooks.
  * A ddp_ctx begins with this struct, so src/graph needs nothing of src/run. */
@@ -5308,6 +5535,7 @@ typedef struct ddp__host {
     const ddp__hooks *hooks;
     ddp__owned       *owned;  /* destroyed in ddp_close, newest first */
     uint64_t          seed;   /* for initialisation and dropout */
+    int               kernels; /* ddp_config.kernels, of the operators; 0 = the fastest */
     ddp_error         error;  /* the first error of the context; sticky */
     const ddp_backend *backend; /* where layers and activations live; NULL = here */
     void             *device;   /* its self */
@@ -6410,13 +6638,15 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
         return NULL;
     }
     r.name = name;
-    r.at = r.begin = text;
+    r.at = r.begin = text + ddp__bom_bytes(text, n);
     r.line = 1;
     r.end = text + n;
     r.node = root + 1;
     r.chars = (char *)(root + most);
     r.err = err;
-    if (ddp__json_value(&r, root) == DDP_OK) {
+    if (n >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2))) {
+        ddp__json_bad(&r, text, "the file is UTF-16 text: save it as UTF-8");
+    } else if (ddp__json_value(&r, root) == DDP_OK) {
         ddp__json_blank(&r);
         if (r.at == r.end) return root;
         ddp__json_bad(&r, r.at, "something follows the value; one value is all a file may hold");
@@ -6722,6 +6952,25 @@ static ddp_status ddp__st_find(ddp_safetensors *s, ddp_error *err)
     return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name, ddp__file_kind(st.st_mode));
 }
 
+/* A file of another kind begins with a length that makes no sense: the kind says more than the number. */
+static ddp_status ddp__st_stranger(const ddp_safetensors *s, uint64_t header, ddp_error *err)
+{
+    unsigned char begin[262];
+    const size_t n = s->size < sizeof begin ? (size_t)s->size : sizeof begin;
+    const char *remedy = "", *kind;
+
+    DDP__TRY(ddp__st_read(s, 0, begin, n, err));
+    kind = ddp__file_type(begin, n, &remedy);
+    if (kind)
+        return ddp__fail(err, DDP_FORMAT, "%.120s is %s, not a safetensors file: convert it with "
+                         "safetensors.torch.save_file", s->name, kind);
+    if (header > s->size - 8)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only %" PRIu64
+                         " follow: cut off, or not a safetensors file", s->name, header, s->size - 8);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64 " are read", s->name,
+                     header, DDP__ST_HEADER);
+}
+
 /* Of s->size bytes: the length of the header, and that. */
 static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
 {
@@ -6736,12 +6985,7 @@ static ddp_status ddp__st_begin(ddp_safetensors *s, ddp_error *err)
                          "it cut off?", s->name, size);
     DDP__TRY(ddp__st_read(s, 0, word, 8, err));
     for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
-    if (n > size - 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
-                         "%" PRIu64 " follow: cut off, or not a safetensors file", s->name, n, size - 8);
-    if (n > DDP__ST_HEADER)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
-                         " are read", s->name, n, DDP__ST_HEADER);
+    if (n > size - 8 || n > DDP__ST_HEADER) return ddp__st_stranger(s, n, err);
     s->begin = 8 + n;
     s->size = size - s->begin;
     text = (char *)ddp__calloc((size_t)n, 1);
@@ -8331,6 +8575,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     c->pool = g->pool;
     if (g->host && g->host->backend) c->pool = g->host->backend->compute(g->host->device);
     c->training = training;
+    c->kernels = g->host ? g->host->kernels : 0;
     r = ddp_rng_seed(ddp_rng_u64(&r), (uint64_t)(unsigned)n->index);
     c->random = ddp_rng_u64(&r);
 }
@@ -8783,7 +9028,7 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     if (g->segments) remedy = "use a smaller batch";
     if (parameters > activations) remedy = "use a smaller model";
     if (b) ddp__format(has, sizeof has, "; the device has %.0f free", total);
-    else if (total > 0) ddp__format(has, sizeof has, "; this machine has %.0f", total);
+    else if (total > 0) ddp__format(has, sizeof has, "; this process may use %.0f", total);
     return ddp__fail(&g->error, DDP_MEMORY, "out of memory: the graph needs %.0f bytes, %.0f for "
                      "parameters and gradients and %.0f for activations%s: %s",
                      parameters + activations, parameters, activations, has, remedy);
@@ -9357,6 +9602,13 @@ typedef struct ddp__kernels {
 DDP_LIB const ddp__kernels *ddp__kernels_best(void);
 /* Set number i, slowest first, or NULL past the last one that this processor runs: tests try each. */
 DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
+/* The set of a call: that of its context, else the fastest. */
+static inline const ddp__kernels *ddp__kernels_of(const ddp_op_call *call)
+{
+    const ddp__kernels *kn = call->kernels ? ddp__kernels_at(call->kernels - 1) : NULL;
+
+    return kn ? kn : ddp__kernels_best();
+}
 
 static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
 
@@ -9539,8 +9791,8 @@ DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel of images of shape s, where both begin: a plane in
  * float, planes in double, in order. */
-DDP_LIB void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean,
-                               double *sum);
+DDP_LIB void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y, float x_mean,
+                               float y_mean, double *sum);
 
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
@@ -10015,9 +10267,10 @@ DDP__KERNEL_SET(avx512, 64, 8, DDP__ROWS_8, DDP__KERNEL(target("avx512f")))
 
 const ddp__kernels *ddp__kernels_at(int i)
 {
+    if (!ddp__cpu_runs(i + 1)) return NULL;
 #if defined(__x86_64__)
-    if (i == 1 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &ddp__kernels_avx2;
-    if (i == 2 && __builtin_cpu_supports("avx512f")) return &ddp__kernels_avx512;
+    if (i == 1) return &ddp__kernels_avx2;
+    if (i == 2) return &ddp__kernels_avx512;
 #endif
     return i == 0 ? &ddp__kernels_base : NULL;
 }
@@ -10083,14 +10336,15 @@ static long ddp__conv_plane(ddp__conv_plan *plan, long rows_each, long part)
 }
 
 /* Begins a plan: chunks of at most positions positions whose slab holds planes planes. */
-static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp__conv_product *g, long positions, long planes)
+static void ddp__conv_chunks(ddp__conv_plan *plan, const ddp_op_call *call, const ddp__conv_product *g, long positions,
+                             long planes)
 {
     const ddp__conv_view *v = &g->view;
     const long total = v->images * v->rows;
 
     memset(plan, 0, sizeof *plan);
     plan->g = g;
-    plan->kernels = ddp__kernels_best();
+    plan->kernels = ddp__kernels_of(call);
     plan->direct = v->step == 1 && v->top >= 0 && v->left >= 0 &&
                    v->top + v->rows - 1 + v->kh <= v->h && v->left + v->cols - 1 + v->kw <= v->w;
     plan->down = ddp__min_long(v->step, v->kh);
@@ -10357,7 +10611,7 @@ void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
     ddp__conv_plan plan;
     long span;
 
-    ddp__conv_chunks(&plan, g, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
+    ddp__conv_chunks(&plan, call, g, DDP__CONV_PC, ddp__min_long(planes, g->view.planes));
     plan.block = ddp__conv_block;
     plan.all = plan.chunks;
     span = DDP__CONV_RESULT / (ddp__min_long(g->m, ddp__conv_most_rows(call)) * plan.rows_each * plan.part);
@@ -10438,7 +10692,7 @@ void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g)
     const long taps = v->kh * v->kw;
     ddp__conv_plan plan;
 
-    ddp__conv_chunks(&plan, g, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
+    ddp__conv_chunks(&plan, call, g, DDP__CONV_KC, ddp__min_long(DDP__CONV_NC / taps + 2, v->planes));
     plan.block = ddp__conv_grad_block;
     plan.all = v->planes * taps;
     ddp__conv_run(&plan, call, DDP__CONV_NC, plan.kernels->nr);
@@ -10550,9 +10804,10 @@ ddp_status ddp__image_input(const ddp_op_spec *s, const char *op, ddp_error *err
     return DDP_OK;
 }
 
-void ddp__channel_sums(const ddp_shape *s, const float *x, const float *y, float x_mean, float y_mean, double *sum)
+void ddp__channel_sums(const ddp_op_call *call, const ddp_shape *s, const float *x, const float *y, float x_mean,
+                       float y_mean, double *sum)
 {
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
 
     sum[0] = sum[1] = 0;
@@ -10778,7 +11033,7 @@ static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const 
 void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
 {
     ddp__matmul_job job;
-    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
+    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_of(call),
                                           ddp__pool_threads((const ddp__pool *)call->pool));
 
     ddp__op_rooms(call, blocks, 1, ddp__matmul_blocks, &job);
@@ -11033,7 +11288,7 @@ static void ddp__position_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const float *table = (const float *)call->param[0];
 
     for (long b = 0; b < s->dim[0]; b++) {
@@ -11048,7 +11303,7 @@ static void ddp__position_grads(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     float *table = (float *)call->grad_param[0];
 
     for (long b = 0; b < s->dim[0]; b++) {
@@ -11095,7 +11350,7 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
 }
 
 typedef struct ddp__rope_job {
-    const ddp_op_spec *spec;
+    const ddp_op_call *call;
     const float       *from;
     float             *to;
     int                direction, add;
@@ -11105,10 +11360,10 @@ typedef struct ddp__rope_job {
 static void ddp__rope_positions(void *user, long first, long last)
 {
     const ddp__rope_job *job = (const ddp__rope_job *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
-    const ddp__heads z = ddp__heads_of(job->spec);
+    const ddp__kernels *kn = ddp__kernels_of(job->call);
+    const ddp__heads z = ddp__heads_of(job->call->spec);
     const long half = z.d / 2, turned = z.row - z.kv_heads * z.d;
-    const double theta = job->spec->arg[2] > 0 ? job->spec->arg[2] : 10000;
+    const double theta = job->call->spec->arg[2] > 0 ? job->call->spec->arg[2] : 10000;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
 
@@ -11132,7 +11387,7 @@ static void ddp__rope_positions(void *user, long first, long last)
 static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp_shape *s = &call->spec->in[0];
-    ddp__rope_job job = {call->spec, (const float *)from, (float *)to, direction, add};
+    ddp__rope_job job = {call, (const float *)from, (float *)to, direction, add};
 
     ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1, ddp__rope_positions, &job);
 }
@@ -11199,7 +11454,7 @@ static void ddp__norm_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
     const float eps = (float)(!z.centred && call->spec->arg[0] > 0 ? call->spec->arg[0] : DDP__NORM_EPS);
 
@@ -11213,7 +11468,7 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
 
     for (long i = first; i < last; i++)
         kn->norm_grad((float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
@@ -11285,9 +11540,10 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 /* Mean and biased variance of a channel. Both come from a plane while it is in the cache, and
  * planes are joined as by Chan, Golub and LeVeque (1979): squares are of differences from a mean
  * that is near, so a mean far from 0 costs no digits. */
-static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *mean, double *var)
+static void ddp__batch_norm_moments(const ddp_op_call *call, const ddp_shape *s, const float *x, double *mean,
+                                    double *var)
 {
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     double squares = 0;
 
@@ -11318,7 +11574,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     double mean = (double)*running_mean, var = (double)*running_var;
 
     if (call->training) { /* the running variance is unbiased; a channel of one value keeps to the biased */
-        ddp__batch_norm_moments(s, x, &mean, &var);
+        ddp__batch_norm_moments(call, s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
         *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * (count > 1 ? count / (count - 1) : 1) -
                                                         (double)*running_var));
@@ -11330,7 +11586,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
 static void ddp__batch_norm_channels(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
 
@@ -11349,7 +11605,7 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
 static void ddp__batch_norm_grad_channels(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     const double count = (double)s->dim[0] * (double)n;
@@ -11361,7 +11617,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         const double mean = (double)stat[0], rstd = (double)stat[1];
         const double scale = (double)((const float *)call->param[0])[c] * rstd;
         double sum[2], slope;
-        ddp__channel_sums(s, x, dy, stat[0], 0, sum);
+        ddp__channel_sums(call, s, x, dy, stat[0], 0, sum);
         if (dscale) dscale[c] += (float)(sum[1] * rstd);
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;
@@ -11448,12 +11704,12 @@ typedef struct ddp__attention_backward_room {
 } ddp__attention_backward_room;
 DDP__ROOM_FITS(ddp__attention_backward_room);
 
-static ddp__attention_tile ddp__attention_tiles(const ddp__heads *z)
+static ddp__attention_tile ddp__attention_tiles(const ddp_op_call *call, const ddp__heads *z)
 {
     const long width = (z->d + DDP__GEMM_NR - 1) / DDP__GEMM_NR * DDP__GEMM_NR;
     ddp__attention_tile t;
 
-    t.kn = ddp__kernels_best();
+    t.kn = ddp__kernels_of(call);
     t.keys = DDP__ATTENTION_PART;
     while (t.keys * width > DDP__ATTENTION_PACK) t.keys /= 2;
     t.queries = t.keys / 4;
@@ -11567,7 +11823,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
 static void ddp__attention_part(const ddp_op_call *call, ddp__attention_forward_room *room, long head, long lo, long hi)
 {
     const ddp__heads z = ddp__heads_of(call->spec);
-    const ddp__attention_tile t = ddp__attention_tiles(&z);
+    const ddp__attention_tile t = ddp__attention_tiles(call, &z);
     const float *k = (const float *)call->in[0] + ddp__heads_k(&z, head / z.group);
 
     for (long s = 0; s < hi; s += t.keys) {
@@ -11663,7 +11919,7 @@ static void ddp__attention_groups(void *user, void *room, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__heads z = ddp__heads_of(call->spec);
-    const ddp__attention_tile t = ddp__attention_tiles(&z);
+    const ddp__attention_tile t = ddp__attention_tiles(call, &z);
     float *grad = (float *)call->grad_in[0];
     ddp__attention_backward_room *own = (ddp__attention_backward_room *)room;
 
@@ -11711,13 +11967,13 @@ DDP__OPS(ddp__attention_ops,
     static void ddp__##name##_range(void *user, long first, long last)                                                 \
     {                                                                                                                  \
         const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
-        ddp__kernels_best()->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);       \
+        ddp__kernels_of(call)->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);     \
     }                                                                                                                  \
     static void ddp__##name##_grad_range(void *user, long first, long last)                                            \
     {                                                                                                                  \
         const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
-        ddp__kernels_best()->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,        \
-                                         (const float *)call->grad_out + first, last - first, call->add_in[0]);        \
+        ddp__kernels_of(call)->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,      \
+                                           (const float *)call->grad_out + first, last - first, call->add_in[0]);      \
     }                                                                                                                  \
     static void ddp__##name##_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__##name##_range); }        \
     static void ddp__##name##_backward(const ddp_op_call *call)                                                        \
@@ -11748,8 +12004,8 @@ static void ddp__add_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->affine((float *)call->out + first, (const float *)call->in[0] + first,
-                                (const float *)call->in[1] + first, last - first, 1, 1, 0, 0);
+    ddp__kernels_of(call)->affine((float *)call->out + first, (const float *)call->in[0] + first,
+                                  (const float *)call->in[1] + first, last - first, 1, 1, 0, 0);
 }
 
 static void ddp__add_grad_range(void *user, long first, long last)
@@ -11759,7 +12015,7 @@ static void ddp__add_grad_range(void *user, long first, long last)
 
     for (int k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
-        if (d && call->add_in[k]) ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        if (d && call->add_in[k]) ddp__kernels_of(call)->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }
 }
@@ -11805,7 +12061,7 @@ static long ddp__swiglu_factors(const ddp_op_spec *s, void *const *of, float **a
 static void ddp__swiglu_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     float *a, *b;
     const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
@@ -11816,7 +12072,7 @@ static void ddp__swiglu_rows(void *user, long first, long last)
 static void ddp__swiglu_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     float *a, *b, *da, *db;
     const long row = ddp__swiglu_factors(call->spec, (void *const *)call->in, &a, &b);
@@ -11957,7 +12213,7 @@ static long ddp__loss_counted(const int32_t *label, long rows)
 static void ddp__loss_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[s->dims - 1];
     float *stat = (float *)call->saved;
@@ -12002,7 +12258,7 @@ typedef struct ddp__loss_job {
 static void ddp__loss_grad_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = ((const ddp__loss_job *)user)->call;
-    const ddp__kernels *kn = ddp__kernels_best();
+    const ddp__kernels *kn = ddp__kernels_of(call);
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[s->dims - 1];
     const int32_t *label = (const int32_t *)call->in[1];
@@ -12093,20 +12349,28 @@ static void ddp__head_forward(const ddp_op_call *call)
     *(float *)call->out = (float)(loss / (double)counted);
 }
 
-typedef struct ddp__scaled { float *to; const float *from; float by; int add; } ddp__scaled;
+typedef struct ddp__scaled {
+    const ddp__kernels *kn;
+    float              *to;
+    const float        *from;
+    float               by;
+    int                 add;
+} ddp__scaled;
 
 static void ddp__scaled_part(void *user, long first, long last)
 {
     const ddp__scaled *s = (const ddp__scaled *)user;
 
-    ddp__kernels_best()->affine(s->to + first, s->from + first, NULL, last - first, s->by, 0, 0, s->add);
+    s->kn->affine(s->to + first, s->from + first, NULL, last - first, s->by, 0, 0, s->add);
 }
 
 static void ddp__head_backward(const ddp_op_call *call)
 {
     const ddp__head h = ddp__head_of(call);
     const float by = *(const float *)call->grad_out;
-    ddp__scaled dx = {(float *)call->grad_in[0], h.dx, by, call->add_in[0]}, dw = {(float *)call->grad_param[0], h.dw, by, 1};
+    const ddp__kernels *kn = ddp__kernels_of(call);
+    ddp__scaled dx = {kn, (float *)call->grad_in[0], h.dx, by, call->add_in[0]};
+    ddp__scaled dw = {kn, (float *)call->grad_param[0], h.dw, by, 1};
 
     if (dx.to) ddp_op_parallel(call, h.rows * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dx);
     if (dw.to) ddp_op_parallel(call, h.n * h.k, DDP__OP_GRAIN, ddp__scaled_part, &dw);
@@ -12182,7 +12446,7 @@ typedef struct ddp__depthwise {
 
 /* 1: what follows takes this product (as forward has it); 0: it has one group only, several planes
  * or more than two outputs in a group, or its kernel or rows are too large. */
-static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
+static int ddp__depthwise_plan(ddp__depthwise *d, const ddp_op_call *call, const ddp__conv_product *g)
 {
     const ddp__conv_view *v = &g->view;
     long t, h, w;
@@ -12191,7 +12455,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
     if (v->kh * v->kw > DDP__DEPTHWISE_TAPS) return 0;
     memset(d, 0, sizeof *d);
     d->g = g;
-    d->kn = ddp__kernels_best();
+    d->kn = ddp__kernels_of(call);
     d->kinds = ddp__min_long(v->step, v->kh);
     d->deep = (v->kh - 1) / v->step;
     d->pitch = v->cols + (v->kw - 1) / v->step;
@@ -12414,7 +12678,7 @@ static void ddp__conv_forward(const ddp_op_call *call)
                         ddp__conv_bias_planes, (void *)call);
         g.add = 1;
     }
-    if (ddp__depthwise_plan(&d, &g))
+    if (ddp__depthwise_plan(&d, call, &g))
         ddp__op_rooms(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
     else ddp__conv_over_images(call, &g);
 }
@@ -12427,7 +12691,7 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     for (long c = first; c < last; c++) {
         const float *dy = (const float *)call->grad_out + c * s->dim[2] * s->dim[3];
         double sum[2];
-        ddp__channel_sums(s, dy, dy, 0, 0, sum);
+        ddp__channel_sums(call, s, dy, dy, 0, 0, sum);
         ((float *)call->grad_param[1])[c] += (float)sum[0];
     }
 }
@@ -12464,7 +12728,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
     g.view.x = (const float *)call->in[0];
     g.y = (float *)(void *)call->grad_out;
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
-    if (ddp__depthwise_plan(&d, &g)) {
+    if (ddp__depthwise_plan(&d, call, &g)) {
         g.w = (float *)(void *)call->param[0];
         d.dw = (float *)call->grad_param[0];
         d.dx = (float *)call->grad_in[0];
@@ -13273,14 +13537,19 @@ ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width)
 #define DDP__TOKENS_GPT2    20240520u /* version 1, 16 bits */
 #define DDP__TOKENS_LLAMA3  20240801u /* version 7, 32 bits */
 
+/* A .bin file is judged by at most this many of its first bytes. */
+#define DDP__TOKENS_SAMPLE 65536
+
 struct ddp_tokens {
-    char     *name;             /* for errors */
-    ddp__text file;             /* the whole file */
+    char       *name;           /* for errors */
+    const char *kind;
+    ddp__mapped file;           /* the whole file */
     const unsigned char *first; /* first token inside it */
-    int       width;            /* bytes per token: 1, 2 or 4, little endian */
-    long      count;
-    long      vocabulary;
-    int       byte_of[256];     /* of width 1 */
+    int         width;          /* bytes per token: 1, 2 or 4, little endian */
+    long        count;
+    long        vocabulary;
+    int         byte_of[256];   /* width 1: of a token, and the token of a byte */
+    unsigned char token_of[256];
 };
 
 /* ---- recognising and checking a file ---- */
@@ -13290,11 +13559,40 @@ static uint32_t ddp__tokens_word(const unsigned char *p)
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
+/* Does name end so, or so and .gz? */
 static int ddp__tokens_named(const char *name, const char *ending)
 {
-    size_t n = strlen(name), k = strlen(ending);
+    size_t n = strlen(name);
+    const size_t k = strlen(ending);
 
-    return n > k && !strcmp(name + n - k, ending);
+    if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
+    return n > k && !memcmp(name + n - k, ending, k);
+}
+
+/* Text has no control characters but white space; among token numbers, small ones are the most frequent. */
+static int ddp__tokens_text(const unsigned char *p, size_t n)
+{
+    if (n < 64) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (p[i] == 127 || (p[i] < ' ' && p[i] != '\t' && p[i] != '\n' && p[i] != '\f' && p[i] != '\r')) return 0;
+    return 1;
+}
+
+/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token: small, and
+ * 0 for most tokens, while the lower halves take large values. Where all are 0 the lower halves need not be large. */
+static int ddp__tokens_wide(const unsigned char *p, size_t n)
+{
+    size_t zeros = 0;
+    unsigned large = 0, small = 0;
+
+    if (n < 128) return 0;
+    for (size_t i = 0; i + 4 <= n; i += 4) {
+        if (p[i + 3] || p[i + 2] >= 32) return 0; /* of vocabularies below 2 million */
+        zeros += !p[i + 2];
+        small |= p[i];
+        large |= p[i + 1];
+    }
+    return zeros == n / 4 ? (small | large) != 0 : large && 2 * zeros >= n / 4;
 }
 
 static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
@@ -13311,6 +13609,7 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
         return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood", name,
                          version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
+    t->kind = t->width == 2 ? "llm.c file of 16-bit tokens" : "llm.c file of 32-bit tokens";
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
     if (size != n)
         return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u tokens, that is %" PRIu64
@@ -13320,43 +13619,78 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
     return DDP_OK;
 }
 
-/* Renumbers bytes in place: 0, 1, ... in ascending order of the values that occur. */
+/* Numbers the byte values that occur: 0, 1, ... in ascending order. */
 static void ddp__tokens_compact(ddp_tokens *t)
 {
-    unsigned char *p = (unsigned char *)t->file.data;
-    int number[256];
+    int seen[256];
 
-    memset(number, 0, sizeof number);
-    for (long i = 0; i < t->count; i++) number[p[i]] = 1;
+    memset(seen, 0, sizeof seen);
+    for (long i = 0; i < t->count; i++) seen[t->first[i]] = 1;
     for (int b = 0; b < 256; b++) {
-        if (!number[b]) continue;
+        if (!seen[b]) continue;
         t->byte_of[t->vocabulary] = b;
-        number[b] = (int)t->vocabulary++;
+        t->token_of[b] = (unsigned char)t->vocabulary++;
     }
-    for (long i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
+}
+
+/* A name that ends in .bin or .u16 means 16-bit tokens without a header, .u32 32-bit tokens. */
+static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
+{
+    const size_t sample = n < DDP__TOKENS_SAMPLE ? n : DDP__TOKENS_SAMPLE;
+    const int bin = ddp__tokens_named(name, ".bin"), width = ddp__tokens_named(name, ".u32") ? 4 : 2;
+
+    if (!bin && width == 2 && !ddp__tokens_named(name, ".u16")) return DDP_OK;
+    if (bin && ddp__tokens_text(p, sample))
+        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a .bin file holds 16-bit tokens: rename it to end in .txt "
+                         "to train on its bytes", name);
+    if (n % (size_t)width)
+        return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
+                         "another ending it is read as bytes)", name, n, bin ? ".bin" : width == 2 ? ".u16" : ".u32",
+                         8 * width, width == 2 ? "an even number" : "a multiple of 4");
+    if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
+        return ddp__fail(err, DDP_FORMAT, "%s holds 32-bit tokens, but a .bin file without a header of llm.c holds 16-bit "
+                         "tokens: rename it to end in .u32 (or in .u16 if its tokens do have 16 bits)", name);
+    t->kind = width == 2 ? "16-bit tokens" : "32-bit tokens";
+    t->width = width;
+    t->count = (long)(n / (size_t)width);
+    return DDP_OK;
+}
+
+/* Text in another encoding would be learned as bytes of which every second one is 0. */
+static int ddp__tokens_utf16(const unsigned char *p, size_t n)
+{
+    return n >= 4 && ((p[0] == 0xff && p[1] == 0xfe && !p[3]) || (p[0] == 0xfe && p[1] == 0xff && !p[2]));
+}
+
+static ddp_status ddp__tokens_recognise(ddp_tokens *t, const char *name, ddp_error *err)
+{
+    const unsigned char *p = t->file.bytes;
+    const size_t n = t->file.size;
+    const uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0;
+    const char *remedy = "", *type;
+
+    t->kind = "bytes";
+    t->first = p;
+    t->width = 1;
+    t->count = (long)n;
+    if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) return ddp__tokens_llmc(t, name, p, n, err);
+    type = ddp__file_type(p, n, &remedy);
+    if (type) return ddp__fail(err, DDP_FORMAT, "cannot train on %s: it is %s; %s", name, type, remedy);
+    DDP__TRY(ddp__tokens_raw(t, name, p, n, err));
+    if (t->width > 1 || !ddp__tokens_utf16(p, n)) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "cannot train on %s: it is text in UTF-16; convert it first with iconv -f UTF-16 -t "
+                     "UTF-8", name);
 }
 
 static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *err)
 {
-    const unsigned char *p = (const unsigned char *)t->file.data;
-    size_t n = t->file.size;
-    uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0, token, largest = 0;
+    const size_t n = t->file.size;
+    uint32_t token, largest = 0;
 
     if (n == 0)
         return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
                          name);
-    t->first = p;
-    t->width = 1;
-    t->count = (long)n;
-    if (magic == DDP__TOKENS_GPT2 || magic == DDP__TOKENS_LLAMA3) {
-        DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
-    } else if (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz")) {
-        if (n % 2)
-            return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even number: "
-                             "is it cut off? (under another ending it is read as bytes)", name, n);
-        t->width = 2;
-        t->count = (long)(n / 2);
-    }
+    DDP__TRY(ddp__tokens_recognise(t, name, err));
     if (t->count < 2)
         return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
                          t->count);
@@ -13385,9 +13719,10 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
     if (t && name) t->name = ddp__strdup(name);
     if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    else if (in_memory) ddp__text_add(&t->file, (const char *)bytes, n);
-    else s = ddp__file_read(name, &t->file, err);
-    if (s == DDP_OK && t->file.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+    else if (in_memory) ddp__text_add(&t->file.copy, (const char *)bytes, n);
+    else s = ddp__file_map(name, &t->file, err);
+    if (s == DDP_OK && in_memory) t->file.bytes = (const unsigned char *)t->file.copy.data, t->file.size = t->file.copy.size;
+    if (s == DDP_OK && t->file.copy.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
@@ -13403,13 +13738,14 @@ ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
 void ddp_tokens_close(ddp_tokens *t)
 {
     if (!t) return;
-    ddp__text_free(&t->file);
+    ddp__file_unmap(&t->file);
     if (t->name) DDP_FREE(t->name);
     DDP_FREE(t);
 }
 
 /* ---- reading ---- */
 
+const char *ddp_tokens_kind(const ddp_tokens *t) { return t->kind; }
 long ddp_tokens_count(const ddp_tokens *t) { return t->count; }
 long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
 
@@ -13422,7 +13758,7 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 {
     const unsigned char *p = t->first + (size_t)i * (size_t)t->width;
 
-    if (t->width == 1) return p[0];
+    if (t->width == 1) return t->token_of[p[0]];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
 }
@@ -13843,8 +14179,199 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
         ddp_images_get(r, norm, ddp_dealt(seed, step, rank, world, batch, b, r->count), inputs + (size_t)b * size, labels + b);
 }
 
+/* ==== io/weight_files.h ==== [io] */
+/* The safetensors files that hold the weights of a model: one file, or the shards that an index or a folder lists. */
+
+#ifndef DDP_NO_MODELS
+typedef struct ddp__weight_file {
+    char            *path;
+    ddp_safetensors *f;
+} ddp__weight_file;
+
+/* All-zero = none. */
+typedef struct ddp__weight_files {
+    ddp__weight_file *list;
+    int               count;
+} ddp__weight_files;
+
+/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists shards in its own folder;
+ * or a folder with such an index or, without one, with *.safetensors files. Errors: a shard that is missing, unreadable or
+ * lacks a tensor that the index places in it; a folder without weights. Closed by ddp__weight_files_close, also on error. */
+DDP_LIB ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err);
+DDP_LIB void       ddp__weight_files_close(ddp__weight_files *files);
+#endif
+
+/* ==== io/weight_files.c ==== [io] */
+/* The files of a model's weights: one file, an index of shards, or a folder of them. */
+
+#include <dirent.h>
+
+#define DDP__WEIGHT_INDEX "model.safetensors.index.json"
+
+static int ddp__weight_path_ends(const char *path, const char *ending)
+{
+    const size_t n = strlen(path), k = strlen(ending);
+
+    return n > k && !strcmp(path + n - k, ending);
+}
+
+/* Opens FOLDER/NAME (folder NULL: NAME) and appends it. */
+static ddp_status ddp__weight_files_add(ddp__weight_files *files, const char *folder, const char *name, ddp_error *err)
+{
+    ddp__weight_file *list =
+        (ddp__weight_file *)DDP_REALLOC(files->list, ((size_t)files->count + 1) * sizeof *list);
+    ddp__text path = DDP__ZEROS;
+
+    if (list) files->list = list;
+    ddp__text_addf(&path, "%s%s%s", folder ? folder : "", folder ? "/" : "", name);
+    if (!list || path.failed) {
+        ddp__text_free(&path);
+        return ddp__fail(err, DDP_MEMORY, "%.200s: out of memory for a list of files", name);
+    }
+    list += files->count++;
+    list->path = path.data;
+    list->f = ddp_safetensors_open(path.data, err);
+    return list->f ? DDP_OK : err ? err->code : DDP_FORMAT;
+}
+
+/* ---- an index ---- */
+
+static ddp__weight_file *ddp__weight_file_named(const ddp__weight_files *files, size_t folder, const char *name)
+{
+    for (int i = 0; i < files->count; i++)
+        if (!strcmp(files->list[i].path + folder + 1, name)) return &files->list[i];
+    return NULL;
+}
+
+/* Each entry of the map says in which shard a tensor is. */
+static ddp_status ddp__weight_index_shards(ddp__weight_files *files, const char *path, const char *folder,
+                                           const ddp__json *map, ddp_error *err)
+{
+    for (const ddp__json *v = map->first; v; v = v->next) {
+        ddp_error why = {DDP_OK, ""};
+        ddp__weight_file *shard;
+        if (v->kind != DDP__JSON_STRING || !*v->string || strchr(v->string, '/'))
+            return ddp__fail(err, DDP_FORMAT, "%.200s, line %d: the shard of tensor \"%.60s\" must be the name of a file in "
+                             "the folder of the index", path, v->line, v->key);
+        shard = ddp__weight_file_named(files, strlen(folder), v->string);
+        if (!shard && ddp__weight_files_add(files, folder, v->string, &why) != DDP_OK)
+            return ddp__fail(err, why.code, "%.280s; %.100s needs this shard", why.msg, path);
+        if (!shard) shard = &files->list[files->count - 1];
+        if (!ddp_safetensors_find(shard->f, v->key))
+            return ddp__fail(err, DDP_FORMAT, "%.120s has no tensor \"%.60s\", but %.100s says that it is there: download the "
+                             "index and all shards of one version", shard->path, v->key, path);
+    }
+    if (files->count) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its weight_map is empty", path);
+}
+
+static ddp_status ddp__weight_index_open(ddp__weight_files *files, const char *path, ddp_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = ddp__strdup(slash ? path : ".");
+    ddp_error why = {DDP_OK, ""};
+    ddp__json *root = NULL;
+    const ddp__json *map;
+    ddp_status code = DDP_OK;
+
+    if (!folder) return ddp__fail(err, DDP_MEMORY, "out of memory while opening %.200s", path);
+    if (slash) folder[slash - path] = 0;
+    root = ddp__json_read(path, &why);
+    if (!root) code = ddp__fail(err, why.code, "%s", why.msg);
+    if (root) code = ddp__json_need(path, root, "weight_map", DDP__JSON_OBJECT, &map, err);
+    if (code == DDP_OK) code = ddp__weight_index_shards(files, path, folder, map, err);
+    ddp__json_free(root);
+    DDP_FREE(folder);
+    return code;
+}
+
+/* ---- a folder ---- */
+
+/* The name that follows `after` in alphabetical order among those that end so; "" behind the last. */
+static ddp_status ddp__weight_folder_next(const char *folder, const char *after, const char *ending, char *next,
+                                          size_t room, ddp_error *err)
+{
+    DIR *d = opendir(folder);
+    struct dirent *entry;
+
+    *next = 0;
+    if (!d) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
+    while ((entry = readdir(d)) != NULL)
+        if (ddp__weight_path_ends(entry->d_name, ending) && strcmp(entry->d_name, after) > 0 &&
+            (!*next || strcmp(entry->d_name, next) < 0))
+            snprintf(next, room, "%s", entry->d_name);
+    closedir(d);
+    return DDP_OK;
+}
+
+/* Of NAME-00002-of-00003.safetensors: are 1 to 3 there? The first that is not is named. */
+static ddp_status ddp__weight_folder_whole(const ddp__weight_files *files, const char *folder, ddp_error *err)
+{
+    const char *name = files->list[0].path + strlen(folder) + 1, *of = strstr(name, "-of-"), *digit = of;
+    char wanted[300];
+    long count;
+
+    while (digit && digit > name && digit[-1] >= '0' && digit[-1] <= '9') digit--;
+    if (!of || digit == of) return DDP_OK;
+    count = strtol(of + 4, NULL, 10);
+    for (long i = 1; i <= count && i <= 100000; i++) {
+        snprintf(wanted, sizeof wanted, "%.*s%0*ld%.200s", (int)(digit - name), name, (int)(of - digit), i, of);
+        if (ddp__weight_file_named(files, strlen(folder), wanted)) continue;
+        return ddp__fail(err, DDP_IO, "%.160s has %d of %ld shards: %.160s is missing; download it again", folder,
+                         files->count, count, wanted);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__weight_folder_open(ddp__weight_files *files, const char *folder, ddp_error *err)
+{
+    char name[256] = "", next[256];
+    ddp__text index = DDP__ZEROS;
+    ddp_status code = DDP_OK;
+    int there;
+
+    ddp__text_addf(&index, "%s/" DDP__WEIGHT_INDEX, folder);
+    there = !index.failed && access(index.data, F_OK) == 0;
+    if (index.failed) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %.200s", folder);
+    else if (there) code = ddp__weight_index_open(files, index.data, err);
+    ddp__text_free(&index);
+    if (code != DDP_OK || there) return code;
+    for (;;) {
+        DDP__TRY(ddp__weight_folder_next(folder, name, ".safetensors", next, sizeof next, err));
+        if (!*next) break;
+        DDP__TRY(ddp__weight_files_add(files, folder, next, err));
+        memcpy(name, next, sizeof name);
+    }
+    if (files->count) return ddp__weight_folder_whole(files, folder, err);
+    return ddp__fail(err, DDP_IO, "%.200s has no weights: neither " DDP__WEIGHT_INDEX " nor a file that ends in .safetensors "
+                     "is there; PyTorch's .bin and .pt files have to be converted", folder);
+}
+
+/* ---- any of them ---- */
+
+ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err)
+{
+    struct stat st;
+
+    memset(files, 0, sizeof *files);
+    if (!path) return ddp__fail(err, DDP_ARG, "weights need the name of a file or folder; NULL was given");
+    if (!stat(path, &st) && S_ISDIR(st.st_mode)) return ddp__weight_folder_open(files, path, err);
+    if (ddp__weight_path_ends(path, ".json")) return ddp__weight_index_open(files, path, err);
+    return ddp__weight_files_add(files, NULL, path, err);
+}
+
+void ddp__weight_files_close(ddp__weight_files *files)
+{
+    for (int i = 0; i < files->count; i++) {
+        ddp_safetensors_close(files->list[i].f);
+        DDP_FREE(files->list[i].path);
+    }
+    if (files->list) DDP_FREE(files->list);
+    memset(files, 0, sizeof *files);
+}
+
 /* ==== io/weights.c ==== [io] */
-/* The weights of a model in a safetensors file: names, shapes, loading and saving. */
+/* The weights of a model in safetensors files: names, shapes, loading and saving. */
 
 #define DDP__WEIGHT_NAME 192
 
@@ -13877,9 +14404,41 @@ static const ddp__weight_rule ddp__weights_vgg[] = {
     {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
     {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
 
+/* The names of Llama's arrays in the transformers library: read, while a save writes the names by layer. Its q, k and v,
+ * and its gate and up, are one matrix here, row by row in this order. Both store queries and keys for rotary angles that
+ * pair column i of a head with column d/2 + i, so no row moves. */
+#define DDP__WEIGHT_PARTS 3
+static const struct {
+    const char *layer, *op;
+    int         occurrence;
+    const char *name[DDP__WEIGHT_PARTS];
+} ddp__weights_llama[] = {
+    {"embed", "embedding", 0, {"embed_tokens", NULL, NULL}},
+    {".attn", "rms_norm", 0, {".input_layernorm", NULL, NULL}},
+    {".attn", "linear_no_bias", 0, {".self_attn.q_proj", ".self_attn.k_proj", ".self_attn.v_proj"}},
+    {".attn", "linear_no_bias", 1, {".self_attn.o_proj", NULL, NULL}},
+    {".mlp", "rms_norm", 0, {".post_attention_layernorm", NULL, NULL}},
+    {".mlp", "linear_no_bias", 0, {".mlp.gate_proj", ".mlp.up_proj", NULL}},
+    {".mlp", "linear_no_bias", 1, {".mlp.down_proj", NULL, NULL}},
+    {"head", "rms_norm", 0, {"norm", NULL, NULL}},
+    {"head", "linear_no_bias", 0, {"lm_head", NULL, NULL}},
+    {"head", "linear_cross_entropy", 0, {"lm_head", NULL, NULL}},
+};
+
+/* Prefixes of names: of DataParallel, of torch.compile, and of the models of the transformers library. */
+static const char *const ddp__weight_prefixes[] = {"module.", "_orig_mod.", "transformer.", "model."};
+
 typedef enum ddp__weight_family {
-    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG
+    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG, DDP__WEIGHTS_LLAMA
 } ddp__weight_family;
+
+/* Rows of an array that are a tensor of the file. */
+typedef struct ddp__weight_part {
+    char             name[DDP__WEIGHT_NAME]; /* "" = no such name */
+    int64_t          rows;
+    ddp_safetensors *file; /* where it was found; NULL: not yet */
+    const ddp_safetensor *from;
+} ddp__weight_part;
 
 /* One array of the model and its place in the file. */
 typedef struct ddp__weight {
@@ -13888,7 +14447,10 @@ typedef struct ddp__weight {
     int            stage; /* that has it */
     ddp_safetensor as;   /* type and shape in the file; name points above */
     int            transposed;
-    const ddp_safetensor *from; /* found in the file */
+    ddp_safetensors *file;      /* where the whole array was found; NULL: not, or in parts */
+    const ddp_safetensor *from;
+    int              parts;     /* of Llama under the names of transformers; 0 = no such names */
+    ddp__weight_part part[DDP__WEIGHT_PARTS];
 } ddp__weight;
 
 /* A layer that only models of one family have. */
@@ -13898,6 +14460,11 @@ static ddp__weight_family ddp__weights_family(const ddp_graph *g)
         if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
         if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
+    }
+    for (int i = 0; i < g->nodes; i++) { /* a user's layer may be called so, too */
+        const ddp_node *n = g->node[i];
+        if (n->op && n->layer >= 0 && !strcmp(n->op->name, "rope") && !strcmp(g->layer[n->layer].name, "layers.0.attn"))
+            return DDP__WEIGHTS_LLAMA;
     }
     return DDP__WEIGHTS_OTHER;
 }
@@ -13935,7 +14502,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 /* The name of node n in the file; returns the rule's `transposed`. */
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
-    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
+    static const ddp__weight_rule *const rules[] = {NULL, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg, NULL};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     const ddp__weight_rule *r = rules[family];
@@ -13958,6 +14525,42 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     return 0;
 }
 
+/* Columns of the last matrix of n's layer: the width of all queries, where that is attention's projection. */
+static long ddp__weight_inner(const ddp_graph *g, const ddp_node *n)
+{
+    long columns = 0;
+
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->op && g->node[i]->layer == n->layer && !strcmp(g->node[i]->op->name, "linear_no_bias"))
+            columns = g->node[i]->spec.param[0].shape.dim[1];
+    return columns;
+}
+
+/* The names of array 0 of n in the transformers library, if it has some. */
+static void ddp__weight_llama(const ddp_graph *g, const ddp_node *n, ddp__weight *w)
+{
+    const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
+    const int64_t rows = w->as.dim[0];
+    int others, occurrence = ddp__weight_occurrence(g, n, &others);
+    size_t rest = 0;
+
+    for (size_t i = 0; i < sizeof ddp__weights_llama / sizeof ddp__weights_llama[0]; i++) {
+        const char *const *name = ddp__weights_llama[i].name;
+        if (strcmp(ddp__weights_llama[i].op, n->op->name) || ddp__weights_llama[i].occurrence != occurrence ||
+            !ddp__weight_ends(layer, ddp__weights_llama[i].layer, &rest))
+            continue;
+        while (w->parts < DDP__WEIGHT_PARTS && name[w->parts]) {
+            ddp__weight_part *p = &w->part[w->parts++];
+            snprintf(p->name, sizeof p->name, "%.*s%s.weight", rest < 100 ? (int)rest : 100, layer, name[w->parts - 1]);
+        }
+        for (int k = 0; k < w->parts; k++) w->part[k].rows = rows / w->parts;
+        if (w->parts < 3) return;
+        w->part[0].rows = ddp__weight_inner(g, n); /* fewer heads of keys and values than of queries */
+        w->part[1].rows = w->part[2].rows = (rows - w->part[0].rows) / 2;
+        return;
+    }
+}
+
 static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer, ddp__weight *w)
 {
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
@@ -13978,6 +14581,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
         w->as.dim[0] = p->shape.dim[1];
         w->as.dim[1] = p->shape.dim[0];
     }
+    if (!buffer && k == 0 && ddp__weights_family(g) == DDP__WEIGHTS_LLAMA) ddp__weight_llama(g, n, w);
 }
 
 /* Array number index; 0 behind the last. */
@@ -14072,8 +14676,30 @@ static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
     return NULL;
 }
 
-/* Tensors that other libraries save and this one has no use for: attention masks, and the count
- * beside the running statistics of a batch norm. */
+/* The part of that name, and the array that it is of. */
+static ddp__weight_part *ddp__weight_part_named(const ddp__weights *s, const char *name, ddp__weight **of)
+{
+    for (int i = 0; i < s->count; i++)
+        for (int k = 0; k < s->list[i].parts; k++) {
+            if (strcmp(s->list[i].part[k].name, name)) continue;
+            *of = &s->list[i];
+            return &s->list[i].part[k];
+        }
+    return NULL;
+}
+
+/* The name without its first prefix, NULL: it has none. */
+static const char *ddp__weight_bare(const char *name)
+{
+    for (size_t i = 0; i < sizeof ddp__weight_prefixes / sizeof ddp__weight_prefixes[0]; i++) {
+        const size_t n = strlen(ddp__weight_prefixes[i]);
+        if (!strncmp(name, ddp__weight_prefixes[i], n)) return name + n;
+    }
+    return NULL;
+}
+
+/* Tensors that other libraries save and this one has no use for: attention masks, rotary angles, and the count beside the
+ * running statistics of a batch norm. */
 static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family, const char *name)
 {
     char beside[DDP__WEIGHT_NAME];
@@ -14082,6 +14708,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
+    if (family == DDP__WEIGHTS_LLAMA) return ddp__weight_ends(name, "rotary_emb.inv_freq", &rest);
     if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) || rest > 100) return 0;
     snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
     return ddp__weight_named(s, beside) != NULL;
@@ -14099,89 +14726,150 @@ static const char *ddp__weight_shape(const ddp_safetensor *t, char *text, size_t
     return text;
 }
 
-static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
+/* Compares a tensor with the array, or the part of one, that has its name, and notes where it is. */
+static ddp_status ddp__weight_match(const char *path, ddp__weight *w, ddp__weight_part *p, ddp_safetensors *f,
+                                    const ddp_safetensor *t, ddp_error *err)
 {
+    const ddp_safetensor *other = w->from;
+    ddp_safetensor as = w->as;
     char ours[120], theirs[120];
 
-    if (w->from)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
-                         path, w->from->name, t->name);
-    if (t->dims != w->as.dims || memcmp(t->dim, w->as.dim, (size_t)t->dims * sizeof *t->dim))
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
-                         "%s", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
-                         ddp__weight_shape(&w->as, ours, sizeof ours));
+    if (p && p->from) other = p->from;
+    for (int k = 0; !p && !other && k < w->parts; k++) other = w->part[k].from;
+    if (other)
+        return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor", path, other->name,
+                         t->name);
+    if (p) as.dim[0] = p->rows;
+    if (t->dims != as.dims || memcmp(t->dim, as.dim, (size_t)t->dims * sizeof *t->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs %s: build the model with "
+                         "the sizes of the file", path, t->name, ddp__weight_shape(t, theirs, sizeof theirs),
+                         ddp__weight_shape(&as, ours, sizeof ours));
     if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
-                         "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
-    w->from = t;
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, F64, F16 or BF16", path,
+                         t->name, ddp_safetensors_type_name(t->type));
+    if (p) p->file = f, p->from = t;
+    else w->file = f, w->from = t;
     return DDP_OK;
 }
 
-/* GPT-2's last matrix is its token table: a file that holds it twice must hold it twice. */
-static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, const char *path,
-                                    const ddp_safetensor *head, ddp_error *err)
+/* The output matrix of a model that uses its token table there: a file that holds it twice must hold it twice. */
+typedef struct ddp__weight_head {
+    const char      *path;
+    ddp_safetensors *file;
+    const ddp_safetensor *from; /* NULL: the files have none */
+} ddp__weight_head;
+
+static ddp_status ddp__weights_tied(const ddp__weights *s, const ddp__weight_head *head, ddp_error *err)
 {
-    const ddp__weight *w = ddp__weight_named(s, "wte.weight");
-    const ddp_safetensor *table = w ? w->from : NULL;
+    ddp__weight *w = ddp__weight_named(s, "wte.weight");
+    const ddp__weight_part *p = w ? NULL : ddp__weight_part_named(s, "embed_tokens.weight", &w);
+    ddp_safetensors *file = p && p->from ? p->file : w ? w->file : NULL;
+    const ddp_safetensor *table = p && p->from ? p->from : w ? w->from : NULL, *own = head->from;
+    const char *name = p ? "embed_tokens.weight" : "wte.weight";
     uint64_t i = 0, n;
     float a[512], b[512];
     size_t now;
 
-    if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
-                         "wte.weight; this model ties them", path, head->name);
-    n = ddp_safetensors_elements(head);
+    if (!table || own->dims != table->dims || memcmp(own->dim, table->dim, (size_t)own->dims * sizeof *own->dim))
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than %s; this model ties them",
+                         head->path, own->name, name);
+    n = ddp_safetensors_elements(own);
     for (; i < n; i += now) {
         now = n - i < 512 ? (size_t)(n - i) : 512;
-        DDP__TRY(ddp_safetensors_floats(f, head, i, now, a, err));
-        DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
+        DDP__TRY(ddp_safetensors_floats(head->file, own, i, now, a, err));
+        DDP__TRY(ddp_safetensors_floats(file, table, i, now, b, err));
         for (size_t k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight in element "
-                                 "%" PRIu64 " (%g and %g); this model ties them", path, head->name, i + k, (double)a[k],
-                                 (double)b[k]);
+                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from %s in element %" PRIu64
+                                 " (%g and %g); this model ties them%s", head->path, own->name, name, i + k, (double)a[k],
+                                 (double)b[k], p ? ": build it untied" : "");
     }
     return DDP_OK;
 }
 
-/* Every tensor of the file finds its array, and every array its tensor. */
-static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_safetensors *f,
+/* The array, or the part of one, that a tensor is: by its whole name, else by what follows its prefixes. */
+static ddp_status ddp__weight_find(const ddp__weights *s, ddp__weight_family family, const ddp__weight_file *file,
+                                   const ddp_safetensor *t, ddp__weight_head *head, ddp_error *err)
+{
+    for (const char *name = t->name; name; name = ddp__weight_bare(name)) {
+        ddp__weight_part *p = NULL;
+        ddp__weight *w = ddp__weight_named(s, name);
+        if (!w) p = ddp__weight_part_named(s, name, &w);
+        if (w) return ddp__weight_match(file->path, w, p, file->f, t, err);
+        if (ddp__weight_ignored(s, family, name)) return DDP_OK;
+        if (strcmp(name, "lm_head.weight") || (family != DDP__WEIGHTS_GPT2 && family != DDP__WEIGHTS_LLAMA)) continue;
+        head->path = file->path;
+        head->file = file->f;
+        head->from = t;
+        return DDP_OK;
+    }
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this model: is it of the same kind, "
+                     "and has it as many layers?", file->path, t->name, s->count);
+}
+
+/* 1: a tensor has a name of the transformers library. */
+static int ddp__weights_foreign(const ddp__weights *s)
+{
+    for (int i = 0; i < s->count; i++)
+        for (int k = 0; k < s->list[i].parts; k++)
+            if (s->list[i].part[k].from) return 1;
+    return 0;
+}
+
+/* DDP_FORMAT if no file has the array, or not all of its parts. */
+static ddp_status ddp__weight_whole(const ddp__weight *w, int foreign, int files, const char *path, ddp_error *err)
+{
+    const char *name = w->name;
+    char where[60] = "";
+    int found = 0;
+
+    for (int k = 0; k < w->parts; k++) found += w->part[k].from != NULL;
+    if (w->from || (w->parts && found == w->parts)) return DDP_OK;
+    for (int k = w->parts - 1; foreign && k >= 0; k--)
+        if (!w->part[k].from) name = w->part[k].name;
+    if (files > 1) snprintf(where, sizeof where, " in all %d files", files);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing%s: %s", path, name, where,
+                     w->parts && !strcmp(w->part[0].name, "lm_head.weight")
+                         ? "if the weights of the file are tied, build the model tied, too"
+                         : "is the file of a model of this kind, with as many layers?");
+}
+
+/* Every tensor of the files finds its array, and every array its tensor or its parts. */
+static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, const ddp__weight_files *files,
                                     const char *path, ddp_error *err)
 {
     const ddp__weight_family family = ddp__weights_family(g);
-    const ddp_safetensor *head = NULL;
+    ddp__weight_head head = {NULL, NULL, NULL};
+    int foreign;
 
-    for (int i = 0; i < ddp_safetensors_count(f); i++) {
-        const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        const char *name = t->name;
-        ddp__weight *w;
-        if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
-        if (ddp__weight_ignored(s, family, name)) continue;
-        if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
-            head = t;
-            continue;
-        }
-        w = ddp__weight_named(s, name);
-        if (!w)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this "
-                             "model", path, t->name, s->count);
-        DDP__TRY(ddp__weight_match(path, w, t, err));
-    }
-    for (int i = 0; i < s->count; i++)
-        if (!s->list[i].from)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing",
-                             path, s->list[i].name);
-    return head ? ddp__weights_tied(s, f, path, head, err) : DDP_OK;
+    for (int k = 0; k < files->count; k++)
+        for (int i = 0; i < ddp_safetensors_count(files->list[k].f); i++)
+            DDP__TRY(ddp__weight_find(s, family, &files->list[k], ddp_safetensors_at(files->list[k].f, i), &head, err));
+    foreign = ddp__weights_foreign(s);
+    for (int i = 0; i < s->count; i++) DDP__TRY(ddp__weight_whole(&s->list[i], foreign, files->count, path, err));
+    return head.from ? ddp__weights_tied(s, &head, err) : DDP_OK;
 }
 
-static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_error *err)
+/* The values of an array into data, of its only tensor or of its parts, one after the other. */
+static ddp_status ddp__weight_values(const ddp__weight *w, float *data, ddp_error *err)
+{
+    if (w->from) return ddp_safetensors_floats(w->file, w->from, 0, (size_t)ddp_safetensors_elements(w->from), data, err);
+    for (int k = 0; k < w->parts; k++) {
+        const size_t n = (size_t)ddp_safetensors_elements(w->part[k].from);
+        DDP__TRY(ddp_safetensors_floats(w->part[k].file, w->part[k].from, 0, n, data, err));
+        data += n;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__weights_read(const ddp__weights *s, ddp_error *err)
 {
     for (int i = 0; i < s->count; i++) {
-        ddp__weight *w = &s->list[i];
-        size_t n = (size_t)ddp_safetensors_elements(w->from);
+        const ddp__weight *w = &s->list[i];
+        const size_t n = (size_t)ddp_safetensors_elements(&w->as);
         float *data = s->here ? s->here : w->data;
         if (!w->data) continue; /* another stage reads it */
-        DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
+        DDP__TRY(ddp__weight_values(w, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
     }
@@ -14191,15 +14879,17 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
 ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 {
     ddp__weights s;
-    ddp_safetensors *f = NULL;
+    ddp__weight_files files = {NULL, 0};
     ddp_error why = {DDP_OK, ""};
+    ddp_status code = ddp__weights_list(g, path, &s, &why);
 
-    if (ddp__weights_list(g, path, &s, &why) == DDP_OK) f = ddp_safetensors_open(path, &why);
-    if (f && ddp__weights_pair(g, &s, f, path, &why) == DDP_OK) (void)ddp__weights_read(&s, f, &why);
-    ddp_safetensors_close(f);
+    if (code == DDP_OK) code = ddp__weight_files_open(&files, path, &why);
+    if (code == DDP_OK) code = ddp__weights_pair(g, &s, &files, path, &why);
+    if (code == DDP_OK) code = ddp__weights_read(&s, &why);
+    ddp__weight_files_close(&files);
     ddp__weights_free(&s);
-    if (err && why.code != DDP_OK) *err = why;
-    return why.code;
+    if (err && code != DDP_OK) *err = why;
+    return code;
 }
 
 /* ---- saving ---- */
@@ -14900,12 +15590,12 @@ int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
 {
     struct rlimit l;
-    int next = open("/dev/null", O_RDONLY); /* descriptors are given from the lowest on */
+    const int next = socket(AF_UNIX, SOCK_STREAM, 0); /* descriptors are given from the lowest on */
     rlim_t here, room;
 
     if (getrlimit(RLIMIT_NOFILE, &l) < 0) return DDP_OK;
     if (next >= 0) close(next);
-    here = next < 0 ? l.rlim_cur : (rlim_t)next;
+    here = next >= 0 ? (rlim_t)next : errno == EMFILE ? l.rlim_cur : 0;
     room = here + (rlim_t)wanted;
     if (l.rlim_cur < room) {
         l.rlim_cur = l.rlim_max < room ? l.rlim_max : room;
@@ -15392,14 +16082,18 @@ typedef enum ddp__refusal {
     DDP__REFUSE_LATE, DDP__REFUSE_LOST,
     DDP__REFUSE_NAME,  /* the certificate is another rank's */
     DDP__REFUSE_RESUME, /* links outlive their connections on one side only */
-    DDP__REFUSE_MUTE   /* never sent: without a word */
+    DDP__REFUSE_MUTE,  /* never sent: without a word */
+    DDP__REFUSE_BEGUN, /* the run has begun, and this is not one of its links that comes back */
+    DDP__REFUSE_DAMAGED /* the checksum is wrong */
 } ddp__refusal;
 
-/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
- * sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
+/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian; `kind` shares its four bytes with a
+ * checksum of the frame. A refusal carries the sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
  * above them the ids of a world with room for more, else 0; highest bit: links outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
+    int      damaged;         /* received: the checksum is wrong */
+    int      begun;           /* own side only: the ranks have met */
     uint64_t run_id;
     uint32_t rank, world, port, reason;
     uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
@@ -15417,9 +16111,10 @@ DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 /* What a hello says of a world of so many ranks and ids, which are at least as many. */
 DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
-/* self's version, run, rank, world and port with that kind, reason and detail. */
+/* self's version, run, rank, world and port with that kind, reason and detail. Who changes bytes behind it seals them. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                              unsigned char *b);
+DDP_LIB void ddp__hello_seal(unsigned char *b); /* writes the checksum */
 /* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
 DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
                             int detail);
@@ -15450,6 +16145,18 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
 
 uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0); }
 
+/* Two bytes of a hash of the other 62, 1 for 0, which says that there is no checksum. */
+static uint64_t ddp__hello_sum(const unsigned char *b)
+{
+    uint64_t sum = ddp__hash(DDP__HASH_START, b, 14);
+
+    sum = ddp__hash(sum, b + 16, DDP__HELLO_BYTES - 16);
+    sum = (sum ^ sum >> 16 ^ sum >> 32 ^ sum >> 48) & 65535;
+    return sum ? sum : 1;
+}
+
+void ddp__hello_seal(unsigned char *b) { ddp__hello_put(b + 14, ddp__hello_sum(b), 2); }
+
 void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
 {
     const uint32_t field[6] = {self->rank, self->world, self->port, (uint32_t)reason, (uint32_t)detail, self->family};
@@ -15457,10 +16164,11 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
     ddp__hello_put(b + 8, self->version, 4);
-    ddp__hello_put(b + 12, (uint64_t)kind, 4);
+    ddp__hello_put(b + 12, (uint64_t)kind, 2);
     ddp__hello_put(b + 16, self->run_id, 8);
     for (int i = 0; i < 6; i++) ddp__hello_put(b + 24 + 4 * i, field[i], 4);
     memcpy(b + 48, self->ip, sizeof self->ip);
+    ddp__hello_seal(b);
 }
 
 int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
@@ -15483,7 +16191,9 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
 
     if (!ddp__hello_begins(b, DDP__HELLO_BYTES)) return 0;
     h->version = (uint32_t)ddp__hello_get(b + 8, 4);
-    h->kind = (uint32_t)ddp__hello_get(b + 12, 4);
+    h->kind = (uint32_t)ddp__hello_get(b + 12, 2);
+    h->damaged = ddp__hello_get(b + 14, 2) != 0 && ddp__hello_get(b + 14, 2) != ddp__hello_sum(b);
+    h->begun = 0;
     h->run_id = ddp__hello_get(b + 16, 8);
     for (int i = 0; i < 6; i++) *field[i] = (uint32_t)ddp__hello_get(b + 24 + 4 * i, 4);
     memcpy(h->ip, b + 48, sizeof h->ip);
@@ -15497,9 +16207,11 @@ int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
 
 ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other)
 {
+    if (other->damaged) return DDP__REFUSE_DAMAGED;
     if (other->version != self->version) return DDP__REFUSE_VERSION;
     if (other->run_id != self->run_id) return DDP__REFUSE_RUN;
     if (other->kind == DDP__JOIN_ASK) return DDP__WELCOME;
+    if (self->begun && other->kind == DDP__HELLO) return DDP__REFUSE_BEGUN;
     if ((other->world ^ self->world) == DDP__HELLO_RESUMES) return DDP__REFUSE_RESUME;
     if (other->world != self->world) return DDP__REFUSE_WORLD;
     if (other->rank >= (self->world & 65535) || other->rank == self->rank) return DDP__REFUSE_RANK;
@@ -15537,6 +16249,14 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  ddp__hello_count(other->world, count[0], sizeof count[0]), mine,
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
+    case DDP__REFUSE_DAMAGED:
+        snprintf(out, room, "the first message of %s has a wrong checksum: its bytes were changed on the way; start again, "
+                 "and if it happens again, use a key (--tls-psk) or another network", name);
+        break;
+    case DDP__REFUSE_BEGUN:
+        snprintf(out, room, "%s calls itself rank %u, but the run has begun: start each rank once; a further worker enters "
+                 "a run with --min-world by --join", name, (unsigned)other->rank);
+        break;
     case DDP__REFUSE_TWICE:
         snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
                  "own", name, (unsigned)other->rank, (unsigned)other->rank);
@@ -15570,7 +16290,8 @@ long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
     if (t) return t->table->send(t, fd, iov, count);
     memset(&m, 0, sizeof m);
     memcpy(&m.msg_iov, &iov, sizeof iov);                 /* sendmsg does not write to it */
-    m.msg_iovlen = count > 1024 ? 1024 : (unsigned)count; /* IOV_MAX of Linux and macOS */
+    /* at most IOV_MAX of Linux and macOS; msg_iovlen is a size_t with glibc, an int with musl and on macOS */
+    m.msg_iovlen = (unsigned short)(count > 1024 ? 1024 : count);
     do n = sendmsg(fd, &m, DDP__NOSIGNAL);
     while (n < 0 && errno == EINTR);
     if (n >= 0) return (long)n;
@@ -17288,6 +18009,7 @@ static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsig
     ddp__hello_put(b + 48, p->received, 8);
     ddp__hello_put(b + 56, p->peer_number, 4);
     ddp__hello_put(b + 60, p->attempt, 4);
+    ddp__hello_seal(b);
 }
 
 /* Whether both sides mean the same two wires, and what the other lacks is still here. */
@@ -18037,6 +18759,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
+    t->cfg.self.begun = 1;
     t->door.listen_fd = cfg->listen_fd;
     bad = ddp__resume_fill(t, err);
     if (bad) t->door.listen_fd = -1; /* still the caller's */
@@ -18638,6 +19361,9 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
                          "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->c.self, h);
+    /* ranks that train count all ids, and have no flag for links that come back */
+    if (h->kind == DDP__REFUSED && h->reason == DDP__REFUSE_BEGUN && (why == DDP__REFUSE_WORLD || why == DDP__REFUSE_RESUME))
+        why = DDP__WELCOME;
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (kind != DDP__GO || h->kind != DDP__RELAY))))
         why = DDP__REFUSE_RANK;
@@ -18650,6 +19376,13 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, ddp__hello_kind kind, ddp_
         if (h->reason == DDP__REFUSE_TWICE)
             return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
                              m->c.rank);
+        if (h->reason == DDP__REFUSE_BEGUN)
+            return ddp__fail(err, DDP_MISMATCH, "the run of %s has begun without this process: start each rank once, and "
+                             "rank %d is taken; a further worker enters a run with --min-world by --join", name, m->c.rank);
+        if (h->reason == DDP__REFUSE_DAMAGED)
+            return ddp__fail(err, DDP_MISMATCH, "%s received the first message of rank %d with a wrong checksum: its bytes "
+                             "were changed on the way; start again, and if it happens again, use a key (--tls-psk) or another "
+                             "network", name, m->c.rank);
         if (h->reason == DDP__REFUSE_NAME)
             return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
                              name, m->c.rank);
@@ -19084,6 +19817,23 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
                      ddp__mpi_level(level));
 }
 
+/* MPI and the rest of the world disagree about this rank. */
+static ddp_status ddp__mpi_disagrees(const ddp__wire *w, int rank, int world, ddp_error *err)
+{
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+
+    if (world > 1)
+        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
+                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
+    /* what each process sees that the mpirun of another MPI has started */
+    (void)MPI_Get_library_version(library, &length);
+    library[strcspn(library, ",\n")] = 0;
+    return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but the program was built with %.60s, which sees one rank: start it "
+                     "with the mpirun of that MPI, or build it with the mpicc that belongs to your mpirun", w->rank,
+                     w->world, library);
+}
+
 static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
 {
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
@@ -19095,9 +19845,7 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
 #endif
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
-    if (rank != w->rank || world != w->world)
-        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
-                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
+    if (rank != w->rank || world != w->world) return ddp__mpi_disagrees(w, rank, world, err);
     result = MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
     if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Comm_dup", result);
     (void)MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
@@ -23205,7 +23953,7 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
-               "values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
+               "values): all ranks must make the same calls in the same order, and as many steps", (unsigned long)op->seq, e->rank,
                ddp__verb_does((int)op->m.verb, op->way->relays, (int)op->m.coding), own, (unsigned long)op->n,
                op->m.peer, peer, ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
                (unsigned long)f->count);
@@ -24738,7 +25486,8 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
         return DDP_OK;
     }
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
-        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
+        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system gives no further thread, or no address "
+                         "space for its stack (ulimit -u, ulimit -v)");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
@@ -27430,6 +28179,30 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
     return o;
 }
 
+/* Parameters of a layer of the model in a list of shares. */
+static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
+{
+    long long sum = 0;
+
+    for (int i = 0; i < n; i++)
+        if (h[i].whole == whole && !h[i].buffers) sum += h[i].count;
+    return sum;
+}
+
+/* A worker that has the whole model: its layers have the sizes of those in the files, all of which are here. */
+static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
+{
+    for (int l = 0; l < x->s->wholes && x->s->layers == x->s->wholes; l++) {
+        const long long here = ddp__reshard_count(x->own, x->owns, l);
+        long long there = 0;
+        for (int i = 0; i < x->files; i++) there += ddp__reshard_count(x->shard[i].share, x->shard[i].shares, l);
+        if (here != there)
+            return ddp__fail(err, DDP_MISMATCH, "layer %.60s has %lld parameters in %.200s and %lld here: resume with the "
+                             "same model (vocabulary, width, sequence length)", x->s->whole[l], there, x->shard[0].path, here);
+    }
+    return DDP_OK;
+}
+
 /* Every value of this worker is in a file. */
 ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 {
@@ -27440,6 +28213,7 @@ ddp_status ddp__shards_cover(ddp__shards *x, ddp_error *err)
 
     for (int i = 0; i < x->files; i++)
         if (!x->shard[i].f) missing = x->shard[i].path;
+    if (!*missing) DDP__TRY(ddp__shards_sizes(x, err));
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
             o = ddp__shards_have(x, h, at, &in, &n);
@@ -27723,6 +28497,7 @@ ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err) { return dd
 /* The manifest of a checkpoint: which files there are, and of what. */
 
 #define DDP__MANIFEST       "dreamddp checkpoint 5"
+#define DDP__MANIFEST_MOST  (1 << 26) /* bytes */
 #define DDP__MANIFEST_OLDER "dreamddp checkpoint 4" /* hashes of 64 bits, and no checksum */
 
 typedef struct ddp__manifest {
@@ -27894,8 +28669,14 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
 static ddp_status ddp__manifest_open(const char *path, ddp__json **root, int *sealed, ddp_error *err)
 {
     ddp__text t = DDP__ZEROS;
-    ddp_status code = ddp__file_read(path, &t, err);
+    struct stat st;
+    ddp_status code;
 
+    /* some hundred bytes for each rank and layer */
+    if (stat(path, &st) == 0 && st.st_size > DDP__MANIFEST_MOST)
+        return ddp__fail(err, DDP_FORMAT, "%.200s has %lld bytes, and no manifest has more than %d: it is damaged; remove its "
+                         "folder to resume from the checkpoint before", path, (long long)st.st_size, DDP__MANIFEST_MOST);
+    code = ddp__file_read(path, &t, err);
     if (code == DDP_OK) code = ddp__manifest_sealed(path, &t, sealed, err);
     if (code == DDP_OK) *root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     if (code == DDP_OK && !*root) code = err->code;
@@ -27910,7 +28691,7 @@ ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err
     const char *value[5];
     const ddp__json *v;
     long whole[4];
-    int sealed;
+    int sealed = 0;
 
     memset(m, 0, sizeof *m);
     DDP__TRY(ddp__manifest_open(path, &m->root, &sealed, err));
@@ -28036,7 +28817,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
             step <= *out || step >= below)
             continue;
         ddp__checkpoint_path(path, folder, step, "/manifest.json");
-        if (!whole || access(path, R_OK) == 0) *out = step;
+        if (!whole || access(path, F_OK) == 0) *out = step; /* one that cannot be read is an error, and no older step is taken */
     }
     closedir(dir);
     return DDP_OK;
@@ -28239,8 +29020,8 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
 {
     if (m->model == s->model) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, sizes, or operators with other arguments (the number of heads, for example)",
-                     path);
+                     "other operators, or operators with other arguments (the number of heads or the sequence length, for "
+                     "example): resume with the same model", path);
 }
 
 /* All ranks have verified their files before one of them changes its first array. */
@@ -28311,7 +29092,7 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
 static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
                                        char *path, int *rank, ddp_error *err)
 {
-    int first = -1;
+    int first = -1, why = ENOENT;
 
     *rank = -1;
     for (int c = 0; c < m->copies; c++) {
@@ -28322,13 +29103,15 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
             ddp__shard_path(path, folder, m->step, r, m->generation);
             *rank = r;
             if (access(path, R_OK) == 0) return DDP_OK;
+            if (errno != ENOENT && why == ENOENT) why = errno, first = r; /* it is here, and says more than one that is not */
         }
         if (kin && c == 0 && first >= 0) break;
     }
     if (first < 0) return DDP_OK;
     ddp__shard_path(path, folder, m->step, first, m->generation);
-    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
-                     "rank has to start where its files are", path, strerror(ENOENT));
+    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: %s", path, strerror(why), why == ENOENT
+                         ? "on machines without a shared disk each rank has to start where its files are"
+                         : "make the file readable for the user of this rank");
 }
 
 /* The files of all ranks of the copy that this worker goes on with. */
@@ -29649,11 +30432,14 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     int line = 1;
 
     status = ddp__file_read(path, &text, err);
+    if (status == DDP_OK) at = ddp__bom_bytes(text.data, text.size);
     for (; status == DDP_OK && at < text.size; line++) {
-        const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
-        size_t n = end ? (size_t)(end - from) : text.size - at;
+        const char *from = text.data + at;
+        size_t n = 0;
+        while (at + n < text.size && from[n] != '\n' && from[n] != '\r') n++;
         status = ddp__script_line(path, line, from, n, world, s, err);
         at += n + 1;
+        if (at < text.size && from[n] == '\r' && text.data[at] == '\n') at++;
     }
     ddp__text_free(&text);
     return status;
@@ -29893,15 +30679,14 @@ static char *ddp__csv_field(char **at)
     return s;
 }
 
-/* Splits off the next line, without its line end; NULL at the end of the text. */
+/* Splits off the next line, without its line end, which is LF, CRLF or CR; NULL at the end of the text. */
 static char *ddp__csv_line(char **at)
 {
     char *s = *at, *end;
     if (!*s) return NULL;
-    end = s + strcspn(s, "\n");
-    *at = *end ? end + 1 : end;
+    end = s + strcspn(s, "\r\n");
+    *at = end + (*end == '\r' && end[1] == '\n') + (*end != 0);
     *end = 0;
-    if (end > s && end[-1] == '\r') end[-1] = 0;
     return s;
 }
 
@@ -29998,8 +30783,8 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     if (size == 0) text = none;
     if (strlen(text) != size)
         return ddp__fail(err, DDP_FORMAT, "%s is not text: it has a zero byte at offset %zu", path, strlen(text));
-    if (size >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) text += 3;
-    for (s = text; (s = strchr(s, '\n')) != NULL; s++)
+    text += ddp__bom_bytes(text, size);
+    for (s = text; (s = strpbrk(s, "\r\n")) != NULL; s++)
         if (rows++ == INT_MAX - 2) return ddp__fail(err, DDP_FORMAT, "%s has too many lines for a profile", path);
     line = ddp__csv_line(&text);
     if (!line)
@@ -33047,6 +33832,8 @@ struct ddp_ctx {
     ddp_strategy_ops ops;
     void        *self;           /* the strategy's memory */
     const char  *event;          /* that the strategy is in; NULL = none */
+    const char  *call;           /* the program's last call: "ddp_step_end" */
+    int          said_where;     /* the error says in which call and step this rank was */
     ddp__posted *posted;         /* [posted_room] */
     int          posted_count, posted_room;
     long         posted_next;
@@ -33150,6 +33937,7 @@ struct ddp_ctx {
         if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code;        \
         if ((d)->host.error.code) return (int)(d)->host.error.code;                                 \
         if ((d)->event) return ddp__hook_in_event(d);                                               \
+        (d)->call = __func__;                                                                       \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
 
@@ -33651,12 +34439,25 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     return ddp__ctx_fail(d, &err);
 }
 
+/* Ranks that sent different things made different calls, often because one of them took another number of steps. */
+static void ddp__say_where(ddp_ctx *d)
+{
+    char text[160];
+
+    if (d->said_where || !d->call || d->host.error.code != DDP_MISMATCH || !d->engine) return;
+    if (ddp__engine_error(d->engine, NULL) != DDP_MISMATCH) return;
+    snprintf(text, sizeof text, "; rank %d has taken %ld steps and is in %s", d->rank, d->step, d->call);
+    ddp_explain(d, text);
+    d->said_where = 1;
+}
+
 int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
 {
     if (err != &d->host.error) {
         if (d->host.error.code) return (int)d->host.error.code;
         d->host.error = *err;
     }
+    ddp__say_where(d);
     if (d->ops.failed) d->ops.failed(d, d->self);
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
@@ -35446,6 +36247,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     ddp_message m;
 
     DDP__ENTER(d);
+    d->call = name;
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
     if (verb < DDP_SEND) m.group = d->computing;
@@ -35979,6 +36781,7 @@ typedef struct ddp__knob {
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
 DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi");
 DDP__NAMES_OF(ddp__algorithms, "auto", "full", "direct", "ring");
+DDP__NAMES_OF(ddp__kernel_sets, "auto", "base", "avx2", "avx512");
 DDP__NAMES_OF(ddp__wires, "f32", "f32", "bf16", "int8", "int4", "e3m0", "topk");
 DDP__NAMES_OF(ddp__lgps, "on", "on", "off", "ema");
 DDP__NAMES_OF(ddp__corrects, "deferred", "deferred", "eager");
@@ -36029,6 +36832,8 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(site, "SITE", 0, 0, 1000000, "", "none",
               "this worker's site: averages go inside sites, then between them; every worker has one, or none"),
     DDP__OF_N(threads, "THREADS", DDP__FILL, 1, 1024, "", "1", "operator threads of this worker"),
+    DDP__OF_C(kernels, "KERNELS", 0, ddp__kernel_sets,
+              "instruction set of the CPU operators; one set gives equal bits on all x86-64 processors"),
     DDP__OF_N(seed, "SEED", DDP__JOINED, 0, 0, "", "0", "of initialisation and dropout"),
     DDP__OF_N(micro_batches, "MICRO_BATCHES", DDP__ALL | DDP__FILL, 1, 0, "", "1",
               "backward passes of a step; the mean of their gradients is used"),
@@ -36275,13 +37080,16 @@ static const char *ddp__knob_preset(const ddp__strategies *list, const ddp__knob
 static ddp_status ddp__knob_refuse(const ddp__strategies *list, const ddp__knob *r, const char *said, char between,
                                   const char *text, ddp_error *err)
 {
+    const char *whole = "";
     char values[400];
+    long n;
 
+    if (r->kind == DDP__K_WHOLE && !ddp__parse_long(text, &n)) whole = "a whole number, ";
     if (r->kind == DDP__K_FLAG) return ddp__fail(err, DDP_ARG, "%s%c%.60s is neither 1 nor 0", said, between, text);
     ddp__knob_values(list, r, values, sizeof values);
     if (r->names || r->kind == DDP__K_STRATEGY)
         return ddp__fail(err, DDP_ARG, "%s%c%.60s is unknown: choose %s", said, between, text, values);
-    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s; %s (default: %s)", said, between, text, values, r->help,
+    return ddp__fail(err, DDP_ARG, "%s%c%.60s: %s%s; %s (default: %s)", said, between, text, whole, values, r->help,
                      ddp__knob_preset(list, r));
 }
 
@@ -36306,7 +37114,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_WHOLE:
     case DDP__K_REAL:
     case DDP__K_DEFER:
-        if (r->kind >= DDP__K_REAL) ok = ddp__parse_double(text, &x);
+        if (r->kind >= DDP__K_REAL) ok = ddp__parse_ratio(text, &x);
         else ok = ddp__parse_long(text, &n) && (r->size > sizeof(int) || n <= INT_MAX), x = (double)n;
         if (r->kind == DDP__K_FLAG && text[1]) ok = 0;
         if (r->kind == DDP__K_SERVERS && !strcmp(text, "colocated")) n = DDP_SERVERS_COLOCATED, ok = 1;
@@ -36317,7 +37125,7 @@ static ddp_status ddp__knob_set(const ddp__strategies *list, const ddp__knob *r,
     case DDP__K_CHOICE:
     case DDP__K_WIRE:
         if (r->kind == DDP__K_WIRE && !strncmp(text, "topk:", 5)) {
-            ok = ddp__parse_double(text + 5, &x) && x > 0 && x <= 1;
+            ok = ddp__parse_ratio(text + 5, &x) && x > 0 && x <= 1;
             if (ok) c->topk_fraction = x, text = "topk";
         }
         ok = ok && ddp__chosen(r->names, text, at);
@@ -36494,12 +37302,6 @@ int ddp__setting_describe(const ddp__strategies *list, const ddp_config *c, int 
 
 /* ---- from the environment ---- */
 
-const char *ddp__env_get(const char *name)
-{
-    const char *v = name ? getenv(name) : NULL;
-    return v && *v ? v : NULL;
-}
-
 ddp_status ddp__env_check_names(ddp_error *err)
 {
     for (char **e = DDP__ENVIRON; e && *e; e++) {
@@ -36554,6 +37356,13 @@ static const ddp__launcher ddp__launchers[] = {
 };
 enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
        DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
+enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
+
+const char *ddp__env_get(const char *name)
+{
+    const char *v = name ? getenv(name) : NULL;
+    return v && *v ? v : NULL;
+}
 
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
@@ -36612,34 +37421,87 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     return DDP_OK;
 }
 
+/* The process that MPICH's mpirun has started on this machine for all of its ranks here. Hydra tells the ranks their own
+ * ends of socket pairs, and the system who made the pair; other process managers tell an address. */
+static void ddp__mpich_job(char *out, size_t room)
+{
+    const char *port = ddp__env_get("PMI_PORT"), *fd = ddp__env_get("PMI_FD");
+    long number;
+
+    if (port) snprintf(out, room, "%.100s", port);
+#ifdef SO_PEERCRED
+    if (!port && fd && ddp__parse_long(fd, &number) && number >= 0 && number <= INT_MAX) {
+        int maker[3] = {0, 0, 0}; /* struct ucred: process, user, group */
+        socklen_t size = sizeof maker;
+        if (getsockopt((int)number, SOL_SOCKET, SO_PEERCRED, maker, &size) == 0 && maker[0] > 0)
+            snprintf(out, room, "hydra %d", maker[0]);
+    }
+#else
+    (void)fd;
+    (void)number;
+#endif
+}
+
+/* What the launcher calls its run, the same on all ranks; "" if it says nothing. out[DDP__JOB_TEXT]. */
+static ddp_status ddp__launcher_job(const ddp__env *env, int which, char *out, ddp_error *err)
+{
+    const char *id = NULL, *job = ddp__env_get("SLURM_JOB_ID"), *step = ddp__env_get("SLURM_STEP_ID");
+    int local = 0;
+
+    *out = 0;
+    if (which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
+        id = ddp__env_get("PMIX_NAMESPACE");
+        if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
+    }
+    if (id) snprintf(out, DDP__JOB_TEXT, "%.127s", id);
+    else if (job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
+        snprintf(out, DDP__JOB_TEXT, "%.60s.%.60s", job, step);
+    if (*out || which != DDP__LAUNCHED_MPICH) return DDP_OK;
+    DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
+    if (local == env->world) ddp__mpich_job(out, DDP__JOB_TEXT); /* each machine has another such process */
+    return DDP_OK;
+}
+
+/* Runs at the same time on one machine need different ports, so the port follows from the name of the run. It lies below
+ * the ports that systems give to outgoing connections. */
+static int ddp__launcher_port(const char *job)
+{
+    enum { FIRST = 20000, COUNT = 12000 };
+
+    if (!*job) return DDP__DEFAULT_PORT;
+    return FIRST + (int)(ddp__hash(DDP__HASH_START, job, strlen(job)) % COUNT);
+}
+
 /* Inside a job step: its first host, else the one that srun was called on. */
-static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
+static ddp_status ddp__slurm_addr(ddp__env *env, int port, ddp_error *err)
 {
     char host[256];
     const char *list = ddp__env_get("SLURM_STEP_NODELIST"), *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
 
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
-    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+    if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:%d", port);
     else if (list && ddp__first_host(list, host, sizeof host))
-        snprintf(env->addr, sizeof env->addr, "%s:29500", host);
+        snprintf(env->addr, sizeof env->addr, "%s:%d", host, port);
     else if (ip)
-        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500", ip);
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:%d" : "%.280s:%d", ip, port);
     return DDP_OK;
 }
 
 /* Where rank 0 is, as far as the launcher says. */
-static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
+static ddp_status ddp__launcher_addr(ddp__env *env, int which, const char *job, ddp_error *err)
 {
+    const int port = ddp__launcher_port(job);
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, port, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
-        snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
+        snprintf(env->addr, sizeof env->addr, "127.0.0.1:%d", port);
     else if (which == DDP__LAUNCHED_MPICH && step) /* srun --mpi=pmi2 */
-        return ddp__slurm_addr(env, err);
+        return ddp__slurm_addr(env, port, err);
     return DDP_OK;
 }
 
@@ -36699,41 +37561,42 @@ uint64_t ddp__run_id(const char *text)
     return ddp__hash(DDP__HASH_START, text, n);
 }
 
-/* The own variable, or what the launcher calls its run. */
-static void ddp__env_run_id(ddp__env *env, int which)
-{
-    const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
-               *step = ddp__env_get("SLURM_STEP_ID");
-
-    if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
-    if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
-        id = ddp__env_get("PMIX_NAMESPACE");
-        if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
-    }
-    if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
-        snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
-    else if (id)
-        snprintf(env->run_id, sizeof env->run_id, "%.127s", id);
-}
-
 ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
 {
     ddp__env env = DDP__ZEROS;
-    const char *addr = ddp__env_get("DREAMDDP_ADDR");
+    const char *addr = ddp__env_get("DREAMDDP_ADDR"), *id = ddp__env_get("DREAMDDP_RUN_ID"), *log = ddp__env_get("DREAMDDP_LOG");
+    char job[DDP__JOB_TEXT] = "";
     int which = -1;
 
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
+    if (log && ddp__log_level_named(log) == DDP_LOG_DEFAULT)
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_LOG=%.40s: off, error, warn, info or debug", log);
     DDP__TRY(ddp__env_launcher(&env, &which, err));
+    DDP__TRY(ddp__launcher_job(&env, which, job, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
             return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
-        DDP__TRY(ddp__launcher_addr(&env, which, err));
+        DDP__TRY(ddp__launcher_addr(&env, which, job, err));
     }
-    ddp__env_run_id(&env, which);
+    snprintf(env.run_id, sizeof env.run_id, "%.127s", id ? id : job);
     *out = env;
+    return DDP_OK;
+}
+
+ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err)
+{
+    ddp__env env;
+
+    *launcher = NULL;
+    *rank = *world = 0;
+    DDP__TRY(ddp__env_read(&env, err));
+    if (!env.launcher) return DDP_OK;
+    *launcher = env.launcher;
+    *rank = env.rank;
+    *world = env.world;
     return DDP_OK;
 }
 
@@ -36787,6 +37650,9 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
     DDP__REFUSE(c->period > 0 && c->landing >= c->period,
                 "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing, c->period);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
+    DDP__REFUSE(!ddp__cpu_runs((int)c->kernels), "kernels %s: this processor runs base%s%s only; choose a set that every "
+                "processor of the run has, or auto", c->kernels == DDP_KERNELS_AVX2 ? "avx2" : "avx512",
+                ddp__cpu_runs(DDP_KERNELS_AVX2) ? ", avx2" : "", ddp__cpu_runs(DDP_KERNELS_AVX512) ? ", avx512" : "");
     DDP__REFUSE((c->allocator.alloc == NULL) != (c->allocator.free == NULL),
                 "allocator: set both alloc and free, or neither");
     return DDP_OK;
@@ -37247,6 +38113,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
+    if (env.launcher && given->world > 1 && given->world != env.world && !given->join)
+        return (int)ddp__fail(err, DDP_ARG, "world %d, but %s started %d ranks: leave world 0, or start %d", given->world,
+                              env.launcher, env.world, given->world);
     if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
@@ -41247,7 +42116,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
-                     "gradients and activations; this machine has %.0f: use a smaller model, or an optimizer with less "
+                     "gradients and activations; this process may use %.0f: use a smaller model, or an optimizer with less "
                      "state", state, d->optimizer.name, graphs, total);
 }
 
@@ -41959,6 +42828,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = &hooks;
     d->host.seed = d->cfg.seed;
+    d->host.kernels = (int)d->cfg.kernels;
     d->rank = d->cfg.rank;
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
