@@ -288,12 +288,13 @@ static ddp_status choose_workers(program *p, ddp_error *err)
 
     if (!p->join && !p->launch && ddp_launched(&launcher, &rank, &world, err)) return err->code;
     if (launcher && p->rank >= 0 && p->rank != rank)
-        return refuse(err, "--rank %ld, but %s says that this is rank %d: leave --rank out", p->rank, launcher, rank);
+        return refuse(err, "--rank %ld, but this is rank %d, as %s says: leave --rank out", p->rank, rank, launcher);
     if (launcher && p->workers >= 0 && p->workers + servers != world)
-        return refuse(err, "--workers %ld%s, but %s started %d: leave --workers out, or start %ld", p->workers,
-                      servers ? " and --servers" : "", launcher, world, p->workers + servers);
+        return refuse(err, "--workers %ld%s, but there are %d ranks, as %s says: leave --workers out, or start %ld", p->workers,
+                      servers ? " and --servers" : "", world, launcher, p->workers + servers);
     if (launcher && world <= servers)
-        return refuse(err, "--servers %d, but %s started %d: start the workers and the servers together", servers, launcher, world);
+        return refuse(err, "--servers %d, but there are %d ranks, as %s says: start the workers and the servers together", servers,
+                      world, launcher);
     p->launched = launcher != NULL;
     if (launcher) p->workers = world - servers;
     if (p->workers < 0) p->workers = 1;

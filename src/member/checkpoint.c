@@ -257,7 +257,7 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
 {
     if (m->model == s->model) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, or operators with other arguments (the number of heads or the sequence length, for "
+                     "other operators, sizes, or operators with other arguments (vocabulary, heads or sequence length, for "
                      "example): resume with the same model", path);
 }
 

@@ -81,10 +81,10 @@ static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
     return sum;
 }
 
-/* A worker that has the whole model: its layers have the sizes of those in the files, all of which are here. */
+/* Where every worker has the whole model: its layers have the sizes of those in the files, all of which are here. */
 static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
 {
-    for (int l = 0; l < x->s->wholes && x->s->layers == x->s->wholes; l++) {
+    for (int l = 0; l < x->s->wholes && x->s->copies == x->s->world; l++) {
         const long long here = ddp__reshard_count(x->own, x->owns, l);
         long long there = 0;
         for (int i = 0; i < x->files; i++) there += ddp__reshard_count(x->shard[i].share, x->shard[i].shares, l);

@@ -359,9 +359,6 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
-    if (env.launcher && given->world > 1 && given->world != env.world && !given->join)
-        return (int)ddp__fail(err, DDP_ARG, "world %d, but %s started %d ranks: leave world 0, or start %d", given->world,
-                              env.launcher, env.world, given->world);
     if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);

@@ -17,7 +17,7 @@ DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
- * or once here when a launcher already made the ranks (cfg->world is then 0, 1 or their number) or world <= 1. fn gets an open context, which ddp_launch closes;
+ * or once here when a launcher already made the ranks (whose number counts, not cfg->world) or world <= 1. fn gets an open context, which ddp_launch closes;
  * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
  * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
  * first failure with its sentence in *err. */

@@ -117,7 +117,7 @@ static void normed(const store *s, const char *layer, const char *name, const do
     snprintf(full, sizeof full, "%s%s.weight", layer, name);
     w = (const float *)s->data[at(s, full)];
     for (int c = 0; c < DIM; c++) squares += x[c] * x[c];
-    for (int c = 0; c < DIM; c++) y[c] = x[c] / sqrt(squares / DIM + 1e-5) * (double)w[c];
+    for (int c = 0; c < DIM; c++) y[c] = x[c] / sqrt(squares / (double)DIM + 1e-5) * (double)w[c];
 }
 
 /* The transformers library's rotate_half: x cos + (-second half, first half) sin, the same angles for both halves. */
@@ -127,7 +127,7 @@ static void rotated(double *x, int t)
 
     for (int i = 0; i < HEAD / 2; i++) half[i] = -x[HEAD / 2 + i], half[HEAD / 2 + i] = x[i];
     for (int i = 0; i < HEAD; i++) {
-        angle = t / pow(10000, 2.0 * (i % (HEAD / 2)) / HEAD);
+        angle = t / pow(10000, 2.0 * (i % (HEAD / 2)) / (double)HEAD);
         x[i] = x[i] * cos(angle) + half[i] * sin(angle);
     }
 }

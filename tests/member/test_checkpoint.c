@@ -461,7 +461,7 @@ static void what_does_not_fit_is_refused(void **unused)
     refused(&c, &b, DDP_MISMATCH, " and 144 here: resume with the same model (vocabulary, width, sequence length)");
     b.width = 0;
     b.heads = 3;
-    refused(&c, &b, DDP_MISMATCH, "with other arguments (the number of heads or the sequence length, for example)");
+    refused(&c, &b, DDP_MISMATCH, "with other arguments (vocabulary, heads or sequence length, for example)");
     b.heads = 0;
     b.vision = 1;
     refused(&c, &b, DDP_MISMATCH, "another model: its layer 0 is \"embed\", here it is \"conv1\"");

@@ -539,8 +539,8 @@ static void plan_make(kill_plan *k, net_setup *set, uint64_t seed, int world, in
     net_defaults(set, world);
     set->cfg.min_world = 1;
     log_to(set);
-    set->cfg.peer_timeout_s = lab_patience(3);
-    set->cfg.op_timeout_s = lab_patience(15);
+    set->cfg.peer_timeout_s = lab_patience(10); /* a death closes its links; silence is only a busy machine */
+    set->cfg.op_timeout_s = lab_patience(30);
     set->cfg.chunk_bytes = (size_t)512 << ddp_rng_below(&rng, 4);
     if (ddp_rng_below(&rng, 2)) {
         set->cfg.max_count = FLOATS + LAB_MAX;

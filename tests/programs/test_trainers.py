@@ -103,7 +103,7 @@ def mistakes_are_refused_in_a_sentence():
             (GPT, 1, "holds no whole checkpoint", "--resume folder"),
             (GPT, 1, "cannot read none", "--resume none"),
             (GPT, 2, "nothing is left to train", "--resume saved --steps 2"),
-            (GPT, 1, "layer embed: its parameters from number", "--resume saved --vocab 9"),
+            (GPT, 1, "layer embed has 368 parameters in ", "--resume saved --vocab 9"),
             (GPT, 1, "of a model of 4 layers", "--resume saved --layers 2"),
             (GPT, 1, "another model: its layer 1", "--resume saved --model llama2"),
             (GPT, 1, "with other arguments (the number of heads", "--resume saved --heads 4"),

@@ -112,7 +112,8 @@ def run(folder, *args, code=0, **how):
 
 
 def sentence(err, *words, program="train_gpt"):
-    lines = [s for s in err.splitlines() if s.strip()]
+    # what the data were read as comes before
+    lines = [s for s in err.splitlines() if s.strip() and not s.startswith("data: ")]
     expect(len(lines) == 1, "%d lines on stderr, expected one: %s" % (len(lines), err[-400:]))
     expect(lines[0].startswith(program + ": "), "not from %s: %s" % (program, lines[0]))
     for w in words:

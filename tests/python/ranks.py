@@ -543,7 +543,7 @@ def what_cannot_be_trained_is_one_sentence():
 def settings_are_named_like_the_fields():
     for words, settings in (("init: no setting is called perid: did you mean period?", {"perid": 3}),
                             ("strategy=dreamdp is unknown: choose", {"strategy": "dreamdp"}),
-                            ("period=2.5: 1 to 1000000 steps", {"period": 2.5}),
+                            ("period=2.5: a whole number, 1 to 1000000 steps", {"period": 2.5}),
                             ("state_period=2,x: 1 to 1000000 periods", {"state_period": (2, "x")}),
                             ("device='tpu'", {"device": "tpu"}),
                             ("fast", {"net": "fast"}),

@@ -111,7 +111,7 @@ def the_launcher_says_how_many_workers_there_are():
     pipelined = trained(finish([start(["--workers", 2, "--stages", 2])]), 2)
     expect(trained(launched(2, ["--stages", 2]), 2) == pipelined, "other parameters with --stages")
     expect(trained(launched(3, ["--workers", 3]), 3) == right, "other parameters with the right --workers")
-    for args, words in ((["--workers", 2], "--workers 2, but Open MPI started 4: leave --workers out, or start 2"),
+    for args, words in ((["--workers", 2], "--workers 2, but there are 4 ranks, as Open MPI says: leave --workers out, or start 2"),
                         (["--stages", 3], "--workers 4 must be a multiple"),
                         (["--min-world", 5], "--min-world 5 is more than --workers 4")):
         env = {"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 4, "DREAMDDP_ADDR": "127.0.0.1:1"}
@@ -119,7 +119,7 @@ def the_launcher_says_how_many_workers_there_are():
         expect(code == 2 and words in err, "%s: exit %d: %s" % (args, code, err[-300:]))
     code, _, err = finish([start(["--rank", 0, "--workers", 2],
                                  {"DREAMDDP_RANK": 1, "DREAMDDP_WORLD_SIZE": 2, "DREAMDDP_ADDR": "127.0.0.1:1"})])[0]
-    expect(code == 2 and "says that this is rank 1: leave --rank out" in err, "exit %d: %s" % (code, err[-300:]))
+    expect(code == 2 and "--rank 0, but this is rank 1, as DREAMDDP_RANK says: leave --rank out" in err, "exit %d: %s" % (code, err[-300:]))
 
 
 @case
