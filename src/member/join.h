@@ -121,6 +121,7 @@ typedef struct ddp__joiner { /* until it is in */
     double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
+    unsigned  resolved;       /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int       donor;
     unsigned char *clone;

@@ -129,13 +129,45 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
     return DDP__JOIN_LATER;
 }
 
+/* Resolves the addresses of --addr, separated by commas, that have not been resolved before: a name may appear later.
+ * unresolved: why the last of those that have no address has none, or "". */
+static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
+{
+    const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
+    char one[300], text[DDP__ADDR_TEXT];
+
+    unresolved[0] = 0;
+    for (unsigned bit = 1; *s && bit < 1u << 8; bit <<= 1) {
+        const size_t n = strcspn(s, ",");
+        ddp_error local = {DDP_OK, ""};
+        ddp_status bad = DDP_OK;
+        int count = 0;
+        snprintf(one, sizeof one, "%.*s", (int)n, s);
+        s += n + (s[n] == ',');
+        if (j->resolved & bit) continue;
+        bad = ddp__addr_parse(one, &j->at[j->doors], 1, &count, &local);
+        if (bad == DDP_NET) {
+            snprintf(unresolved, DDP__JOIN_TEXT, "%.290s", local.msg);
+            continue;
+        }
+        if (bad) return ddp__fail(err, bad, "%s", local.msg);
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
+        j->resolved |= bit;
+        j->doors += count;
+    }
+    return DDP_OK;
+}
+
 static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, ddp_error *err)
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
-    char why[DDP__JOIN_TEXT] = "";
+    char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT];
     int code = DDP__JOIN_LATER, doors;
 
     for (;;) {
+        DDP__TRY(ddp__joiner_doors(j, unresolved, err));
         doors = j->doors;
         for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
@@ -144,6 +176,9 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         if (ddp_now() >= until) break;
         ddp__sleep_until(ddp_now() + 0.2);
     }
+    if (!doors && unresolved[0])
+        return ddp__fail(err, DDP_TIMEOUT, "%s, after retries for %.3g s; check the name, or raise "
+                         "DREAMDDP_CONNECT_TIMEOUT if it appears later", unresolved, j->c.connect_timeout_s);
     if (code == DDP__JOIN_FULL)
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
@@ -159,26 +194,6 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
                      "going, with --min-world, and is one of its workers gone?", j->c.connect_timeout_s, addr);
 }
 
-/* The addresses of --addr, separated by commas. */
-static ddp_status ddp__joiner_doors(ddp__joiner *j, ddp_error *err)
-{
-    const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
-    char one[300], text[DDP__ADDR_TEXT];
-
-    while (*s && j->doors < 8) {
-        size_t n = strcspn(s, ",");
-        int count = 0;
-        snprintf(one, sizeof one, "%.*s", (int)n, s);
-        DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
-        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
-                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
-        j->doors += count;
-        s += n + (s[n] == ',');
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err)
 {
     ddp__joiner *j = (ddp__joiner *)ddp__calloc(1, sizeof *j);
@@ -187,7 +202,6 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
     if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
     j->fd = -1;
     j->c = *c;
-    DDP__TRY(ddp__joiner_doors(j, err));
     return ddp__joiner_place(j, -1, ddp_now() + c->connect_timeout_s, err);
 }
 

@@ -89,20 +89,33 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     return s;
 }
 
+/* The address of the first link again: its name has been resolved before, so a failure now is a transient one. */
+static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.connect_timeout_s;
+    int count = 0;
+
+    for (;;) {
+        const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
+        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel))) return s;
+        ddp__sleep_until(ddp_now() + 0.2);
+    }
+}
+
 static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
 {
     const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int count = 0;
+    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
     addr[0] = 0;
     if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
-    if (d->cfg.transport == DDP_TCP && !d->cfg.addr2) {
-        s = ddp__addr_parse(first, list, 1, &count, err);
+    if (beside) {
+        s = ddp__first_address(d, first, &list[0], err);
         if (s == DDP_OK && d->rank == 0) {
             ddp__addr bound;
             ddp__addr_set_port(&list[0], 0);
@@ -116,7 +129,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     /* also where nothing is to be told: a rank without a second link is found here */
     s = ddp__tell(d, 0, &port, sizeof port, err);
     if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
-    if (s == DDP_OK && count) {
+    if (s == DDP_OK && beside) {
         ddp__addr_set_port(&list[0], (int)port);
         snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
     }

@@ -72,6 +72,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
+        m->seen = ddp_now(); /* as in ddp__resolve */
         snprintf(m->why, sizeof m->why, "%.200s: %.200s", m->path, e.msg);
         return 0;
     }
@@ -308,6 +309,32 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     return DDP_OK;
 }
 
+/* Resolves a name, which may appear only after this rank has started (Kubernetes, Docker Compose): retries like a refused
+ * connection. */
+static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *list, int *count, ddp_error *err)
+{
+    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* rank 0 too: m->until is its time-out for all ranks */
+    double pause = 0.05;
+
+    for (;;) {
+        ddp_error local = {DDP_OK, ""};
+        ddp_status bad = ddp__addr_parse(spec, list, DDP__ADDRESSES, count, &local);
+        m->seen = ddp_now(); /* a slow look-up is no stop of this process: it counts towards the time-out */
+        if (bad != DDP_NET) {
+            if (bad && err) *err = local;
+            return bad;
+        }
+        DDP__TRY(ddp__cancelled(m, err));
+        (void)ddp__meeting_over(m);
+        if (ddp_now() >= m->begin + limit)
+            return ddp__fail(err, DDP_TIMEOUT, "%.340s, after retries for %.3g s; check the name, or raise "
+                             "DREAMDDP_CONNECT_TIMEOUT if it appears later", local.msg, limit);
+        ddp__wait_note(m, "the name of rank 0: ", local.msg);
+        ddp__sleep_until(fmin(ddp_now() + pause, m->begin + limit));
+        if (pause < 0.3) pause *= 1.5;
+    }
+}
+
 /* The addresses of rank 0, none where a file will tell. */
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
@@ -327,7 +354,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
-        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
+        DDP__TRY(ddp__resolve(m, r->addr ? r->addr : "127.0.0.1", list, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: name a "
                              "port, for example %d, or file:///PATH, where rank 0 writes it", r->addr,
@@ -349,7 +376,6 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
-    m->seen = ddp_now(); /* looking up a name may have taken long, and is no stop */
     if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);

@@ -42,6 +42,29 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     return DDP_OK;
 }
 
+/* Whether a name server may ever know this name (RFC 1123). A last label of digits only is a mistyped IPv4 address. Bytes
+ * above 127 are left to the resolver. */
+static int ddp__name_possible(const char *host)
+{
+    size_t label = 0, n = strlen(host);
+    int digits = 1; /* of the label */
+
+    if (n && host[n - 1] == '.') n--; /* the root */
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)host[i];
+        if (c == '.') {
+            if (!label) return 0;
+            label = 0;
+            digits = 1;
+            continue;
+        }
+        if (c < 128 && !isalnum(c) && c != '-' && c != '_') return 0;
+        if ((c == '-' && !label) || ++label > 63) return 0;
+        digits &= isdigit(c) != 0;
+    }
+    return label && !digits;
+}
+
 ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
 {
     char host[DDP__HOST_TEXT], port[16];
@@ -55,6 +78,9 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
+    if (why == EAI_MEMORY) return ddp__fail(err, DDP_MEMORY, "out of memory while resolving '%.200s'", host);
+    if (why && !ddp__name_possible(host))
+        return ddp__fail(err, DDP_ARG, "address '%.100s': '%.200s' is neither an IP address nor a host name", spec, host);
     if (why)
         return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
                          gai_strerror(why));
