@@ -158,6 +158,7 @@
 #include "wire/door.c"
 #include "wire/replay.c"
 #include "wire/reconnect_link.c"
+#include "wire/callback.c"
 #include "wire/reconnect.c"
 #include "wire/relay.c"
 #include "wire/mesh.c"

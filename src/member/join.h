@@ -2,8 +2,11 @@
  *
  *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets an id, its
  *                             layout is compared, and the connection stays open as long as it lives
- *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end
- *   newcomer -> every door    JOIN_MESH hello: the connection of its entry
+ *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end. Another member is the donor
+ *                             where this one cannot be reached
+ *   newcomer -> every door    JOIN_MESH hello: the connection of its entry. Where a member cannot be reached (a firewall,
+ *                             NAT), the coordinator relays: the newcomer sends it RELAY, it notifies the member, which
+ *                             connects to it (wire/callback.c)
  *   newcomer -> coordinator   ready; one or two periods later all members admit it */
 #pragma once
 
@@ -117,6 +120,7 @@ typedef struct ddp__join_place {
 typedef struct ddp__joiner { /* until it is in */
     ddp__join_config c;
     int       fd;             /* to the coordinator, or -1 */
+    int       connected;      /* the last request reached a listener */
     ddp__tls *tls;            /* its session: the wire's belong to another thread once the engine runs */
     double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
@@ -124,6 +128,7 @@ typedef struct ddp__joiner { /* until it is in */
     unsigned  resolved;       /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int       donor;
+    uint64_t  unreached;      /* members to which this worker cannot connect directly */
     unsigned char *clone;
     size_t    have, bytes;
     uint64_t  number;         /* of the donor's clone; 0 = none */

@@ -2,6 +2,9 @@
 #include "member/elastic.h"
 #include "member/join.h"
 
+static const double ddp__reach_limit = 10; /* seconds to connect to a member, */
+static const double ddp__direct_limit = 3; /* of them for its answer to a direct connection */
+
 /* ---- connections ---- */
 
 /* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's workers. */
@@ -66,6 +69,7 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
     ddp__hello self;
     size_t got = 0;
 
+    j->connected = fd >= 0;
     if (fd < 0) return -1;
     memset(&self, 0, sizeof self);
     self.version = DDP__PROTOCOL;
@@ -239,8 +243,9 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     b[64 + DDP__JOIN_TEXT - 1] = 0;
     if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER) return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
     j->donor = (int)ddp__hello_get(b + 4, 4);
+    j->unreached = 0;
     j->place.live = ddp__hello_get(b + 8, 8);
-    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size || j->place.live >> j->place.id & 1)
+    if (j->donor < 0 || j->donor >= j->place.world || j->place.live >> j->place.id & 1)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
     return DDP_OK;
 }
@@ -310,6 +315,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
+    uint64_t left = j->place.live; /* members to ask: any of them can give a clone */
     unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT] = "";
@@ -317,16 +323,24 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     size_t most = 0;
 
     DDP__TRY(ddp__worker_most(s, &most, err));
-    for (int tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
-        int fd;
-        if (tries) ddp__sleep_until(ddp_now() + 0.2);
-        fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
-                                 ddp_now() + j->c.op_timeout_s, why);
-        if (fd < 0) continue;
-        code = ddp__clone_stream(j, fd, b, most, err);
+    for (int tries = 1; code == DDP_PEER_LOST && ddp_now() < until; tries++) {
+        const int fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+                                           ddp_now() + j->c.op_timeout_s, why);
+        if (fd >= 0) code = ddp__clone_stream(j, fd, b, most, err);
         ddp__stream_close(j->c.tls, fd);
+        if (code != DDP_PEER_LOST) break;
+        if (!j->connected) j->unreached |= ddp__bit(j->donor);
+        if (j->connected && tries < 3) {
+            ddp__sleep_until(ddp_now() + 0.2);
+            continue;
+        }
+        left &= ~ddp__bit(j->donor);
+        if (!left) break;
+        for (j->donor = 63; !(left >> j->donor & 1);) j->donor--;
+        tries = 0;
     }
-    if (code == DDP_PEER_LOST) return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
+    if (code == DDP_PEER_LOST)
+        return ddp__fail(err, code, "no member of the run sent a copy of the model; the last one tried is rank %d", j->donor);
     DDP__TRY(code);
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
@@ -339,14 +353,68 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* Connects to all members; their connections in fds, the own door in c->listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, ddp_error *err)
+/* The hello of the entry on a connected socket, and the answer: 0, or -1 if that is not rank r. */
+static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd, int r, double until)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char why[DDP__JOIN_TEXT];
-    double until = ddp_now() + 10;
-    ddp__addr own;
     ddp__hello h;
+
+    ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+    if (ddp__stream_send_all(j->c.tls, fd, b, sizeof b, until) < 0 ||
+        ddp__stream_recv_all(j->c.tls, fd, b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h))
+        return -1;
+    return h.kind == DDP__JOIN_MESH && h.rank == (uint32_t)r && h.run_id == self->run_id ? 0 : -1;
+}
+
+/* A connection to rank r by way of the coordinator, which r connects to as well; or -1. */
+static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, double until)
+{
+    const int relay = j->place.coordinator;
+    unsigned char b[DDP__HELLO_BYTES];
+    char why[DDP__JOIN_TEXT], name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
+    const int fd = ddp__joiner_dial(j, &j->place.door[relay], until, why);
+    ddp__hello h;
+    int id;
+
+    if (fd < 0) return -1;
+    ddp__hello_pack(self, DDP__RELAY, DDP__WELCOME, r, b);
+    if (ddp__stream_send_all(j->c.tls, fd, b, sizeof b, until) == 0 &&
+        ddp__stream_recv_all(j->c.tls, fd, b, sizeof b, NULL, until) == 0 && ddp__hello_parse(b, &h) &&
+        h.kind == DDP__RELAY && h.rank == (uint32_t)relay && h.detail == (uint32_t)r &&
+        ddp__stream_begin(j->c.tls, fd, 0) == 0 && ddp__stream_greet(j->c.tls, fd, until) == 0 &&
+        ddp__stream_may_join(j->c.tls, fd, &id, name, text))
+        return fd;
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
+}
+
+/* The connection of the entry with rank r, direct or relayed; or -1. */
+static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until, unsigned char *relayed)
+{
+    const ddp__addr *door = &j->place.door[r];
+    char why[DDP__JOIN_TEXT], at[DDP__ADDR_TEXT];
+    int fd = -1;
+
+    if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
+    /* behind two NATs of the same private network another program may answer there */
+    if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0) return fd;
+    ddp__stream_close(j->c.tls, fd);
+    j->unreached |= ddp__bit(r);
+    if (r == j->place.coordinator) return -1;
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s: rank %d relays between them, which is slower "
+             "than a direct connection", j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
+             j->place.coordinator);
+    *relayed = 1;
+    fd = ddp__joiner_relay(j, self, r, until);
+    if (fd < 0 || ddp__entry_greet(j, self, fd, r, until) == 0) return fd;
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
+}
+
+/* Connects to all members; their connections in fds, which of them are relayed, the own door in c->listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, unsigned char *relayed, ddp_error *err)
+{
+    ddp__addr own;
 
     if (ddp__addr_own(j->fd, &own) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
@@ -360,12 +428,11 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
     c->self.family = ddp__ip_pack(&own, c->self.ip);
     for (int r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
-        ddp__hello_pack(&c->self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
-        if (fds[r] < 0 || ddp__stream_send_all(j->c.tls, fds[r], b, sizeof b, until) < 0 ||
-            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h) ||
-            h.kind != DDP__JOIN_MESH)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
+        ddp__joiner_beat(j);
+        fds[r] = ddp__joiner_reach(j, &c->self, r, ddp_now() + ddp__reach_limit, &relayed[r]);
+        if (fds[r] < 0)
+            return ddp__fail(err, DDP_PEER_LOST, relayed[r] ? "cannot connect to rank %d, neither directly nor by way of "
+                             "rank %d" : "cannot connect to rank %d", r, j->place.coordinator);
     }
     return DDP_OK;
 }
@@ -373,6 +440,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
     ddp__tcp_config c;
+    unsigned char relayed[DDP__JOIN_WORLD] = {0};
     int fds[DDP__JOIN_WORLD], r;
     ddp_status s;
 
@@ -383,11 +451,13 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     c.fds = fds;
     c.listen_fd = -1;
     c.where = j->place.door;
+    c.relayed = relayed;
+    c.relay_rank = j->place.coordinator;
     c.tls = j->c.tls;
     c.peer_timeout_s = j->c.peer_timeout_s;
     c.congestion = j->c.congestion;
     c.log = j->c.log;
-    s = ddp__joiner_mesh(j, &c, fds, err);
+    s = ddp__joiner_mesh(j, &c, fds, relayed, err);
     if (s == DDP_OK) s = ddp__wire_tcp(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);

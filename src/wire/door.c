@@ -259,10 +259,29 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
     return unused;
 }
 
+/* A caller with this socket, or NULL when there is no place: then the socket is closed, and it may come again. */
+static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known, double now)
+{
+    ddp__caller *c = ddp__door_place(d, from, known, now);
+
+    if (!c) {
+        ddp__stream_close(d->c->tls, fd);
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    c->fd = fd;
+    c->via = via;
+    c->from = *from;
+    c->queue = ddp__door_queue_of(d, from, known);
+    c->since = c->heard = now;
+    d->queue[c->queue].callers++;
+    d->inside++;
+    return c;
+}
+
 /* One who waits outside; 0 when there is none, or none can be let in. */
 static int ddp__door_accept(ddp__door *d, double now)
 {
-    ddp__caller *c;
     ddp__addr from;
     int fd = ddp__tcp_accept(d->listen_fd, &from), known;
 
@@ -274,19 +293,20 @@ static int ddp__door_accept(ddp__door *d, double now)
     }
     d->broken = 0;
     known = ddp__door_proven(d, &from) || (d->knows && d->knows(d->user, &from));
-    c = ddp__door_place(d, &from, known, now);
-    if (!c) { /* it may come again */
-        close(fd);
-        return 1;
-    }
-    memset(c, 0, sizeof *c);
-    c->fd = fd;
-    c->from = from;
-    c->queue = ddp__door_queue_of(d, &from, known);
-    c->since = c->heard = now;
-    d->queue[c->queue].callers++;
-    d->inside++;
+    (void)ddp__door_seat(d, fd, &from, -1, known, now);
     return 1;
+}
+
+void ddp__door_adopt(ddp__door *d, int fd, int via)
+{
+    ddp__caller *c;
+    ddp__addr from;
+
+    (void)ddp__addr_peer(fd, &from);
+    c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
+    if (!c) return;
+    c->spoken = 1; /* its first bytes may be here already: poll does not report what the relay's session has read */
+    ddp__caller_hear(d, c);
 }
 
 /* Fills polls with the callers, and returns how many. */

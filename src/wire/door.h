@@ -12,6 +12,7 @@ typedef struct ddp__caller {
     int ready;                /* it is to be heard */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
+    int via;                  /* the rank that relays its bytes, or -1 */
     ddp__addr from;
 } ddp__caller;
 
@@ -66,6 +67,8 @@ DDP_LIB int  ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn
 /* 1 for addresses of one machine, or of one network of IPv6, of which one machine has any address. */
 DDP_LIB int  ddp__same_host(const ddp__addr *a, const ddp__addr *b);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
+/* A connected socket that another rank relays is a caller, as if accepted here; it is the door's from now on. */
+DDP_LIB void ddp__door_adopt(ddp__door *d, int fd, int via);
 DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the descriptors and says nothing */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);

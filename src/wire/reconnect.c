@@ -46,7 +46,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
 /* ---- receiving ---- */
 
 /* One record's head: 0, or the errno with which it ends the link. */
-static int ddp__way_record_read(ddp__way *p)
+static int ddp__way_record_read(ddp__resume_wire *t, ddp__way *p)
 {
     const unsigned char *b = p->stage + p->stage_from;
     uint32_t value = (uint32_t)ddp__hello_get(b + 4, 4);
@@ -69,6 +69,8 @@ static int ddp__way_record_read(ddp__way *p)
         return 0;
     case DDP__RECORD_BYE:
         return ECONNRESET;
+    case DDP__RECORD_CALL:
+        return ddp__call_begin(t, p->peer, value);
     default:
         return EPROTO;
     }
@@ -94,7 +96,7 @@ static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
         size_t have = p->stage_to - p->stage_from;
         long n;
         if (have >= DDP__RECORD_BYTES) {
-            int why = ddp__way_record_read(p);
+            int why = ddp__way_record_read(t, p);
             if (!why) continue;
             ddp__way_end(t, p, why);
             return 0;
@@ -181,7 +183,7 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
-    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0)) events |= POLLOUT;
+    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0 || p->call)) events |= POLLOUT;
     return events;
 }
 
@@ -201,6 +203,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             int events = ddp__way_wishes(t, p, want_send && want_send[i], !want_recv || want_recv[i], &next);
             if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
             ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
+            if (p->call_state != DDP__LINK_NONE) ddp__poll_set(&t->polls[i], p->call_fd, ddp__call_events(t, p));
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
@@ -246,6 +249,7 @@ static void ddp__resume_close(ddp__wire *w)
     for (int i = 0; i < w->world; i++) {
         ddp__way *p = &t->way[i];
         int said = 0;
+        ddp__call_end(t, p);
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
         while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* our last words and the farewell */
             ddp__way_flush(t, p);
@@ -280,6 +284,7 @@ static void ddp__resume_disown(ddp__wire *w)
     for (int i = 0; i < w->world; i++) {
         ddp__fd_close(&t->way[i].fd);
         ddp__fd_close(&t->way[i].newcomer_fd);
+        ddp__fd_close(&t->way[i].call_fd);
     }
     ddp__door_disown(&t->door);
     for (int i = 0; i < t->pairs.count; i++)
@@ -310,7 +315,7 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
 
     memset(p, 0, sizeof *p);
     p->peer = peer;
-    p->fd = p->newcomer_fd = -1;
+    p->fd = p->newcomer_fd = p->newcomer_via = p->call_fd = -1;
     p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
     p->why = ECONNRESET;
     p->ack_due = -1;
@@ -328,8 +333,9 @@ static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_er
 
     if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
-    snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "%s%.71s", p->relayed ? "via rank 0 at " : "",
-             ddp__addr_text(&a, at));
+    ddp__addr_text(&a, at);
+    if (p->relayed) snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
+    else snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "%.71s", at);
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd, p->why = 0;
@@ -351,11 +357,14 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
     ddp__way *p = &t->way[id];
     ddp__addr where = p->newcomer_where;
     ddp_error err;
-    int fd = p->newcomer_fd;
+    int fd = p->newcomer_fd, via = p->newcomer_via;
 
+    ddp__call_end(t, p);
     ddp__way_end(t, p, ECONNRESET);
     ddp__way_reset(t, id, &where);
     if (fd < 0) return;
+    p->relayed = via >= 0;
+    if (p->relayed) p->via = via;
     if (ddp__way_open(t, p, fd, &err)) {
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
         ddp__stream_close(t->cfg.tls, fd);
@@ -397,6 +406,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     for (int i = 0; i < c->world; i++) {
         ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
         t->way[i].relayed = c->relayed && c->relayed[i];
+        t->way[i].via = c->relay_rank;
         snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
         if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }

@@ -29,8 +29,7 @@ static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const 
            h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* Whether a socket's other end is that peer: by rank, or its name as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
-static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
+int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
     int id;
@@ -96,6 +95,7 @@ static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, c
         return DDP__REFUSE_NAME;
     before = p->newcomer_fd;
     p->newcomer_fd = c->fd;
+    p->newcomer_via = c->via;
     ddp__stream_close(t->cfg.tls, before);
     if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = c->from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
@@ -122,17 +122,24 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 
 /* ---- the lower rank: it is sought ---- */
 
-/* Rank 0: who asks to be joined to another rank waits for that one. */
+/* A rank, or a joining worker, asks for a connection to another rank, and waits for that one. */
 static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
+    const int joins = t->way[h->rank].state == DDP__LINK_ENDED;
+    char name[DDP__STREAM_NAME];
     ddp_error err;
-    int other;
+    int other, id;
 
-    if (t->base.rank != 0 || !t->cfg.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
-        h->detail == h->rank)
+    if ((!t->cfg.relay && !t->visit) || h->detail >= (uint32_t)t->base.world || h->detail == h->rank ||
+        (int)h->detail == t->base.rank)
         return DDP__REFUSE_RANK;
-    if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
-    if (ddp__pairs_take(&t->pairs, h, fd, &other, &err)) ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
+    if (joins && t->visit && t->way[h->detail].state == DDP__LINK_ENDED) return DDP__REFUSE_MUTE;
+    if (!ddp__way_is(t, &t->way[h->rank], fd, why) &&
+        !(joins && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && name[0]))
+        return DDP__REFUSE_NAME;
+    if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
+    else if (joins && other) ddp__call_send(t, other, (int)h->rank); /* a member asks when its own link breaks */
     return DDP__WELCOME;
 }
 
@@ -187,10 +194,10 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
     else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
-/* Where a peer is sought: a relayed one at rank 0. */
+/* Where a peer is sought: a relayed one at its relay. */
 static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way *p)
 {
-    return p->relayed ? &t->way[0].where : &p->where;
+    return p->relayed ? &t->way[p->via].where : &p->where;
 }
 
 /* Far ranks get their time. */
@@ -226,7 +233,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The handshake; after it the peer hears what this end has, or rank 0 whom to join it to. */
+/* The handshake; after it the peer hears what this end has, or the relay whom to join it to. */
 static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -234,7 +241,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     int done = ddp__stream_shake(t->cfg.tls, p->fd);
 
     if (done <= 0) return done ? errno : 0;
-    if (!ddp__way_is(t, p->joined ? p : &t->way[0], p->fd, who)) {
+    if (!ddp__way_is(t, p->joined ? p : &t->way[p->via], p->fd, who)) {
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, t->base.names[p->peer], who);
         return EPROTO;
     }
@@ -251,7 +258,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The answer: with it the link is back, or rank 0 has joined the two, who go on with each other. */
+/* The answer: with it the link is back, or the relay has joined the two, who go on with each other. */
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
@@ -262,7 +269,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
     p->answer_got += (size_t)n;
     if (p->answer_got < sizeof p->answer) return 0;
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
-        h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
+        h.rank != (uint32_t)(p->joined ? p->peer : p->via)) {
         ddp__way_end(t, p, EPROTO);
     } else if (!p->joined) {
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
@@ -352,6 +359,7 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
     t->knocked = 0;
     for (int i = 0; i < t->base.world; i++) {
         double due = ddp__way_tick(t, &t->way[i], now);
+        if (t->way[i].call_state != DDP__LINK_NONE) due = fmin(due, ddp__call_tick(t, &t->way[i], now));
         if (due < next) next = due;
     }
     return next;

@@ -1,4 +1,4 @@
-/* Rank 0 passes on what two others say to each other: a thread for each direction. */
+/* A rank passes on the bytes of two others that cannot connect directly: a thread for each direction. */
 #include "wire/tcp.h"
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
@@ -193,8 +193,8 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
         return bad;
     }
     for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
-    ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
-             v.high);
+    ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank %d relays between them",
+             v.low, v.high, x->c->rank);
     return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
 }
 

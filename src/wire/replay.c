@@ -100,6 +100,8 @@ static void ddp__way_next_record(ddp__way *p)
         p->acked = p->received;
         p->ack_due = -1;
     }
+    if (p->call) ddp__way_record(p, DDP__RECORD_CALL, (uint32_t)p->call - 1);
+    p->call = 0;
     if (!left) return;
     p->record_left = left < DDP__RECORD_MOST ? (size_t)left : DDP__RECORD_MOST;
     ddp__way_record(p, DDP__RECORD_DATA, (uint32_t)p->record_left);

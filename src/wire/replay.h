@@ -21,7 +21,8 @@ typedef enum ddp__record_kind {
     DDP__RECORD_HI = 1, /* value: number of this wire, so that nobody else resumes its streams */
     DDP__RECORD_DATA,   /* value: bytes of the stream that follow */
     DDP__RECORD_ACK,    /* value: bytes received so far, modulo 2^32 */
-    DDP__RECORD_BYE     /* the peer closes: there is nothing to come back to */
+    DDP__RECORD_BYE,    /* the peer closes: there is nothing to come back to */
+    DDP__RECORD_CALL    /* the joining worker `value` cannot reach the receiver and waits for it at the sender, its relay */
 } ddp__record_kind;
 
 typedef enum ddp__link_state {
@@ -39,13 +40,15 @@ typedef struct ddp__way {
     int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
     int       why;              /* errno of what broke or ended it; LIVE: of what it cannot send for, reading will tell */
     int       told;             /* recv has reported the end */
-    int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
+    int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) the relay */
+    int       via;              /* relayed: the rank of the relay */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
     uint64_t  next;             /* first byte of the stream not yet given to this connection */
-    unsigned char pre[4 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
+    unsigned char pre[5 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
     size_t    pre_len, pre_sent;
+    int       call;             /* CALL to be sent: the joining worker + 1, or 0 */
     size_t    record_left;      /* bytes of the record under way that the socket has not taken */
     double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
     /* incoming */
@@ -67,6 +70,11 @@ typedef struct ddp__way {
     /* ended: who comes in its place */
     int       newcomer_fd;      /* or -1 */
     ddp__addr newcomer_where;
+    int       newcomer_via;     /* the relay of newcomer_fd, or -1 */
+    /* it waits at a relay, to which this rank connects; see callback.c */
+    ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
+    int       call_fd, call_via;
+    double    call_until;
 } ddp__way;
 
 typedef struct ddp__resume_wire {
@@ -81,8 +89,8 @@ typedef struct ddp__resume_wire {
     ddp__door door;
     struct pollfd *polls;       /* [world], bell, door */
     ddp__waker bell;            /* wake() rings, wait() hears */
-    int      away;              /* links that are neither live nor ended */
-    ddp__pairs pairs;           /* rank 0's, with the relay of the meeting */
+    int      away;              /* links that are neither live nor ended, and calls under way */
+    ddp__pairs pairs;           /* that wait here for their other end, with the relay of the meeting */
     ddp__visit_fn visit;        /* serves those who ask to join; NULL: nobody does */
     void    *visit_user;
     int      knocked;           /* somebody is at the door */
@@ -106,7 +114,17 @@ DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without 
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 
+/* callback.c: the connection to a joining worker that cannot reach this rank */
+/* The worker `id` waits at rank `via`. Returns 0, or the errno with which the link to via ends. */
+DDP_LIB int    ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id);
+DDP_LIB double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now); /* returns when to come again */
+DDP_LIB int    ddp__call_events(const ddp__resume_wire *t, const ddp__way *p); /* what to poll call_fd for */
+DDP_LIB void   ddp__call_end(ddp__resume_wire *t, ddp__way *p);
+DDP_LIB void   ddp__call_send(ddp__resume_wire *t, int to, int id); /* notifies rank `to` that the worker waits here */
+
 /* reconnect_link.c */
+/* Whether the other end of a socket is that peer: by rank, or by its name as a joining worker. 0 and why[DDP__STREAM_TEXT]. */
+DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 /* The ddp__door_knows_fn: that machine has a rank. */

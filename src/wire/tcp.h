@@ -12,7 +12,8 @@ typedef struct ddp__relay ddp__relay;
 typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;            /* [world] connections, the wire's from success on; -1: own, not there */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
+    const unsigned char *relayed; /* [world] 1: connected by way of another rank, the relay; may be NULL */
+    int relay_rank;            /* that relay, which connects the two again after a break */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
     double peer_timeout_s;     /* after which a silent connection (0 = system's) and a broken link end (0 = never) */
@@ -49,7 +50,8 @@ DDP_LIB int  ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
 DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
-/* ---- relay.c: connections of two other ranks, joined at rank 0 because they cannot reach each other ---- */
+/* ---- relay.c: connections of two other ranks that cannot connect directly. The relay is rank 0, for a joining worker the
+ * member that gave it its id ---- */
 
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
 /* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
@@ -62,13 +64,13 @@ DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any 
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
 DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; NULL is fine */
 
-/* Two ranks, of which one has asked rank 0 to be joined to the other. */
+/* Two ranks, of which one has asked the relay for a connection to the other. */
 typedef struct ddp__pair {
     int low, high;
     int fd[2];            /* of low, of high; -1: not here yet */
 } ddp__pair;
 
-/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
+/* Those who wait for their other end, at the relay. At most one for each pair of the world, whatever arrives. */
 typedef struct ddp__pairs {
     ddp__pair *pair;
     int count;
@@ -79,7 +81,7 @@ typedef struct ddp__pairs {
  * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
  * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
-/* "Join me to rank `about`", or from rank 0 "ask for that", or "you are joined". 0, or -1 and errno. */
+/* "Join me to rank `about`", or from the relay "ask for that", or "you are joined". 0, or -1 and errno. */
 DDP_LIB int  ddp__pairs_tell(ddp__pairs *x, int fd, int about);
 DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 

@@ -41,7 +41,7 @@ struct ddp__wire {
     const ddp__wire_table *table;
     const ddp__carrier *carrier; /* NULL: bytes move by the table */
     int    rank, world;
-    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
+    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a relayed peer */
     size_t pair_bytes; /* memory of its own that it takes per peer */
     double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */

@@ -23,7 +23,7 @@ extern "C" {
 #ifdef __cplusplus
 }
 #endif
-#include "member/join_lab.h"
+#include "member/nat_lab.h"
 #include "wire/tls_lab.h"
 
 static void comes_in_vain(const plan_of_run *run, const char *cert, const char *what)
@@ -74,6 +74,30 @@ static void a_certificate_says_which_worker_may_come(void **state)
     lab_end(state);
 }
 
+/* The relay, rank 0, sees only what the two ends have encrypted for each other. */
+static void a_worker_behind_nat_joins_with_a_certificate(void **state)
+{
+    static const int all[3] = {0, 1, 2};
+    plan_of_run p;
+    pid_t pid[3];
+
+    assert_int_equal(lab_begin(state), 0);
+    run_begin(&p, DDP_LOCALSGD, 2, 1000);
+    nat_begin(&p);
+    p.folder = lab_folder;
+    p.max_world = 3;
+    p.last_comer = 2;
+    for (int k = 0; k < 2; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 8);
+    p.cert = "join-5";
+    pid[2] = start(&p, 2, 1);
+    for (int k = 0; k < 3; k++) wait_for(pid[k]);
+    all_well(&p, all, 3);
+    nat_end(1);
+    munmap(p.b, sizeof *p.b);
+    lab_end(state);
+}
+
 static void a_run_without_tls_refuses_a_worker_with_a_key(void **state)
 {
     char key[] = "/tmp/test_join_XXXXXX";
@@ -97,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_certificate_says_which_worker_may_come),
+        cmocka_unit_test(a_worker_behind_nat_joins_with_a_certificate),
         cmocka_unit_test(a_run_without_tls_refuses_a_worker_with_a_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

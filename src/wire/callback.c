@@ -1,0 +1,103 @@
+/* A joining worker that cannot reach a member (a firewall, NAT) waits for it at a relay. The member connects to the relay
+ * and treats the relayed connection as one that its own admission has accepted. */
+#include "wire/replay.h"
+
+static const double ddp__call_limit = 10; /* seconds until the relayed connection stands */
+
+void ddp__call_end(ddp__resume_wire *t, ddp__way *p)
+{
+    if (p->call_state == DDP__LINK_NONE) return;
+    if (p->call_state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->call_fd);
+    ddp__fd_close(&p->call_fd);
+    p->call_state = DDP__LINK_NONE;
+    t->away--;
+}
+
+int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
+{
+    ddp__way *p;
+
+    if (id >= (uint32_t)t->base.world || (int)id == t->base.rank || (int)id == via) return EPROTO;
+    p = &t->way[id];
+    if (!t->visit || p->state != DDP__LINK_ENDED || !t->way[via].where.size) return 0;
+    ddp__call_end(t, p); /* the worker has retried */
+    p->call_fd = ddp__tcp_dial_begin(&t->way[via].where);
+    if (p->call_fd < 0) return 0;
+    p->call_state = DDP__LINK_DIALLING;
+    p->call_via = via;
+    p->call_until = ddp_now() + ddp__call_limit;
+    p->answer_got = 0;
+    t->away++;
+    t->ticked = 0;
+    return 0;
+}
+
+void ddp__call_send(ddp__resume_wire *t, int to, int id)
+{
+    t->way[to].call = id + 1;
+    ddp__way_flush(t, &t->way[to]);
+}
+
+/* The handshake with the relay, which then receives the name of the worker. 0, or an errno. */
+static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
+{
+    const int done = ddp__stream_shake(t->cfg.tls, p->call_fd);
+    char why[DDP__STREAM_TEXT];
+
+    if (done <= 0) return done ? errno : 0;
+    if (!ddp__way_is(t, &t->way[p->call_via], p->call_fd, why)) return EPROTO;
+    if (ddp__hello_send(t->cfg.tls, p->call_fd, &t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer) < 0) return errno;
+    p->call_state = DDP__LINK_ASKING;
+    return 0;
+}
+
+/* The relay's answer: from here on the worker is at the other end. 0, or an errno. */
+static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
+{
+    const long n = ddp__stream_recv(t->cfg.tls, p->call_fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
+    const int fd = p->call_fd;
+    ddp__hello h;
+
+    if (n < 0) return errno;
+    p->answer_got += (size_t)n;
+    if (p->answer_got < sizeof p->answer) return 0;
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) || h.kind != DDP__RELAY ||
+        h.rank != (uint32_t)p->call_via || h.detail != (uint32_t)p->peer)
+        return EPROTO;
+    p->call_fd = -1;
+    p->call_state = DDP__LINK_NONE;
+    t->away--;
+    ddp__door_adopt(&t->door, fd, p->call_via);
+    return 0;
+}
+
+double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    ddp__link_state was;
+    int why = 0;
+
+    do {
+        was = p->call_state;
+        if (was == DDP__LINK_DIALLING && ddp__fd_wait(p->call_fd, POLLOUT, now)) {
+            if (ddp__tcp_dial_end(p->call_fd) < 0) why = errno;
+            else if (ddp__stream_begin(t->cfg.tls, p->call_fd, 0) < 0) why = ENOMEM;
+            else p->call_state = DDP__LINK_SHAKING;
+        } else if (was == DDP__LINK_SHAKING) {
+            why = ddp__call_shake(t, p);
+        } else if (was == DDP__LINK_ASKING) {
+            why = ddp__call_answer(t, p);
+        }
+    } while (!why && p->call_state != was && p->call_state != DDP__LINK_NONE);
+    if (p->call_state == DDP__LINK_NONE) return now;
+    if (!why && now >= p->call_until) why = ETIMEDOUT;
+    if (!why) return p->call_until;
+    ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: cannot connect to the joining worker %d by way of rank %d: %s",
+             t->base.rank, p->peer, p->call_via, strerror(why));
+    ddp__call_end(t, p); /* the worker retries */
+    return now + 3600;
+}
+
+int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p)
+{
+    return p->call_state == DDP__LINK_DIALLING ? POLLOUT : ddp__stream_events(t->cfg.tls, p->call_fd, POLLIN);
+}
