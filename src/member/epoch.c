@@ -402,12 +402,29 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
+/* The rank that relayed the connections of this worker, if it was lost and with it every other rank; else -1. Behind a NAT
+ * this worker cannot know whether the others can reach each other. */
+static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
+{
+    const ddp__elastic *el = e->member_data;
+    const uint64_t lost = el->own.edge[e->rank];
+
+    if (before & ~lost & ~ddp__bit(e->rank)) return -1;
+    for (int r = 0; r < e->world; r++) {
+        const char *name = e->wire->names[r];
+        const long relay = (before & lost) >> r & 1 && !strncmp(name, "via rank ", 9) ? strtol(name + 9, NULL, 10) : -1;
+        if (relay >= 0 && relay < e->world && lost >> relay & 1) return (int)relay;
+    }
+    return -1;
+}
+
 static void ddp__give_in(ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left, serve = ddp__serving(e);
     int left = ddp__bit_count(old & ~serve), of = ddp__bit_count(before & ~serve), lowest = ddp__lowest(before);
+    const int relay = ddp__lost_relay(e, before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
 
@@ -416,6 +433,9 @@ static void ddp__give_in(ddp__engine *e)
     ddp__when_text(e, e->rank, when, sizeof when);
     if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
         snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+    } else if (relay >= 0) {
+        snprintf(rest, sizeof rest, "rank %d, which relayed the connections of rank %d, is gone, and no other rank accepts one",
+                 relay, e->rank);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
         then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";

@@ -1,5 +1,6 @@
 /* A joining worker that cannot reach a member (a firewall, NAT) waits for it at a relay. The member connects to the relay
- * and treats the relayed connection as one that its own admission has accepted. */
+ * and treats the relayed connection as one that its own admission has accepted. A member whose relay was lost waits at
+ * another one in the same way: then the link that broke takes its new route. */
 #include "wire/replay.h"
 
 static const double ddp__call_limit = 10; /* seconds until the relayed connection stands */
@@ -13,13 +14,34 @@ void ddp__call_end(ddp__resume_wire *t, ddp__way *p)
     t->away--;
 }
 
+/* The peer of a broken, relayed link waits at a relay. */
+static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
+{
+    const int there = p->relayed && !p->direct && p->via == via;
+
+    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->reverse)) return; /* an old call */
+    if (there && p->state != DDP__LINK_DOWN) return;
+    ddp__way_close(t, p);
+    p->state = DDP__LINK_DOWN;
+    p->relayed = 1;
+    p->direct = p->reverse = 0;
+    p->via = via;
+    p->refused_since = -1;
+    p->dial_at = ddp_now();
+    t->ticked = 0;
+}
+
 int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
 {
     ddp__way *p;
 
     if (id >= (uint32_t)t->base.world || (int)id == t->base.rank || (int)id == via) return EPROTO;
     p = &t->way[id];
-    if (!t->visit || p->state != DDP__LINK_ENDED || !t->way[via].where.size) return 0;
+    if (!t->visit || !t->way[via].where.size) return 0;
+    if (p->state != DDP__LINK_ENDED) {
+        ddp__call_member(t, p, via);
+        return 0;
+    }
     ddp__call_end(t, p); /* the worker has retried */
     p->call_fd = ddp__tcp_dial_begin(&t->way[via].where);
     if (p->call_fd < 0) return 0;

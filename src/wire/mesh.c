@@ -142,20 +142,25 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
 }
 
-ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a)
 {
+    const unsigned char *e = m->table + (size_t)rank * DDP__ENTRY_BYTES;
     ddp__addr own;
 
-    (void)ddp__addr_own(m->fd[0], &own);
+    if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a)) return 0;
+    ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
+    if (a->sa.ss_family == AF_INET6 && ddp__addr_own(m->fd[0], &own) == 0 && own.sa.ss_family == AF_INET6 &&
+        IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+        a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
+    return 1;
+}
+
+ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+{
     (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
     for (int p = 1; p < m->c.rank; p++) {
-        const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
-        ddp__addr *a = &m->where[p];
-        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
+        if (!ddp__table_where(m, p, &m->where[p]))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
-        ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
-            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
         m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
     }

@@ -65,6 +65,8 @@ typedef struct ddp__meeting {
 
 /* mesh.c: pairs without rank 0 */
 DDP_LIB ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err); /* begins to dial all lower ranks of the table */
+/* Where rank 0 says that a rank listens; 0 if it sent no usable address. */
+DDP_LIB int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a);
 /* Something happened on a leg. */
 DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
 /* The leg to a peer goes by way of rank 0 from now on. */

@@ -324,22 +324,31 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
     if (where) p->where = *where;
 }
 
+void ddp__way_name(ddp__resume_wire *t, const ddp__way *p)
+{
+    char *name = t->base.names[p->peer], at[DDP__ADDR_TEXT];
+    ddp__addr a;
+
+    (void)ddp__addr_peer(p->fd, &a);
+    ddp__addr_text(&a, at);
+    if (p->relayed) snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
+    else snprintf(name, DDP__WIRE_NAME, "%.71s", at);
+}
+
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
-    char why[DDP__STREAM_TEXT], at[DDP__ADDR_TEXT];
+    char why[DDP__STREAM_TEXT];
     ddp__addr a;
     int id;
 
     if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
-    ddp__addr_text(&a, at);
-    if (p->relayed) snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
-    else snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "%.71s", at);
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd, p->why = 0;
     p->state = DDP__LINK_LIVE;
+    ddp__way_name(t, p);
 #if defined(__linux__) && defined(TCP_INFO)
     struct tcp_info info;
     socklen_t size = sizeof info;
@@ -363,7 +372,7 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
     ddp__way_end(t, p, ECONNRESET);
     ddp__way_reset(t, id, &where);
     if (fd < 0) return;
-    p->relayed = via >= 0;
+    p->relayed = p->seeks = via >= 0; /* the joining worker has tried this rank's address */
     if (p->relayed) p->via = via;
     if (ddp__way_open(t, p, fd, &err)) {
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
@@ -407,6 +416,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
         ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
         t->way[i].relayed = c->relayed && c->relayed[i];
         t->way[i].via = c->relay_rank;
+        t->way[i].seeks = t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* a higher one has tried */
         snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
         if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }

@@ -11,6 +11,8 @@ static const double ddp__dial_most = 0.3;      /* pause between attempts */
 static const double ddp__refused_limit = 0.3;  /* refused for so long: the process is gone */
 static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
 static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
+static const double ddp__relay_grace = 1;      /* seconds until a relay that does not answer is replaced */
+static const double ddp__relay_search = 5;     /* seconds to find another route, where no other rank can be a relay */
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
@@ -58,6 +60,9 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
              "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
              p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
+    if (p->direct) p->relayed = 0, p->reverse = t->base.rank < p->peer;
+    p->direct = p->moved = 0;
+    ddp__way_name(t, p);
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
@@ -133,13 +138,13 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     if ((!t->cfg.relay && !t->visit) || h->detail >= (uint32_t)t->base.world || h->detail == h->rank ||
         (int)h->detail == t->base.rank)
         return DDP__REFUSE_RANK;
-    if (joins && t->visit && t->way[h->detail].state == DDP__LINK_ENDED) return DDP__REFUSE_MUTE;
+    if (t->visit && joins && t->way[h->detail].state == DDP__LINK_ENDED) return DDP__REFUSE_MUTE;
     if (!ddp__way_is(t, &t->way[h->rank], fd, why) &&
         !(joins && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && name[0]))
         return DDP__REFUSE_NAME;
     if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
-    else if (joins && other) ddp__call_send(t, other, (int)h->rank); /* a member asks when its own link breaks */
+    else if (other && t->visit) ddp__call_send(t, other, (int)h->rank);
     return DDP__WELCOME;
 }
 
@@ -161,8 +166,10 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
     if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
     if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
-    if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
-    if (!ddp__way_is(t, p = &t->way[h->rank], c->fd, why)) return DDP__REFUSE_NAME;
+    p = &t->way[h->rank];
+    if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
+    if (p->relayed ? p->seeks : (h->rank < (uint32_t)t->base.rank) != p->reverse) return DDP__REFUSE_RANK;
+    if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
     if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
     if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
@@ -170,6 +177,7 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
     ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
+    p->direct = p->relayed; /* its relay is lost, and the peer has found another route */
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, c->fd, b, sizeof b, ddp_now()) < 0) return DDP__REFUSE_MUTE;
     ddp__way_return(t, p, c->fd, h);
@@ -181,15 +189,20 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
 /* An attempt is over; another one follows unless the process that was asked is gone. */
 static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
 {
+    const int direct = p->direct;
+
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
+    p->direct = 0;
     p->dial_at = now + p->pause;
     p->pause = p->pause * 1.5 < ddp__dial_most ? p->pause * 1.5 : ddp__dial_most;
+    if (direct) return; /* some machine behind a NAT may have refused */
     if (why != ECONNREFUSED) {
         p->refused_since = -1;
         return;
     }
     if (p->refused_since < 0) p->refused_since = now;
+    if (p->relayed) return; /* the relay has refused: ddp__way_route finds another one */
     if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
     else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
 }
@@ -197,7 +210,51 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
 /* Where a peer is sought: a relayed one at its relay. */
 static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way *p)
 {
-    return p->relayed ? &t->way[p->via].where : &p->where;
+    return p->relayed && !p->direct ? &t->way[p->via].where : &p->where;
+}
+
+/* The next rank after the relay of a pair that could relay as well, as far as this end can tell; or -1. */
+static int ddp__other_relay(const ddp__resume_wire *t, const ddp__way *p)
+{
+    for (int k = 1; k <= t->base.world; k++) {
+        const int v = (p->via + k) % t->base.world;
+        const ddp__way *w = &t->way[v];
+        if (v != p->peer && w->state == DDP__LINK_LIVE && !w->relayed && w->where.size) return v;
+    }
+    return -1;
+}
+
+/* 2: the process of the relay is gone; 1: it does not answer. */
+static int ddp__relay_lost(const ddp__resume_wire *t, const ddp__way *p, double now)
+{
+    const ddp__way *relay = &t->way[p->via];
+
+    if (relay->state == DDP__LINK_ENDED) return 2;
+    if (p->refused_since >= 0 && now >= p->refused_since + ddp__refused_limit) return 2;
+    return relay->state != DDP__LINK_LIVE && now >= relay->down_at + ddp__relay_grace;
+}
+
+/* The route of the next attempt of a relayed pair. If the relay is lost, the end that has not yet tried it dials the peer's
+ * own address: one behind a NAT reaches a public one. The other end moves to another relay, which notifies the first. */
+static void ddp__way_route(const ddp__resume_wire *t, ddp__way *p, double now)
+{
+    const int lost = ddp__relay_lost(t, p, now);
+    int other;
+
+    p->direct = lost && p->seeks && p->where.size;
+    if (p->seeks || !(lost || p->moved) || now < p->down_at + ddp__relay_grace) return;
+    other = ddp__other_relay(t, p);
+    if (other < 0) return;
+    p->via = other;
+    p->moved = 1;
+    p->refused_since = -1;
+}
+
+/* The relay is lost for good, and so is every other route. */
+static int ddp__way_stranded(const ddp__resume_wire *t, const ddp__way *p, double now)
+{
+    return p->relayed && ddp__relay_lost(t, p, now) == 2 && ddp__other_relay(t, p) < 0 &&
+           now >= fmax(p->down_at, t->way[p->via].down_at) + ddp__relay_search;
 }
 
 /* Far ranks get their time. */
@@ -209,8 +266,14 @@ static double ddp__dial_limit(const ddp__way *p, double now, double round_trips,
 /* Each of these is a step of an attempt: 0, or the errno with which it fails. */
 static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    if (now < p->dial_at || !ddp__way_where(t, p)->size) return 0;
-    p->joined = !p->relayed;
+    if (now < p->dial_at) return 0;
+    if (p->relayed) ddp__way_route(t, p, now);
+    if (!ddp__way_where(t, p)->size) return 0;
+    if (!p->relayed && p->reverse && t->base.rank > p->peer) { /* it cannot be reached, and dials */
+        p->dial_at = now + ddp__dial_most;
+        return 0;
+    }
+    p->joined = !p->relayed || p->direct;
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
     if (p->fd < 0) return errno;
     p->state = DDP__LINK_DIALLING;
@@ -223,7 +286,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
     if (ddp__tcp_dial_end(p->fd) < 0) return errno;
-    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+    if (t->base.rank < p->peer && !p->relayed && !p->reverse) { /* it lives and will come */
         p->pause = ddp__dial_most;
         return EAGAIN;
     }
@@ -246,7 +309,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         return EPROTO;
     }
     if (p->joined) {
-        p->attempt += !p->relayed;
+        p->attempt += !p->relayed || p->direct;
         ddp__resume_pack(t, p, b);
     } else {
         ddp__hello_pack(&t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer, b);
@@ -337,6 +400,10 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
     }
     if (limit > 0 && now >= p->down_at + limit) {
         ddp__way_end(t, p, p->why ? p->why : ETIMEDOUT);
+        return now;
+    }
+    if (ddp__way_stranded(t, p, now)) {
+        ddp__way_end(t, p, EHOSTUNREACH);
         return now;
     }
     if (limit > 0) due = p->down_at + limit;

@@ -428,7 +428,8 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     const ddp__rendezvous *r = m->r;
 
     for (int p = 0; p < r->world; p++) {
-        if (m->relayed[p] || p == m->c.rank) m->where[p].size = 0;
+        if (p == m->c.rank || (m->relayed[p] && !ddp__table_where(m, p, &m->where[p]))) m->where[p].size = 0;
+        else if (m->relayed[p]) continue;
         else if (p < m->c.rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
     m->c.fds = m->fd;

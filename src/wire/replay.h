@@ -22,7 +22,7 @@ typedef enum ddp__record_kind {
     DDP__RECORD_DATA,   /* value: bytes of the stream that follow */
     DDP__RECORD_ACK,    /* value: bytes received so far, modulo 2^32 */
     DDP__RECORD_BYE,    /* the peer closes: there is nothing to come back to */
-    DDP__RECORD_CALL    /* the joining worker `value` cannot reach the receiver and waits for it at the sender, its relay */
+    DDP__RECORD_CALL    /* the worker `value` cannot reach the receiver and waits for it at the sender, its relay */
 } ddp__record_kind;
 
 typedef enum ddp__link_state {
@@ -42,13 +42,16 @@ typedef struct ddp__way {
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) the relay */
     int       via;              /* relayed: the rank of the relay */
+    int       seeks;            /* relayed: if the relay is lost, this rank tries the peer's own address, else the peer does */
+    int       direct, moved;    /* of a relayed pair: this attempt goes to that address; the relay has been replaced */
+    int       reverse;          /* the lower rank dials: the higher one cannot reach it */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
     uint64_t  next;             /* first byte of the stream not yet given to this connection */
     unsigned char pre[5 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
     size_t    pre_len, pre_sent;
-    int       call;             /* CALL to be sent: the joining worker + 1, or 0 */
+    int       call;             /* CALL to be sent: the worker that waits + 1, or 0 */
     size_t    record_left;      /* bytes of the record under way that the socket has not taken */
     double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
     /* incoming */
@@ -99,6 +102,9 @@ typedef struct ddp__resume_wire {
     int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 
+/* reconnect.c */
+DDP_LIB void ddp__way_name(ddp__resume_wire *t, const ddp__way *p); /* names[peer]: the other end of its socket */
+
 /* replay.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
 DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free bytes */
@@ -114,8 +120,8 @@ DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without 
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 
-/* callback.c: the connection to a joining worker that cannot reach this rank */
-/* The worker `id` waits at rank `via`. Returns 0, or the errno with which the link to via ends. */
+/* callback.c: connections to those who cannot reach this rank */
+/* The worker `id` waits at rank `via`, its relay. Returns 0, or the errno with which the link to via ends. */
 DDP_LIB int    ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id);
 DDP_LIB double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now); /* returns when to come again */
 DDP_LIB int    ddp__call_events(const ddp__resume_wire *t, const ddp__way *p); /* what to poll call_fd for */

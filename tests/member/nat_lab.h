@@ -22,16 +22,34 @@ static int nat_connect(int fd, const struct sockaddr *to, socklen_t size)
     if (!nats) return connect(fd, to, size);
     memset(&in, 0, sizeof in);
     if (to->sa_family == AF_INET) memcpy(&in, to, sizeof in);
-    for (int k = 0; k < OPEN_PORTS; k++)
+    for (int k = 0; in.sin_addr.s_addr && k < OPEN_PORTS; k++) /* 0.0.0.0 is no address of another machine */
         if (ntohs(in.sin_port) == ddp__atomic_load(&nats->open[k])) return connect(fd, to, size);
     ddp__atomic_add(&nats->refused, 1);
     errno = EHOSTUNREACH;
     return -1;
 }
 
+static int nat_public; /* of workers that start from now on: others can connect to them */
+
+static int nat_listen(int fd, int backlog)
+{
+    const int code = listen(fd, backlog);
+    struct sockaddr_in in;
+    socklen_t size = sizeof in;
+
+    for (int k = 1; nats && nat_public && k < OPEN_PORTS; k++)
+        if (!ddp__atomic_load(&nats->open[k]) && getsockname(fd, (struct sockaddr *)&in, &size) == 0) {
+            ddp__atomic_store(&nats->open[k], ntohs(in.sin_port));
+            break;
+        }
+    return code;
+}
+
 #define connect nat_connect
+#define listen nat_listen
 #include "wire/socket.c"
 #undef connect
+#undef listen
 
 /* Rank 0 breaks every relayed connection once, when all workers are in: they connect to rank 0 again. */
 static int break_relays(const plan_of_run *p, ddp_ctx *d, int number)
@@ -57,20 +75,14 @@ static void nat_begin(plan_of_run *p)
     nats->open[0] = atoi(strrchr(p->addr, ':') + 1);
 }
 
-/* So many links of the last worker that joined came back after they were broken. */
+/* At least so many links of the last worker that joined came back after they were broken. */
 static void nat_end(long returns)
 {
     assert_true(nats->refused > 0);
-    assert_int_equal(nats->returns, returns);
+    assert_true(nats->returns >= returns);
     munmap(nats, sizeof *nats);
     nats = NULL;
     between = NULL;
-}
-
-/* Opens the port of the calling worker. */
-static DDP__UNUSED void nat_open(ddp_ctx *d)
-{
-    ddp__atomic_store(&nats->open[1 + ddp_rank(d)], ddp__addr_port(&d->join->door[ddp_rank(d)]));
 }
 
 #endif /* NAT_LAB_H */

@@ -42,10 +42,61 @@ static void workers_behind_nat_join_a_run_by_way_of_rank_0(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
+/* Workers 0 to world - 1 of a run, of which rank 0 and one more accept connections; rank 0 is killed. */
+static void rank_0_dies(plan_of_run *p, pid_t *pid, int world, int also_public)
+{
+    run_begin(p, DDP_LOCALSGD, world, 1000);
+    nat_begin(p);
+    for (int k = 0; k < world; k++) {
+        nat_public = k == also_public;
+        pid[k] = start(p, k, 0);
+    }
+    nat_public = 0;
+    for (int k = 0; k < world; k++) until_step(p, k, 8);
+    kill(pid[0], SIGKILL);
+    wait_for(pid[0]);
+}
+
+/* Rank 1 had a relayed connection to rank 2, and dials it now; rank 2 relays between ranks 1 and 3. */
+static void members_behind_nat_continue_when_another_member_is_public(void **state)
+{
+    static const int left[3] = {1, 2, 3};
+    plan_of_run p;
+    pid_t pid[4];
+    (void)state;
+
+    rank_0_dies(&p, pid, 4, 2);
+    for (int k = 1; k < 4; k++) until_live(&p, k, 3);
+    end_soon(&p);
+    for (int k = 1; k < 4; k++) wait_for(pid[k]);
+    all_well(&p, left, 3);
+    nat_end(0);
+    munmap(p.b, sizeof *p.b);
+}
+
+static void members_behind_nat_name_the_lost_relay_when_none_is_public(void **state)
+{
+    plan_of_run p;
+    pid_t pid[3];
+    (void)state;
+
+    rank_0_dies(&p, pid, 3, -1);
+    for (int k = 1; k < 3; k++) {
+        wait_for(pid[k]);
+        assert_int_equal(p.b->status[k], DDP_PEER_LOST);
+        if (!strstr(p.b->text[k], "rank 0, which relayed ")) fail_msg("worker %d: %s", k, p.b->text[k]);
+        assert_null(strstr(p.b->text[k], "the others can go on"));
+    }
+    nat_end(0);
+    munmap(p.b, sizeof *p.b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_behind_nat_join_a_run_by_way_of_rank_0),
+        cmocka_unit_test(members_behind_nat_continue_when_another_member_is_public),
+        cmocka_unit_test(members_behind_nat_name_the_lost_relay_when_none_is_public),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
