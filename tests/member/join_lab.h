@@ -51,6 +51,7 @@ typedef struct plan_of_run {
     int  period;
     const char *run;
     double connect_s;
+    int  insecure;
 } plan_of_run;
 
 /* NULL, or the calls of a worker: before ddp_set_optimizer, after it, and after each ddp_step_end. 0, or the context's error. */
@@ -202,6 +203,7 @@ static void work(const plan_of_run *p, int number, int join)
     c.peer_timeout_s = p->peer_s;
     c.op_timeout_s = p->op_s;
     c.tls_psk = p->psk;
+    c.insecure = p->insecure;
     if (p->folder) certify(p, &c);
     c.connect_timeout_s = p->connect_s;
     if (getenv("JOIN_LOG")) c.logger.level = DDP_LOG_INFO;

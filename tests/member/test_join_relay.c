@@ -42,6 +42,31 @@ static void workers_behind_nat_join_a_run_by_way_of_rank_0(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
+/* Rank 0 listens on 0.0.0.0 behind a NAT that forwards its port: only the others know its public address. */
+static void a_worker_joins_at_the_public_address_of_a_forwarded_port(void **state)
+{
+    static const int all[3] = {0, 1, 2};
+    plan_of_run p, first;
+    pid_t pid[3];
+    (void)state;
+
+    run_begin(&p, DDP_LOCALSGD, 2, 1000);
+    nat_begin(&p);
+    p.max_world = 3;
+    p.last_comer = 2;
+    first = p;
+    first.insecure = 1;
+    snprintf(first.addr, sizeof first.addr, "0.0.0.0%s", strrchr(p.addr, ':'));
+    pid[0] = start(&first, 0, 0);
+    pid[1] = start(&p, 1, 0);
+    until_step(&p, 0, 8);
+    pid[2] = start(&p, 2, 1);
+    for (int k = 0; k < 3; k++) wait_for(pid[k]);
+    all_well(&p, all, 3);
+    nat_end(0);
+    munmap(p.b, sizeof *p.b);
+}
+
 /* Workers 0 to world - 1 of a run, of which rank 0 and one more accept connections; rank 0 is killed. */
 static void rank_0_dies(plan_of_run *p, pid_t *pid, int world, int also_public)
 {
@@ -95,6 +120,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_behind_nat_join_a_run_by_way_of_rank_0),
+        cmocka_unit_test(a_worker_joins_at_the_public_address_of_a_forwarded_port),
         cmocka_unit_test(members_behind_nat_continue_when_another_member_is_public),
         cmocka_unit_test(members_behind_nat_name_the_lost_relay_when_none_is_public),
     };
