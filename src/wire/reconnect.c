@@ -315,6 +315,7 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
 
     memset(p, 0, sizeof *p);
     p->peer = peer;
+    p->named = -1;
     p->fd = p->newcomer_fd = p->newcomer_via = p->call_fd = -1;
     p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
     p->why = ECONNRESET;
@@ -324,11 +325,14 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
     if (where) p->where = *where;
 }
 
-void ddp__way_name(ddp__resume_wire *t, const ddp__way *p)
+void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
 {
+    const int named = p->relayed ? p->via + 1 : 0;
     char *name = t->base.names[p->peer], at[DDP__ADDR_TEXT];
     ddp__addr a;
 
+    if (p->named == named) return;
+    p->named = named;
     (void)ddp__addr_peer(p->fd, &a);
     ddp__addr_text(&a, at);
     if (p->relayed) snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);

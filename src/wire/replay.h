@@ -44,6 +44,7 @@ typedef struct ddp__way {
     int       via;              /* relayed: the rank of the relay */
     int       seeks;            /* relayed: if the relay is lost, this rank tries the peer's own address, else the peer does */
     int       direct, moved;    /* of a relayed pair: this attempt goes to that address; the relay has been replaced */
+    int       named;            /* the relay in names[peer] + 1; 0: none */
     int       reverse;          /* the lower rank dials: the higher one cannot reach it */
     ddp__addr where;
     /* outgoing */
@@ -103,7 +104,8 @@ typedef struct ddp__resume_wire {
 } ddp__resume_wire;
 
 /* reconnect.c */
-DDP_LIB void ddp__way_name(ddp__resume_wire *t, const ddp__way *p); /* names[peer]: the other end of its socket */
+/* names[peer] says where its socket leads, unless it says so already: other threads may read it. */
+DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
 
 /* replay.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
