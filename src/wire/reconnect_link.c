@@ -60,7 +60,10 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
              "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
              p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
-    if (p->direct) p->relayed = 0, p->reverse = t->base.rank < p->peer;
+    if (p->direct) { /* the end that seeks has dialled */
+        p->relayed = 0;
+        p->reverse = p->seeks ? t->base.rank < p->peer : p->peer < t->base.rank;
+    }
     p->direct = p->moved = 0;
     ddp__way_name(t, p);
     p->next = h->received;
