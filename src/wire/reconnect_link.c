@@ -199,7 +199,7 @@ static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double n
     p->direct = 0;
     p->dial_at = now + p->pause;
     p->pause = p->pause * 1.5 < ddp__dial_most ? p->pause * 1.5 : ddp__dial_most;
-    if (direct) return; /* some machine behind a NAT may have refused */
+    if (direct) return; /* some machine behind NAT may have refused */
     if (why != ECONNREFUSED) {
         p->refused_since = -1;
         return;
@@ -238,7 +238,7 @@ static int ddp__relay_lost(const ddp__resume_wire *t, const ddp__way *p, double 
 }
 
 /* The route of the next attempt of a relayed pair. If the relay is lost, the end that has not yet tried it dials the peer's
- * own address: one behind a NAT reaches a public one. The other end moves to another relay, which notifies the first. */
+ * own address: one behind NAT reaches a public one. The other end moves to another relay, which notifies the first. */
 static void ddp__way_route(const ddp__resume_wire *t, ddp__way *p, double now)
 {
     const int lost = ddp__relay_lost(t, p, now);
@@ -299,7 +299,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The handshake; after it the peer hears what this end has, or the relay whom to join it to. */
+/* The handshake; after it the peer receives the state of this end, or the relay the rank to connect to. */
 static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -324,7 +324,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The answer: with it the link is back, or the relay has joined the two, who go on with each other. */
+/* The answer: the link is back, or the relay has connected the two ranks, and the handshake between them follows. */
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);

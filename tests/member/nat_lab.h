@@ -1,4 +1,4 @@
-/* Workers behind a NAT, on one machine: other processes can connect only to the ports that are open. Include after
+/* Workers behind NAT, on one machine: other processes can connect only to the ports that are open. Include after
  * dreamddp.h and cmocka.h, in place of the library's wire/socket.c. */
 #ifndef NAT_LAB_H
 #define NAT_LAB_H
@@ -75,7 +75,7 @@ static void nat_begin(plan_of_run *p)
     nats->open[0] = atoi(strrchr(p->addr, ':') + 1);
 }
 
-/* At least so many links of the last worker that joined came back after they were broken. */
+/* At least `returns` links of the last worker that joined came back after they were broken. */
 static void nat_end(long returns)
 {
     assert_true(nats->refused > 0);

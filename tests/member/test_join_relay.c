@@ -1,4 +1,4 @@
-/* Workers behind a NAT join a run whose members are behind a NAT, by way of a member that all can reach. */
+/* Workers behind NAT join a run whose members are behind NAT, by way of a member that all can reach. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -42,7 +42,7 @@ static void workers_behind_nat_join_a_run_by_way_of_rank_0(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Rank 0 listens on 0.0.0.0 behind a NAT that forwards its port: only the others know its public address. */
+/* Rank 0 listens on 0.0.0.0 behind NAT that forwards its port: only the others know its public address. */
 static void a_worker_joins_at_the_public_address_of_a_forwarded_port(void **state)
 {
     static const int all[3] = {0, 1, 2};

@@ -74,7 +74,7 @@ class Nat(Net):
 
 
 def case(function):
-    """A case that runs in a folder of its own, with a text in it."""
+    """A case that runs in a new folder, with a text in it."""
     def with_text(_):
         with open("text", "w") as f:
             f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))

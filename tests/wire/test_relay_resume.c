@@ -23,7 +23,7 @@ static void relayed_pairs_come_back(void **state)
     talk_over_cuts(NULL, 20);
 }
 
-/* Both ends are served until the link of ranks 1 and 2 has come back so often. */
+/* Both ends are served until the link of ranks 1 and 2 has come back `returns` times. */
 static void until_back(meet_rank *m, long returns)
 {
     const unsigned char want[3] = {1, 1, 1};
