@@ -1,12 +1,13 @@
-/* Starts the workers of any program that uses the library, here or on other machines, and ends them together.
+/* Starts the workers of any program that uses the library, on this machine or on others, and ends them together.
  *
  *   cc -O2 examples/ddprun/ddprun.c -o ddprun
  *   ./ddprun -n 4 --net 100mbit,20ms --strategy dreamddp ./program its arguments
  *
- * Needs no header: what it says to the workers are the DREAMDDP_ variables of docs/own-loop.md. */
+ * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of docs/own-loop.md. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,30 +22,59 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 1024, LINE = 8192, HOSTS = 256, SETS = 64, PORT = 29500 };
+enum { MOST = 1024, LINE = 8192, HOSTS = 256, SETS = 64, WORDS = 64, CHUNK = 512, PORT = 29500 };
 
 static const char *const help =
     "usage: ddprun -n N [options] PROGRAM [ARGUMENTS]\n"
-    "Starts N workers of PROGRAM, tells them who they are, puts [rank] before their lines, forwards signals, and ends\n"
-    "all of them when one fails. Rank 0 has the standard input.\n\n"
-    "  -n N               workers; with --hosts all its slots unless it is given\n"
-    "  --net SPEC         shapes each worker's link: 100mbit,20ms, or a topology FILE.json (DREAMDDP_NET)\n"
+    "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each, prints their lines with [rank] in front, forwards\n"
+    "signals, and ends all workers when one fails. Rank 0 reads the standard input.\n\n"
+    "  -n N               number of workers [with --hosts: all slots]\n"
+    "  --net SPEC         emulated link of each worker: 100mbit,20ms, or a topology FILE.json (DREAMDDP_NET)\n"
     "  --strategy NAME    ssgd, wfbp, localsgd, enp, dreamddp, diloco.. (DREAMDDP_STRATEGY)\n"
     "  --period H         steps in which each layer is averaged once (DREAMDDP_PERIOD)\n"
-    "  --set NAME=VALUE   any other variable of the workers, such as DREAMDDP_WIRE=int8; may be repeated\n"
-    "  --min-world N      goes on while so many workers are left (DREAMDDP_MIN_WORLD)\n"
-    "  --hosts FILE       lines of HOST [slots=N]: starts workers there by ssh, in this folder, rank 0 on the first\n"
-    "  --port P           rank 0's port with --hosts; 29500\n"
-    "  --ssh COMMAND      in place of ssh\n"
-    "  --no-prefix        lines as the workers write them\n"
-    "  --quiet            no summary line\n"
-    "  --help             this text\n\n"
-    "exit codes: that of the first worker that fails (128 + its signal), 0 if none does, 2 usage,\n"
-    "126 and 127 as of a shell: not a program, not found\n";
+    "  --set NAME=VALUE   variable of all workers, such as DREAMDDP_WIRE=int8 or OMP_NUM_THREADS=2; may be repeated\n"
+    "  --min-world N      number of workers with which the run continues when others fail (DREAMDDP_MIN_WORLD)\n"
+    "  --hosts FILE       file with a host in each line: [USER@]HOST [slots=N]; starts workers there with ssh, in the\n"
+    "                     current folder, rank 0 on the first host\n"
+    "  --port P           rank 0's port with --hosts [29500]\n"
+    "  --ssh COMMAND      command with options that runs in place of ssh, such as \"ssh -F config\" [ssh]\n"
+    "  --no-prefix        prints the lines of the workers without their ranks\n"
+    "  --quiet            prints no summary\n"
+    "  --help             prints this text\n\n"
+    "DREAMDDP_ADDR and DREAMDDP_RUN_ID of --set or of the environment replace the address and the run id of ddprun.\n\n"
+    "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); 2 usage;\n"
+    "126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
+
+/* What ssh runs on a host: sh -c REMOTE ddprun FOLDER COMMAND... It needs a POSIX shell and nothing else. sshd gives
+ * each command its own process group, so a signal to group 0 reaches the worker and its child processes.
+ *
+ * The standard input is a channel from ddprun with one command per line:
+ *     INT, TERM, ...   sends this signal to the group
+ *     =TEXT            TEXT, in the form of printf %b, becomes input of the worker
+ *     .                ends the input of the worker
+ * At its end - ddprun or the connection has ended - the group receives SIGTERM, and SIGKILL 5 s later.
+ *
+ * Three parts of a pipeline: the first reads the channel; the second writes the worker's input, and so alone blocks
+ * while the worker does not read; the third runs the worker and returns its exit status. RECEIVED on the standard error
+ * means that the worker is about to start, and later that its input was written: ddprun sends signals after the first
+ * one, and one line of input after each. All parts survive the signals that they pass on; a signal before the worker
+ * has started ends the third part with 143 (b is empty, or $? is still 143). */
+#define RECEIVED "\001ddprun\n"
+static const char *const remote =
+    "cd \"$1\" || exit 127; shift; exec 3<&0 4>&2 2>/dev/null; trap : HUP INT TERM USR1 USR2; "
+    "{ trap \"\" HUP INT TERM USR1 USR2 PIPE; sh -c \"echo \\$PPID\"; "
+    "while read -r l <&3; do case $l in =*) printf \"%s\\n\" \"$l\";; .) exec >/dev/null;; *) kill -s \"$l\" 0;; esac; done; "
+    "kill -s TERM 0; for l in 1 2 3 4 5; do sleep 1; done; kill -s KILL 0; } | "
+    "{ trap \"\" HUP INT TERM USR1 USR2; read -r c; echo \"$c\"; "
+    "while read -r l; do printf %b \"${l#=}\"; printf \"\\001ddprun\\n\" >&4; done; } | "
+    "{ end() { trap \"\" HUP INT TERM USR1 USR2; kill -s KILL \"$c\"; [ \"$b\" ] && exit \"$1\"; exit 143; }; "
+    "trap \"end \\$?\" HUP INT TERM USR1 USR2; read -r c; b=1$(printf \"\\001ddprun\\n\" >&4; exit 143); "
+    "(exec \"$@\" 2>&4 3<&- 4>&-); end $?; }";
 
 typedef struct host {
-    char name[256];
-    int  slots;
+    char *target;  /* of ssh: [USER@]HOST */
+    char *address; /* HOST, an IPv6 address in brackets */
+    int   slots;
 } host;
 
 typedef struct stream { /* of a worker: its lines are passed on whole */
@@ -54,18 +84,33 @@ typedef struct stream { /* of a worker: its lines are passed on whole */
 } stream;
 
 typedef struct worker {
-    pid_t       pid; /* 0: it has ended */
-    const char *host; /* NULL: here */
+    pid_t       pid; /* of the worker, or of ssh; 0: it has ended */
+    const host *at;  /* NULL: this machine */
     stream      out[2];
+    int         input;   /* pipe to the worker of this machine, or to REMOTE; -1: none, or closed */
+    int         ready;   /* the next input may be sent; on a host RECEIVED has arrived */
+    int         started; /* signals reach the worker */
+    int         early;   /* a signal that waits until the worker has started; 0: none */
+    int         ended_by; /* the last signal sent to end it; 0: none */
 } worker;
 
 static worker     *workers;
 static int         n, prefix = 1, quiet, left, min_world, hosts, port = PORT;
-static const char *sets[SETS + 8], *ssh = "ssh";
-static int         set_count;
+static const char *sets[SETS + 8];
+static char       *ssh[WORDS + 8] = {(char *)(size_t)"ssh"};
+static int         set_count, ssh_words = 1;
 static host        host_list[HOSTS];
 static char        summary[LINE];
-static volatile sig_atomic_t caught, times;
+static char        input[CHUNK]; /* read from the standard input, not yet written to rank 0 */
+static size_t      input_size;
+static double      cut_at; /* when connections end that a SIGKILL did not; 0: never */
+
+static const struct {
+    int         number;
+    const char *name;
+} signals[] = {{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}, {SIGKILL, "KILL"}};
+enum { FORWARDED = 5 }; /* the first ones of them */
+static volatile sig_atomic_t caught[FORWARDED], interrupts;
 
 static int complain(int code, const char *fmt, ...)
 {
@@ -87,7 +132,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static const char *format(const char *fmt, ...)
+static char *format(const char *fmt, ...)
 {
     char *text = NULL;
     va_list ap;
@@ -116,32 +161,143 @@ static int set(const char *text)
     const char *eq = strchr(text, '=');
 
     if (!eq || eq == text) return complain(0, "--set %s: NAME=VALUE is needed", text);
+    if (!strncmp(text, "DREAMDDP_RANK=", 14) || !strncmp(text, "DREAMDDP_WORLD_SIZE=", 20))
+        return complain(0, "--set %s: ddprun gives each worker its own value; use -n for the number of workers", text);
     if (set_count == SETS) return complain(0, "--set %s: at most %d variables", text, SETS);
     sets[set_count++] = text;
     return 1;
 }
 
+/* The value of a variable in the workers, from --set or the environment; NULL where it is missing or empty. */
+static const char *value_of(const char *name)
+{
+    const size_t length = strlen(name);
+    const char *value = getenv(name);
+
+    for (int i = 0; i < set_count; i++)
+        if (!strncmp(sets[i], name, length) && sets[i][length] == '=') value = sets[i] + length + 1;
+    return value && *value ? value : NULL;
+}
+
+/* Splits the command of --ssh at spaces. Quotes and backslashes have their meaning of a shell. */
+static int split_ssh(const char *text)
+{
+    char *to = (char *)malloc(strlen(text) + 1), quote = 0;
+    const char *all = text;
+
+    if (!to) return complain(0, "out of memory");
+    ssh_words = 0;
+    for (;;) {
+        text += strspn(text, " \t\n");
+        if (!*text) break;
+        if (ssh_words == WORDS) return complain(0, "--ssh %s: at most %d words", all, WORDS);
+        ssh[ssh_words++] = to;
+        for (; *text && (quote || !strchr(" \t\n", *text)); text++) {
+            if (*text == quote) quote = 0;
+            else if (!quote && (*text == '"' || *text == '\'')) quote = *text;
+            else if (*text == '\\' && quote != '\'' && text[1]) *to++ = *++text;
+            else *to++ = *text;
+        }
+        *to++ = 0;
+    }
+    if (quote) return complain(0, "--ssh %s: the quote %c is not closed", all, quote);
+    return ssh_words > 0 || complain(0, "--ssh: a command is needed, such as \"ssh -F config\"");
+}
+
+static int slots_of(const char *where, const char *word, const char *digits, int *slots)
+{
+    char *end;
+    const long v = strtol(digits, &end, 10);
+
+    if (*digits < '0' || *digits > '9' || *end || v < 1 || v > MOST)
+        return complain(0, "%s: %s: the number of workers must be a whole number from 1 to %d, as in: node1 slots=4", where,
+                        word, MOST);
+    if (*slots) return complain(0, "%s: %s: this host already has %d slots; write the number once", where, word, *slots);
+    *slots = (int)v;
+    return 1;
+}
+
+/* The first word of a line: [USER@]HOST[:N]; [USER@][ADDRESS][:N] or a bare ADDRESS of IPv6. */
+static int host_name(const char *where, char *word, host *h)
+{
+    char *name = strrchr(word, '@'), *count = NULL, *scope, *all = format("%s", word);
+    struct in6_addr six;
+    int is_six, valid = 1;
+
+    name = name ? name + 1 : word;
+    is_six = *name == '[';
+    if (is_six) {
+        char *close = strchr(name, ']');
+        if (!close || (close[1] && close[1] != ':'))
+            return complain(0, "%s: %s: write an IPv6 address as [ADDRESS] or [ADDRESS]:SLOTS", where, all);
+        *close = 0;
+        if (close[1]) count = close + 2;
+        memmove(name, name + 1, strlen(name)); /* ssh has no brackets */
+    } else if (strchr(name, ':') != strrchr(name, ':')) {
+        is_six = 1;
+    } else if ((count = strchr(name, ':')) != NULL) {
+        *count++ = 0;
+    }
+    if (is_six) {
+        scope = strchr(name, '%');
+        if (scope) *scope = 0;
+        valid = inet_pton(AF_INET6, name, &six);
+        if (scope) *scope = '%';
+    }
+    if (!valid) return complain(0, "%s: %s is not an IPv6 address; write [ADDRESS]:SLOTS or HOST:SLOTS", where, all);
+    if (!*name || *name == '-' || *word == '-' || name == word + 1)
+        return complain(0, "%s: %s names no host; write [USER@]HOST [slots=N]", where, all);
+    h->target = format("%s", word);
+    h->address = format(is_six ? "[%s]" : "%s", name);
+    free(all);
+    return !count || slots_of(where, format("%s", count), count, &h->slots);
+}
+
+/* A line of the hosts file; blank lines and comments leave hosts as it was. */
+static int read_host(const char *where, char *line)
+{
+    static const char spaces[] = " \t\r\n\f\v";
+    char *rest = NULL, *word;
+    host h = {NULL, NULL, 0};
+    int most = 0;
+
+    line[strcspn(line, "#")] = 0;
+    word = strtok_r(line, spaces, &rest);
+    if (!word) return 1;
+    if (hosts == HOSTS) return complain(0, "%s: at most %d hosts are possible", where, HOSTS);
+    if (!host_name(where, word, &h)) return 0;
+    while ((word = strtok_r(NULL, spaces, &rest)) != NULL) {
+        if (!strncmp(word, "slots=", 6)) {
+            if (!slots_of(where, word, word + 6, &h.slots)) return 0;
+        } else if (!strncmp(word, "max_slots=", 10) || !strncmp(word, "max-slots=", 10)) { /* Open MPI */
+            if (!slots_of(where, word, word + 10, &most)) return 0;
+        } else {
+            return complain(0, "%s: %s is unknown; write [USER@]HOST [slots=N]", where, word);
+        }
+    }
+    if (!h.slots) h.slots = 1;
+    if (most && most < h.slots) return complain(0, "%s: slots=%d is more than max_slots=%d", where, h.slots, most);
+    host_list[hosts++] = h;
+    return 1;
+}
+
 static int read_hosts(const char *path)
 {
-    char line[512], rest[256];
+    char *line = NULL;
+    size_t room = 0;
     FILE *f = fopen(path, "r");
+    int ok = 1;
 
     if (!f) return complain(0, "--hosts %s: %s", path, strerror(errno));
-    for (int at = 1; fgets(line, sizeof line, f); at++) {
-        host *h = &host_list[hosts];
-        char *hash = strchr(line, '#');
-        if (hash) *hash = 0;
-        rest[0] = 0;
-        h->slots = 1;
-        if (sscanf(line, "%255s %255[^\n]", h->name, rest) < 1) continue;
-        if (h->name[0] == '-' || (rest[0] && (sscanf(rest, "slots=%d", &h->slots) != 1 || h->slots < 1)) || hosts == HOSTS - 1) {
-            fclose(f);
-            return complain(0, "--hosts %s: line %d: HOST or HOST slots=N is needed, of at most %d hosts", path, at, HOSTS - 1);
-        }
-        hosts++;
+    for (int at = 1; ok && getline(&line, &room, f) >= 0; at++) {
+        char *where = format("--hosts %s: line %d", path, at);
+        const int mark = at == 1 && !strncmp(line, "\xef\xbb\xbf", 3) ? 3 : 0; /* byte order mark of UTF-8 */
+        ok = read_host(where, line + mark);
+        free(where);
     }
+    free(line);
     fclose(f);
-    return hosts || complain(0, "--hosts %s names no host", path);
+    return ok && (hosts || complain(0, "--hosts %s names no host; write lines of [USER@]HOST [slots=N]", path));
 }
 
 /* Options up to the program; its place in argv, or -1 - the exit code. */
@@ -169,7 +325,7 @@ static int parse(int argc, char **argv)
         else if (!strcmp(o, "--min-world")) ok = number(o, value, 1, MOST, &min_world) && set(format("DREAMDDP_MIN_WORLD=%s", value));
         else if (!strcmp(o, "--hosts")) ok = read_hosts(value);
         else if (!strcmp(o, "--port")) ok = number(o, value, 1, 65535, &port);
-        else if (!strcmp(o, "--ssh")) ssh = value;
+        else if (!strcmp(o, "--ssh")) ok = split_ssh(value);
         else return complain(-3, "unknown option %s; --help lists all", o);
     }
     return ok ? i : -3;
@@ -194,18 +350,24 @@ static int program_is_there(const char *program)
     return complain(127, "%s: not found in PATH; of a program in this folder say ./%s", program, program);
 }
 
-/* text as a word for a shell, behind what is there. */
+/* Appends text as one word of a shell: sh, and also csh and fish, which take \\ and ! inside quotes as special. */
 static char *quoted(char *all, const char *text)
 {
     size_t at = all ? strlen(all) : 0;
 
-    all = (char *)realloc(all, at + 4 * strlen(text) + 8);
+    all = (char *)realloc(all, at + 5 * strlen(text) + 8);
     if (!all) exit(complain(1, "out of memory"));
     all[at++] = ' ';
     all[at++] = '\'';
     for (; *text; text++) {
-        if (*text == '\'') memcpy(all + at, "'\\'", 3), at += 3;
-        all[at++] = *text;
+        if (strchr("'\\!", *text)) {
+            memcpy(all + at, "'\\", 2);
+            all[at + 2] = *text;
+            all[at + 3] = '\'';
+            at += 4;
+        } else {
+            all[at++] = *text;
+        }
     }
     strcpy(all + at, "'");
     return all;
@@ -213,61 +375,195 @@ static char *quoted(char *all, const char *text)
 
 extern char **environ;
 
-/* cd here && exec env NAME=VALUE.. PROGRAM ARGUMENTS: what ssh runs there, with all DREAMDDP_ variables of here. */
-static const char *remote_command(char **argv)
+/* exec sh -c REMOTE ddprun FOLDER env NAME=VALUE... PROGRAM ARGUMENTS: the command line of ssh, with the variables of
+ * the worker and all DREAMDDP_ variables of the environment. */
+static const char *remote_command(char **own, char **argv)
 {
     char folder[PATH_MAX], *words = NULL;
 
-    if (!getcwd(folder, sizeof folder)) exit(complain(1, "this folder: %s", strerror(errno)));
-    words = quoted(words, folder);
-    words = strcat((char *)realloc(words, strlen(words) + 32), " && exec env");
+    if (!getcwd(folder, sizeof folder)) exit(complain(1, "cannot find the current folder: %s", strerror(errno)));
+    words = quoted(words, remote);
+    words = quoted(quoted(quoted(words, "ddprun"), folder), "env");
     for (char **e = environ; *e; e++)
         if (!strncmp(*e, "DREAMDDP_", 9)) words = quoted(words, *e);
+    for (; *own; own++) words = quoted(words, *own);
+    if (strchr(argv[0], '=')) /* env would take the program as a variable */
+        words = quoted(quoted(quoted(words, "sh"), "-c"), "exec \"$0\" \"$@\"");
     for (; *argv; argv++) words = quoted(words, *argv);
-    return format("cd%s", words);
+    return format("exec sh -c%s", words);
 }
 
-static void become(int rank, const char *where, char **argv)
+static void become(int rank, const host *at, char **argv)
 {
-    for (int i = 0; i < set_count; i++)
-        if (putenv((char *)(size_t)sets[i])) _exit(126);
-    putenv((char *)(size_t)format("DREAMDDP_RANK=%d", rank));
-    putenv((char *)(size_t)format("DREAMDDP_WORLD_SIZE=%d", n));
-    setenv("DREAMDDP_LOG", rank ? "warn" : "info", 0);
-    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing outlives this program */
-    if (where) execlp(ssh, ssh, "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", where, remote_command(argv), (char *)NULL);
-    else execvp(argv[0], argv);
-    complain(0, "%s: %s", where ? ssh : argv[0], strerror(errno));
+    char *own[SETS + 16];
+    int count = 0;
+
+    for (int i = 0; i < set_count; i++) own[count++] = (char *)(size_t)sets[i];
+    own[count++] = format("DREAMDDP_RANK=%d", rank);
+    own[count++] = format("DREAMDDP_WORLD_SIZE=%d", n);
+    if (!value_of("DREAMDDP_LOG")) own[count++] = format("DREAMDDP_LOG=%s", rank ? "warn" : "info");
+    own[count] = NULL;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process of this machine outlives ddprun */
+    if (at) {
+        static const char *const options[] = {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10"};
+        for (int i = 0; i < 5; i++) ssh[ssh_words++] = (char *)(size_t)options[i];
+        ssh[ssh_words++] = at->target;
+        ssh[ssh_words++] = (char *)(size_t)remote_command(own, argv);
+        argv = ssh;
+    } else {
+        for (int i = 0; i < count; i++)
+            if (putenv(own[i])) _exit(126);
+    }
+    execvp(argv[0], argv);
+    complain(0, "%s: %s", argv[0], strerror(errno));
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-static int start(int rank, const char *where, char **argv)
+static int start(int rank, const host *at, char **argv)
 {
+    /* A worker of this machine is in no process group that a terminal serves, so ddprun reads the terminal for it. */
+    const int relay = at || (rank == 0 && isatty(0));
     worker *w = &workers[rank];
-    int pipes[2][2];
+    int pipes[3][2];
 
-    for (int s = 0; s < 2; s++)
+    for (int s = relay ? 0 : 1; s < 3; s++)
         if (pipe2(pipes[s], O_CLOEXEC)) return complain(1, "worker %d: %s", rank, strerror(errno));
-    w->host = where;
+    w->at = at;
+    w->input = -1;
+    w->ready = w->started = !at;
     w->pid = fork();
     if (w->pid < 0) return complain(1, "worker %d: %s", rank, strerror(errno));
     if (w->pid == 0) {
-        const int nothing = rank ? open("/dev/null", O_RDONLY) : -1;
+        const int in = relay ? pipes[0][0] : rank ? open("/dev/null", O_RDONLY) : 0;
         setpgid(0, 0);
-        if (nothing >= 0) dup2(nothing, 0);
-        dup2(pipes[0][1], 1);
-        dup2(pipes[1][1], 2);
-        become(rank, where, argv);
+        dup2(in, 0);
+        dup2(pipes[1][1], 1);
+        dup2(pipes[2][1], 2);
+        become(rank, at, argv);
     }
     setpgid(w->pid, w->pid);
     for (int s = 0; s < 2; s++) {
-        close(pipes[s][1]);
-        fcntl(pipes[s][0], F_SETFL, O_NONBLOCK);
-        w->out[s].from = pipes[s][0];
+        close(pipes[s + 1][1]);
+        fcntl(pipes[s + 1][0], F_SETFL, O_NONBLOCK);
+        w->out[s].from = pipes[s + 1][0];
         w->out[s].to = s + 1;
+    }
+    if (relay) {
+        close(pipes[0][0]);
+        fcntl(pipes[0][1], F_SETFL, O_NONBLOCK);
+        w->input = pipes[0][1];
     }
     left++;
     return 0;
+}
+
+/* ---- to the workers ---- */
+
+static void close_input(worker *w)
+{
+    if (w->input >= 0) close(w->input);
+    w->input = -1;
+}
+
+/* One command for REMOTE; 0 where the pipe is full. A line is below PIPE_BUF bytes: it is written whole or not at all. */
+static int command(worker *w, const char *line)
+{
+    char text[PIPE_BUF];
+    const int length = snprintf(text, sizeof text, "%s\n", line);
+
+    if (w->input >= 0 && write(w->input, text, (size_t)length) < 0) {
+        if (errno == EAGAIN) return 0;
+        close_input(w); /* ssh has ended */
+    }
+    return 1;
+}
+
+static void send_signal(worker *w, int sig)
+{
+    const int ends = sig != SIGUSR1 && sig != SIGUSR2;
+
+    if (!w->pid) return;
+    if (ends) w->ended_by = sig;
+    if (!w->at) {
+        kill(-w->pid, sig);
+    } else if (!w->started) {
+        if (ends) kill(-w->pid, SIGKILL); /* ssh is still connecting */
+        else w->early = sig;
+    } else {
+        for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+            if (signals[i].number == sig) command(w, signals[i].name);
+        if (sig == SIGKILL) close_input(w);
+    }
+}
+
+static void signal_all(int sig)
+{
+    for (int r = 0; r < n; r++) send_signal(&workers[r], sig);
+    if (sig == SIGKILL && hosts && cut_at <= 0) cut_at = now() + 3;
+}
+
+/* Ends ssh, where a host does not answer any more. */
+static void cut_connections(void)
+{
+    for (int r = 0; r < n; r++)
+        if (workers[r].pid && workers[r].at) kill(-workers[r].pid, SIGKILL);
+}
+
+/* RECEIVED of a host. */
+static void received(worker *w)
+{
+    w->ready = 1;
+    if (w->started) return;
+    w->started = 1;
+    if (w != workers) command(w, "."); /* only rank 0 has the standard input */
+    if (w->early) send_signal(w, w->early);
+}
+
+/* Rank 0 has no more input. On a host the channel remains open for signals. */
+static void end_input(worker *w)
+{
+    if (w->at) command(w, ".");
+    else close_input(w);
+    w->ready = -1;
+}
+
+/* Writes input[] to rank 0, or as much of it as the pipe takes. */
+static void write_input(worker *w)
+{
+    char line[5 * CHUNK + 2], *to = line;
+
+    if (!w->at) {
+        const ssize_t did = write(w->input, input, input_size);
+        if (did < 0 && errno != EAGAIN && errno != EINTR) end_input(w);
+        if (did <= 0) return;
+        input_size -= (size_t)did;
+        memmove(input, input + did, input_size);
+        return;
+    }
+    *to++ = '=';
+    for (size_t i = 0; i < input_size; i++) to += sprintf(to, "\\0%03o", (unsigned char)input[i]);
+    if (!command(w, line)) return;
+    input_size = 0;
+    w->ready = 0;
+}
+
+/* Whether the standard input is to be read: rank 0 takes it, and a read does not stop ddprun. A terminal stops readers
+ * that are not in its foreground. */
+static int wants_input(const worker *w)
+{
+    const pid_t foreground = tcgetpgrp(0);
+
+    return w->input >= 0 && w->ready > 0 && !input_size && (foreground < 0 || foreground == getpgrp());
+}
+
+static void pass_input(worker *w, int readable)
+{
+    if (readable) {
+        const ssize_t got = read(0, input, sizeof input);
+        if (got > 0) input_size = (size_t)got;
+        else if (got == 0 || (errno != EINTR && errno != EAGAIN)) end_input(w);
+    }
+    if (input_size && w->input >= 0 && w->ready > 0) write_input(w);
 }
 
 /* ---- their lines ---- */
@@ -277,7 +573,7 @@ static void put(int to, const char *text, size_t length)
     while (length > 0) {
         const ssize_t did = write(to, text, length);
         if (did < 0 && errno == EINTR) continue;
-        if (did <= 0) return; /* nobody reads any more */
+        if (did <= 0) return; /* the reader has ended */
         text += did;
         length -= (size_t)did;
     }
@@ -296,7 +592,21 @@ static void put_line(int rank, const stream *s, size_t length)
     put(s->to, text, (size_t)at + length + 1);
 }
 
-/* Passes on what is there; 0 where it is closed. A line that is too long goes in pieces. */
+/* Takes RECEIVED out of the lines of a host. */
+static void take_received(worker *w, stream *s)
+{
+    const size_t length = sizeof RECEIVED - 1;
+    char *at;
+
+    while ((at = (char *)memmem(s->line, s->held, RECEIVED, length)) != NULL) {
+        memmove(at, at + length, s->held - (size_t)(at - s->line) - length + 1);
+        s->held -= length;
+        received(w);
+    }
+}
+
+/* Reads a stream and prints its whole lines. Returns 0 once it is closed. A line longer than LINE is printed in pieces,
+ * which leave its last bytes in the buffer: these may be the first ones of RECEIVED. */
 static int pass_on(int rank, stream *s)
 {
     const ssize_t got = read(s->from, s->line + s->held, LINE - 1 - s->held);
@@ -305,10 +615,14 @@ static int pass_on(int rank, stream *s)
     if (got < 0) return errno == EAGAIN || errno == EINTR;
     s->held += (size_t)got;
     s->line[s->held] = 0;
+    if (workers[rank].at && s->to == 2) take_received(&workers[rank], s);
     while ((end = (char *)memchr(s->line, '\n', s->held)) != NULL || s->held == LINE - 1 || (got == 0 && s->held)) {
-        const size_t length = end ? (size_t)(end - s->line) : s->held, used = length + (end != NULL);
+        const size_t length = end ? (size_t)(end - s->line) : got ? s->held - sizeof RECEIVED : s->held;
+        const size_t used = length + (end != NULL);
+        const char after = s->line[length];
         s->line[length] = 0;
         put_line(rank, s, length);
+        s->line[length] = after;
         memmove(s->line, s->line + used, s->held - used);
         s->held -= used;
         s->line[s->held] = 0;
@@ -323,54 +637,76 @@ static int pass_on(int rank, stream *s)
 
 static void on_signal(int sig)
 {
-    caught = sig;
-    times++;
+    for (int i = 0; i < FORWARDED; i++)
+        if (signals[i].number == sig) caught[i] = 1;
+    if (sig == SIGINT || sig == SIGTERM || sig == SIGHUP) interrupts++;
 }
 
-static void tell_all(int sig)
+/* The third signal that is to end the run kills the workers. */
+static void forward_signals(void)
 {
-    for (int r = 0; r < n; r++)
-        if (workers[r].pid) kill(-workers[r].pid, sig);
+    for (int i = 0; i < FORWARDED; i++) {
+        if (!caught[i]) continue;
+        caught[i] = 0;
+        signal_all(interrupts > 2 ? SIGKILL : signals[i].number);
+    }
+}
+
+/* The exit code of a worker, as a shell has it: 128 + the signal that killed it. ssh has 255 where the connection ends. */
+static int exit_code(const worker *w, int status)
+{
+    int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+
+    if (w->at && w->ended_by && (code == 255 || (!w->started && WIFSIGNALED(status)))) code = 128 + w->ended_by;
+    return code;
 }
 
 static void note_end(int r, int status, int *first, double *deadline)
 {
     worker *w = &workers[r];
-    const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    const int code = exit_code(w, status), sig = code > 128 && code < 128 + NSIG ? code - 128 : 0;
 
     w->pid = 0;
     left--;
+    close_input(w);
     if (!code || *deadline > 0 || (min_world && left >= min_world)) return;
     *first = code;
-    *deadline = now() + 1; /* the others may say what they saw */
-    if (w->host && code == 255) complain(0, "worker %d: %s does not answer by %s, or its worker ended with 255", r, w->host, ssh);
-    else if (WIFSIGNALED(status)) complain(0, "worker %d was killed by signal %d (%s); the others are ended", r, WTERMSIG(status), strsignal(WTERMSIG(status)));
-    else if (left) complain(0, "worker %d ended with %d; the others are ended", r, code);
-    else complain(0, "worker %d ended with %d", r, code);
+    *deadline = now() + 1; /* the others may print what they saw */
+    if (w->at && code == 255 && !w->started) complain(0, "worker %d: cannot connect to %s with %s", r, w->at->target, ssh[0]);
+    else if (w->at && code == 255)
+        complain(0, "worker %d: the connection to %s ended, or its worker ended with 255", r, w->at->target);
+    else if (sig && (w->at || WIFSIGNALED(status)))
+        complain(0, "worker %d was killed by signal %d (%s)%s", r, sig, strsignal(sig), left ? "; the others are ended" : "");
+    else complain(0, "worker %d ended with %d%s", r, code, left ? "; the others are ended" : "");
 }
 
 static int supervise(void)
 {
-    struct pollfd *fds = (struct pollfd *)calloc(2 * (size_t)n, sizeof *fds);
+    const size_t streams = 2 * (size_t)n;
+    struct pollfd *fds = (struct pollfd *)calloc(streams + 1, sizeof *fds);
     int first = 0, open_streams = 2 * n, told = 0;
     double deadline = 0;
 
     if (!fds) return complain(1, "out of memory");
+    fds[streams].events = POLLIN;
     while (left || open_streams) {
         pid_t pid;
-        int status, forwarded = caught;
-        for (int i = 0; i < 2 * n; i++) fds[i].fd = workers[i / 2].out[i % 2].from, fds[i].events = POLLIN;
-        poll(fds, (nfds_t)(2 * n), 100);
+        int status;
+        for (int i = 0; i < 2 * n; i++) {
+            fds[i].fd = workers[i / 2].out[i % 2].from;
+            fds[i].events = POLLIN;
+        }
+        fds[streams].fd = wants_input(&workers[0]) ? 0 : -1;
+        poll(fds, (nfds_t)streams + 1, 100);
         for (int i = 0; i < 2 * n; i++)
             if (fds[i].fd >= 0 && fds[i].revents && !pass_on(i / 2, &workers[i / 2].out[i % 2])) open_streams--;
+        pass_input(&workers[0], fds[streams].fd == 0 && fds[streams].revents);
         while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
             for (int r = 0; r < n; r++)
                 if (workers[r].pid == pid) note_end(r, status, &first, &deadline);
-        if (forwarded) {
-            caught = 0;
-            tell_all(times > 2 ? SIGKILL : forwarded);
-        }
-        if (deadline > 0 && left && now() > deadline + 5 * told) tell_all(told++ ? SIGKILL : SIGTERM);
+        forward_signals();
+        if (deadline > 0 && left && now() > deadline + 5 * told) signal_all(told++ ? SIGKILL : SIGTERM);
+        if (cut_at > 0 && now() > cut_at) cut_connections();
         /* what a worker left running keeps its streams open */
         if (!left && deadline > 0 && now() > deadline + 1) break;
     }
@@ -378,14 +714,45 @@ static int supervise(void)
     return first;
 }
 
+/* A folder for the file in which rank 0 publishes its address; NULL after an error. */
+static char *temporary_folder(void)
+{
+    const char *given = getenv("TMPDIR");
+    char *parent = realpath(given && *given ? given : "/tmp", NULL);
+    char *folder = parent ? format("%s/ddprun-XXXXXX", parent) : NULL;
+
+    if (!folder || !mkdtemp(folder)) {
+        complain(0, "cannot create a folder in %s: %s; set TMPDIR to a folder that you can write to",
+                 given && *given ? given : "/tmp", strerror(errno));
+        folder = NULL;
+    }
+    free(parent);
+    return folder;
+}
+
+/* A program started with SIGHUP ignored, as by nohup, leaves it ignored, and so do its workers. */
+static void catch_signals(void)
+{
+    struct sigaction action, before;
+
+    memset(&action, 0, sizeof action);
+    action.sa_handler = on_signal;
+    for (int i = 0; i < FORWARDED; i++) {
+        sigaction(signals[i].number, NULL, &before);
+        if (signals[i].number != SIGHUP || before.sa_handler != SIG_IGN) sigaction(signals[i].number, &action, NULL);
+    }
+    sigaction(SIGPIPE, &action, NULL); /* a handler: the workers would inherit an ignored signal */
+}
+
 int main(int argc, char **argv)
 {
-    static const int forwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-    char folder[] = "/tmp/ddprun-XXXXXX";
     const double begun = now();
-    struct sigaction action;
-    int at = parse(argc, argv), code = 0;
+    char *folder = NULL;
+    int at, code = 0;
 
+    while ((at = open("/dev/null", O_RDWR)) >= 0 && at < 3) {} /* a closed standard stream must not become a pipe */
+    close(at);
+    at = parse(argc, argv);
     if (at < 0) return -1 - at;
     for (int h = 0, slots = 0; h < hosts; h++) {
         slots += host_list[h].slots;
@@ -396,25 +763,27 @@ int main(int argc, char **argv)
     if (!n || n > MOST) return complain(2, "how many workers? ddprun -n 4 PROGRAM; --help says more");
     if (at == argc) return complain(2, "which program? ddprun -n %d ./program", n);
     if (min_world > n) return complain(2, "--min-world %d is more than the %d workers", min_world, n);
-    if (!hosts && (code = program_is_there(argv[at])) != 0) return code;
+    code = program_is_there(hosts ? ssh[0] : argv[at]);
+    if (code) return code;
     workers = (worker *)calloc((size_t)n, sizeof *workers);
     if (!workers) return complain(1, "out of memory for %d workers", n);
-    /* rank 0 takes a free port and tells it in a file; other machines see no such file */
-    if (!hosts && !mkdtemp(folder)) return complain(1, "%s: %s", folder, strerror(errno));
-    sets[set_count++] = hosts ? format("DREAMDDP_ADDR=%s:%d", host_list[0].name, port) : format("DREAMDDP_ADDR=file://%s/addr", folder);
-    sets[set_count++] = format("DREAMDDP_RUN_ID=%s-%ld", hosts ? "ddprun" : folder + 5, (long)getpid());
-    memset(&action, 0, sizeof action);
-    action.sa_handler = on_signal;
-    for (int i = 0; i < 5; i++) sigaction(forwarded[i], &action, NULL);
-    signal(SIGPIPE, SIG_IGN);
+    if (!value_of("DREAMDDP_ADDR")) {
+        /* rank 0 chooses a free port and publishes it in a file, which other machines do not see */
+        if (!hosts && !(folder = temporary_folder())) return 1;
+        sets[set_count++] = hosts ? format("DREAMDDP_ADDR=%s:%d", host_list[0].address, port)
+                                  : format("DREAMDDP_ADDR=file://%s/addr", folder);
+    }
+    if (!value_of("DREAMDDP_RUN_ID"))
+        sets[set_count++] = format("DREAMDDP_RUN_ID=ddprun-%ld-%lx", (long)getpid(), (long)time(NULL));
+    catch_signals();
     for (int r = 0, h = 0, used = 0; r < n && !code; r++) {
         if (hosts && used == host_list[h].slots) h++, used = 0;
         used++;
-        code = start(r, hosts ? host_list[h].name : NULL, argv + at);
+        code = start(r, hosts ? &host_list[h] : NULL, argv + at);
     }
-    if (code) tell_all(SIGKILL);
+    if (code) signal_all(SIGKILL);
     else code = supervise();
-    if (!hosts) {
+    if (folder) {
         unlink(format("%s/addr", folder));
         rmdir(folder);
     }

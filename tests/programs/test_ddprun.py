@@ -1,41 +1,20 @@
 #!/usr/bin/env python3
-"""build/ddprun as a user meets it: who is who, whose lines they are, how a run ends, mistakes.
+"""build/ddprun on one machine: variables, output and input of the workers, signals, exit codes, errors.
 
     tests/programs/test_ddprun.py [WORD...]     only the cases whose names contain one of the words
 
 Workers are shell scripts but for the case that trains; no process of a case may be left.
 """
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
-import time
+import termios
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import case, expect, processes_with, run_cases  # noqa: E402
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
-DDPRUN = os.path.join(BUILD, "ddprun")
-
-
-def run(*args, cwd=None, env=None, text_in=None, limit=180):
-    own = dict(os.environ)
-    for name in list(own):
-        if name.startswith("DREAMDDP_"):
-            del own[name]
-    own.update(env or {})
-    return subprocess.run([DDPRUN, *args], cwd=cwd, env=own, input=text_in, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=limit)
-
-
-def script(folder, text, name="program"):
-    path = os.path.join(folder, name)
-    with open(path, "w") as f:
-        f.write("#!/bin/sh\n" + text)
-    os.chmod(path, 0o755)
-    return path
+from launcher import BUILD, DDPRUN, SSH, begin, hosts_file, run, script, wait_until_gone, without_own
+from cases import case, expect, processes_with, run_cases
 
 
 @case
@@ -121,10 +100,7 @@ def workers_do_not_outlive_it(folder):
     p.stdout.readline()
     p.kill()
     p.wait()
-    until = time.monotonic() + 60
-    while processes_with("sleep " + seconds) and time.monotonic() < until:
-        time.sleep(0.02)
-    expect(not processes_with("sleep " + seconds), "the worker is left")
+    wait_until_gone("sleep " + seconds)
 
 
 @case
@@ -142,24 +118,104 @@ def ranks_meet_and_train(folder):
     expect(r.stderr.count("closed: ") == 1, r.stderr)
 
 
+def at_terminal(*args, typed=b"", until=b""):
+    """Runs ddprun at a new terminal and types the text once the output contains `until`. Returns its exit code and output."""
+    child, terminal = pty.fork()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execve(DDPRUN, [DDPRUN, *args], without_own())
+    attributes = termios.tcgetattr(terminal)
+    attributes[3] &= ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, attributes)
+    output = b""
+    while True:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:  # the last process has closed the terminal
+            break
+        if not data:
+            break
+        output += data
+        if typed and until in output:
+            os.write(terminal, typed)
+            typed = b""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output.decode().replace("\r\n", "\n")
+
+
 @case
-def hosts_are_reached_by_ssh(folder):
-    # in place of ssh: "host" is this machine; words in front are options
-    ssh = script(folder, 'while [ "$#" -gt 2 ]; do shift; done\nhost=$1\necho "at $host" >&2\n'
-                 '[ "$host" = away ] && exit 255\nexec sh -c "$2"\n', "fake-ssh")
-    program = script(folder, "echo \"$DREAMDDP_RANK of $DREAMDDP_WORLD_SIZE at $DREAMDDP_ADDR, $1\"\n")
-    hosts = os.path.join(folder, "hosts")
-    with open(hosts, "w") as f:
-        f.write("# two here\nnear slots=2\nfar\n")
-    r = run("--hosts", hosts, "--ssh", ssh, "--port", "4567", program, "it's one word", cwd=folder)
-    expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr))
-    told = sorted(r.stdout.splitlines())
-    expect(len(told) == 3 and all("%d of 3" % i in told[i] and "near:4567" in told[i] and "it's one word" in told[i]
-                                  for i in range(3)), told)
-    with open(hosts, "w") as f:
-        f.write("near\naway\n")
-    r = run("--hosts", hosts, "--ssh", ssh, program, cwd=folder)
-    expect(r.returncode == 255 and "away does not answer" in r.stderr, "exit %d: %s" % (r.returncode, r.stderr))
+def rank_0_reads_a_terminal(folder):
+    program = script(folder, 'if [ "$DREAMDDP_RANK" = 0 ]; then echo ask; fi\nwhile read -r line; do echo "read $line"; done\n')
+    places = (["-n", "2"], ["--hosts", hosts_file(folder, "near slots=2\n"), "--ssh", script(folder, SSH, "fake-ssh")])
+    for place in places:
+        code, output = at_terminal("--quiet", *place, program, typed=b"hello\n\x04", until=b"ask\r\n")
+        expect(code == 0 and output == "[0] ask\n[0] read hello\n", "exit %d: %s" % (code, output))
+
+
+@case
+def the_interrupt_key_reaches_all_workers(folder):
+    program = script(folder, 'trap "echo got; exit 5" INT\n[ "$DREAMDDP_RANK" = 0 ] || echo ready\nwhile :; do sleep 0.1; done\n')
+    code, output = at_terminal("--quiet", "-n", "2", program, typed=b"\x03", until=b"ready")
+    expect(code == 5 and "[0] got" in output and "[1] got" in output, "exit %d: %s" % (code, output))
+
+
+@case
+def an_ignored_hangup_stays_ignored(folder):
+    program = script(folder, 'echo ready; read line; echo "read $line"\n')
+    p = begin("-n", "1", "--quiet", program, ignored=signal.SIGHUP)
+    p.stdout.readline()
+    p.send_signal(signal.SIGHUP)
+    out, err = p.communicate("on\n", timeout=180)
+    expect(p.returncode == 0 and out == "[0] read on\n", "exit %d: %s%s" % (p.returncode, out, err))
+    p = begin("-n", "1", "--quiet", program)
+    p.stdout.readline()
+    p.send_signal(signal.SIGHUP)
+    p.communicate(timeout=180)
+    expect(p.returncode == 129, "exit %d" % p.returncode)
+
+
+@case
+def repeated_user_signals_kill_no_worker(folder):
+    program = script(folder, 'trap "echo got" USR1\necho ready\nwhile :; do read line && exit 0; done\n')
+    p = begin("-n", "1", "--quiet", program)
+    p.stdout.readline()
+    for _ in range(4):
+        p.send_signal(signal.SIGUSR1)
+        expect(p.stdout.readline() == "[0] got\n", "no signal")
+    p.communicate("end\n", timeout=180)
+    expect(p.returncode == 0, "exit %d" % p.returncode)
+
+
+@case
+def address_and_run_id_of_the_user_are_passed_on(folder):
+    program = script(folder, 'echo "$DREAMDDP_ADDR $DREAMDDP_RUN_ID"\n')
+    r = run("-n", "1", "--quiet", "--no-prefix", program, env={"TMPDIR": folder})
+    expect(re.fullmatch(r"file://%s/ddprun-\w+/addr ddprun-\w+-\w+\n" % folder, r.stdout), r.stdout + r.stderr)
+    own = ("DREAMDDP_ADDR=127.0.0.9:77", "DREAMDDP_RUN_ID=x")
+    sets = [word for one in own for word in ("--set", one)]
+    for args, env in ((sets, ()), ([], dict(one.split("=") for one in own))):
+        for place in (["-n", "1"], ["--hosts", hosts_file(folder, "near\n"), "--ssh", script(folder, SSH, "fake-ssh")]):
+            r = run(*place, "--quiet", "--no-prefix", *args, program, env=env)
+            expect(r.stdout == "127.0.0.9:77 x\n", r.stdout + r.stderr)
+    r = run("-n", "1", program, env={"TMPDIR": folder + "/none"})
+    expect(r.returncode == 1 and folder + "/none: No such file" in r.stderr and "set TMPDIR" in r.stderr, r.stderr)
+
+
+@case
+def ranks_meet_in_a_deep_temporary_folder(folder):
+    deep = folder
+    for _ in range(6):
+        deep += "/" + 40 * "d"
+        os.mkdir(deep)
+    r = run("-n", "2", "--quiet", os.path.join(BUILD, "own_loop"), cwd=folder, env={"TMPDIR": deep})
+    expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr[-400:]))
+    expect(not os.listdir(deep), os.listdir(deep))
+
+
+@case
+def closed_standard_streams_are_no_pipes(folder):
+    p = subprocess.run(["sh", "-c", '"$0" -n 2 --quiet sh -c "cat; echo done" <&-', DDPRUN], env=without_own(),
+                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=180)
+    expect(sorted(p.stdout.splitlines()) == ["[0] done", "[1] done"] and p.stderr == "", p.stdout + p.stderr)
 
 
 @case
@@ -167,9 +223,6 @@ def mistakes_are_one_sentence(folder):
     plain = os.path.join(folder, "plain")
     with open(plain, "w") as f:
         f.write("no program\n")
-    bad_hosts = os.path.join(folder, "bad")
-    with open(bad_hosts, "w") as f:
-        f.write("near slots=none\n")
     for args, code, words in [
             (["-n", "2", "./missing"], 127, "./missing: No such file"),
             (["-n", "2", "no-such-program-at-all"], 127, "not found in PATH"),
@@ -181,7 +234,7 @@ def mistakes_are_one_sentence(folder):
             (["-n", "2", "--min-world", "3", "true"], 2, "--min-world 3"),
             (["-n", "2", "--set", "WIRE", "true"], 2, "NAME=VALUE"),
             (["--hosts", os.path.join(folder, "nowhere"), "true"], 2, "No such file"),
-            (["--hosts", bad_hosts, "true"], 2, "line 1"),
+            (["-n", "2", "--set", "DREAMDDP_RANK=1", "true"], 2, "use -n"),
             (["-n", "2", "--sprocket", "3", "true"], 2, "--sprocket")]:
         r = run(*args, cwd=folder)
         expect(r.returncode == code, "%s: exit %d, not %d: %s" % (args, r.returncode, code, r.stderr))
