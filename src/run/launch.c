@@ -172,17 +172,13 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     return DDP_OK;
 }
 
-/* A free port of this machine: of 127.0.0.1, or of ::1 where there is no IPv4. */
+/* A free port of the loopback interface. */
 static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
-    ddp_error local;
     int count;
 
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
-    if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
-    if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
-        return DDP_OK;
-    return DDP_NET;
+    return ddp__tcp_listen(at, fd, at, err);
 }
 
 /* Forks all ranks; on failure ends those that were. */

@@ -65,6 +65,35 @@ static int ddp__name_possible(const char *host)
     return label && !digits;
 }
 
+/* 1 if this machine has the address, 0 if it does not, -1 if a bind fails for another reason. */
+static int ddp__addr_is_here(const ddp__addr *a)
+{
+    int s = socket(a->sa.ss_family, SOCK_STREAM, 0), why = errno;
+    int bound = s >= 0 && bind(s, (const struct sockaddr *)&a->sa, a->size) == 0;
+
+    if (s >= 0) {
+        why = errno;
+        close(s);
+    }
+    return bound ? 1 : why == EADDRNOTAVAIL || why == EAFNOSUPPORT ? 0 : -1;
+}
+
+/* Replaces 127.0.0.1 by ::1 on a machine without IPv4, for defaults and for a "localhost" that is both in /etc/hosts. */
+static void ddp__addr_loopback(ddp__addr *a)
+{
+    ddp__addr four = *a, six;
+
+    if (a->sa.ss_family != AF_INET || a->in.sin_addr.s_addr != htonl(INADDR_LOOPBACK)) return;
+    memset(&six, 0, sizeof six);
+    six.in6.sin6_family = AF_INET6;
+    six.in6.sin6_addr = in6addr_loopback;
+    six.size = sizeof six.in6;
+    ddp__addr_set_port(&four, 0);
+    if (ddp__addr_is_here(&four) || ddp__addr_is_here(&six) != 1) return;
+    ddp__addr_set_port(&six, ddp__addr_port(a));
+    *a = six;
+}
+
 ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
 {
     char host[DDP__HOST_TEXT], port[16];
@@ -90,6 +119,7 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
             memset(&list[*count], 0, sizeof list[0]);
             memcpy(&list[*count].sa, a->ai_addr, a->ai_addrlen);
             list[*count].size = a->ai_addrlen;
+            ddp__addr_loopback(&list[*count]);
             ++*count;
         }
     }

@@ -28,8 +28,9 @@ typedef struct ddp__addr {
 
 /* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved by one look-up, which may block for seconds: up to room addresses, IPv4 first. Errors: DDP_ARG if the
- * text is no address; DDP_NET if the name has no address now, but may get one (a container that starts); DDP_MEMORY. */
+/* The same, resolved by one look-up, which may block for seconds: up to room addresses, IPv4 first. 127.0.0.1 becomes ::1 on
+ * a machine without IPv4. Errors: DDP_ARG if the text is no address; DDP_NET if the name has no address now, but may get one
+ * (a container that starts); DDP_MEMORY. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);

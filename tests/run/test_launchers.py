@@ -3,15 +3,17 @@
 and with what each launcher puts into the environment. All end with the same parameters, bit for bit.
 
 Needs build/train_gpt (`make all`). test_torchrun.py has the real torchrun."""
+import json
 import os
 import re
 import socket
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from training import alone, case, expect, finish, free_port, start, trained  # noqa: E402
-from cases import run_cases  # noqa: E402
+from training import BUILD, GPT, OWN, alone, case, expect, finish, free_port, start, trained  # noqa: E402
+from cases import Skipped, run_cases  # noqa: E402
 
 
 @case
@@ -71,6 +73,50 @@ def every_launcher_is_recognised():
             expect("the ranks meet at MASTER_PORT + 1" in done[1][2], done[1][2])
             expect("rank 0 listens on 127.0.0.1:%d" % (port + 1) in done[0][2], done[0][2])
     agent.close()
+
+
+ONLY_SIX = """ip link set lo up && mount --bind "$1" /etc/hosts || exit 99
+ip addr del 127.0.0.1/8 dev lo
+case $(ip addr show lo) in *127.0.0.1*) exit 99 ;; *::1*) ;; *) exit 99 ;; esac
+shift
+exec "$@"
+"""
+AS_LAUNCHED = """export RANK=$DREAMDDP_RANK WORLD_SIZE=$DREAMDDP_WORLD_SIZE OMPI_COMM_WORLD_RANK=$DREAMDDP_RANK
+export MASTER_PORT=29511 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2
+unset DREAMDDP_ADDR DREAMDDP_RUN_ID "$@"
+shift $#
+exec """
+
+
+@case
+def workers_meet_on_a_machine_without_ipv4():
+    right = alone(2)
+    ddprun = [os.path.join(BUILD, "ddprun"), "-n", "2", "--no-prefix", "--quiet"]
+    train = AS_LAUNCHED + " ".join("'%s'" % word for word in GPT)
+    not_own = ["DREAMDDP_RANK", "DREAMDDP_WORLD_SIZE"]
+    ways = {"ddprun": [*ddprun, *GPT], "ddprun --set DREAMDDP_INSECURE=1": [*ddprun, "--set", "DREAMDDP_INSECURE=1", *GPT],
+            "localhost": [*ddprun, "--set", "MASTER_ADDR=localhost", "sh", "-c", train, "sh", *not_own],
+            "localhost on one machine": [*ddprun, "--set", "MASTER_ADDR=localhost", "--set", "LOCAL_WORLD_SIZE=2", "sh", "-c",
+                                         train, "sh", *not_own],
+            "the default of Open MPI": [*ddprun, "sh", "-c", train, "sh", *not_own, "RANK", "WORLD_SIZE"],
+            "the default of DREAMDDP_RANK": [*ddprun, "sh", "-c", train, "sh"],
+            "--workers": [*GPT, "--workers", "2"]}
+    clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
+    for hosts in ("::1 localhost\n", "127.0.0.1 localhost\n::1 localhost\n"):
+        with open("names", "w") as f:
+            f.write(hosts)
+        for way, command in ways.items():
+            there = ["unshare", "-nm" if os.geteuid() == 0 else "-rnm", "sh", "-c", ONLY_SIX, "sh", os.path.abspath("names")]
+            try:
+                r = subprocess.run([*there, *command], env=clean, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   timeout=180)
+            except FileNotFoundError:
+                raise Skipped("there is no unshare command")
+            if r.returncode == 99 or "unshare" in r.stderr:
+                raise Skipped("this system refuses namespaces: " + " ".join(r.stderr.split())[-200:])
+            line = [x for x in r.stdout.splitlines() if x.startswith("{")]
+            expect(r.returncode == 0 and line and json.loads(line[-1])["param_hash"] == right,
+                   "%s, with %r: exit %d: %s%s" % (way, hosts, r.returncode, r.stdout[-200:], r.stderr[-400:]))
 
 
 @case
