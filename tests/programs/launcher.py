@@ -52,8 +52,11 @@ def run(*args, cwd=None, env=(), text_in=None, limit=180):
 
 def begin(*args, ignored=signal.SIGINT):
     """ddprun in the background, with pipes. It inherits one ignored signal; a shell's background jobs inherit SIGINT so."""
+    def signals():
+        for sig in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(sig, signal.SIG_IGN if sig == ignored else signal.SIG_DFL)
     return subprocess.Popen([DDPRUN, *args], env=without_own(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(ignored, signal.SIG_IGN))
+                            stderr=subprocess.PIPE, text=True, preexec_fn=signals)
 
 
 def script(folder, text, name="program"):

@@ -149,8 +149,9 @@ def the_workers_receive_each_signal_once(folder, options):
     expect(p.returncode == 0, "exit %d: %s" % (p.returncode, err))
 
 
-@each_shell
-def the_failure_of_a_worker_ends_the_others(folder, options):
+@case
+def the_failure_of_a_worker_ends_the_others(folder):
+    options = ["--ssh", script(folder, SSH, "fake-ssh"), "--hosts", hosts_file(folder, "near slots=2\n")]
     program = script(folder, 'if [ "$DREAMDDP_RANK" = 1 ]; then exit 7; fi\nexec sleep 98763.%d\n' % os.getpid())
     r = run(*options, program)
     expect(r.returncode == 7 and "worker 1 ended with 7" in r.stderr, "exit %d: %s" % (r.returncode, r.stderr))
