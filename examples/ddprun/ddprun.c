@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 1024, LINE = 8192, HOSTS = 256, SETS = 64, WORDS = 64, CHUNK = 512, PORT = 29500 };
+enum { MOST = 1024, LINE = 8192, HOSTS = 1024, SETS = 64, WORDS = 64, CHUNK = 512, PORT = 29500 };
 
 static const char *const help =
     "usage: ddprun -n N [options] PROGRAM [ARGUMENTS]\n"
@@ -63,13 +63,13 @@ static const char *const help =
 static const char *const remote =
     "cd \"$1\" || exit 127; shift; exec 3<&0 4>&2 2>/dev/null; trap : HUP INT TERM USR1 USR2; "
     "{ trap \"\" HUP INT TERM USR1 USR2 PIPE; sh -c \"echo \\$PPID\"; "
-    "while read -r l <&3; do case $l in =*) printf \"%s\\n\" \"$l\";; .) exec >/dev/null;; *) kill -s \"$l\" 0;; esac; done; "
+    "while read -r l <&3; do case $l in =* | .) printf \"%s\\n\" \"$l\";; *) kill -s \"$l\" 0;; esac; done; "
     "kill -s TERM 0; for l in 1 2 3 4 5; do sleep 1; done; kill -s KILL 0; } | "
     "{ trap \"\" HUP INT TERM USR1 USR2; read -r c; echo \"$c\"; "
-    "while read -r l; do printf %b \"${l#=}\"; printf \"\\001ddprun\\n\" >&4; done; } | "
-    "{ end() { trap \"\" HUP INT TERM USR1 USR2; kill -s KILL \"$c\"; [ \"$b\" ] && exit \"$1\"; exit 143; }; "
-    "trap \"end \\$?\" HUP INT TERM USR1 USR2; read -r c; b=1$(printf \"\\001ddprun\\n\" >&4; exit 143); "
-    "(exec \"$@\" 2>&4 3<&- 4>&-); end $?; }";
+    "while read -r l && [ \"$l\" != . ]; do printf %b \"${l#=}\"; printf \"\\001ddprun\\n\" >&4; done; } | "
+    "{ finish() { trap \"\" HUP INT TERM USR1 USR2; kill -s KILL \"$c\"; [ \"$b\" ] && exit \"$1\"; exit 143; }; "
+    "trap \"finish \\$?\" HUP INT TERM USR1 USR2; read -r c; b=1$(printf \"\\001ddprun\\n\" >&4; exit 143); "
+    "(exec \"$@\" 2>&4 3<&- 4>&-); finish $?; }";
 
 typedef struct host {
     char *target;  /* of ssh: [USER@]HOST */
