@@ -35,10 +35,10 @@ typedef struct broker {
 
 /* ---- the cut ---- */
 
-static void ask(connection *p, channel_word word, const void *what, size_t bytes)
+static void ask(broker *b, connection *p, channel_word word, const void *what, size_t bytes)
 {
     p->asked = 1;
-    channel_send(p->c.fd, word, what, bytes, NULL, 0);
+    node_send(&b->n, p, word, what, bytes, NULL, 0);
 }
 
 /* The description of a stage, -1: of the whole job. */
@@ -47,12 +47,28 @@ static ddp_status ask_with_job(broker *b, connection *p, channel_word word, int 
     char *text = job_text(&b->w.j, stage);
 
     if (!text) return refuse(err, DDP_MEMORY, "out of memory for a description");
-    ask(p, word, text, strlen(text));
+    ask(b, p, word, text, strlen(text));
     job_text_free(text);
     return DDP_OK;
 }
 
-/* Of all that were asked. */
+/* The words of WORD_SPEED. 0: a node sends no such ones. */
+static int take_speed(connection *p)
+{
+    return sscanf(p->c.data, "%lf %d", &p->speed, &p->port) == 2 && p->speed > 0 && p->speed < 1e30 && p->port > 0 && p->port <= 65535;
+}
+
+static ddp_status take_network(broker *b, const channel *c, ddp_error *err)
+{
+    free(b->net_text);
+    b->net_bytes = c->bytes;
+    b->net_text = (char *)malloc(c->bytes + 1);
+    if (!b->net_text) return refuse(err, DDP_MEMORY, "out of memory for a network of %zu bytes", c->bytes);
+    memcpy(b->net_text, c->data, c->bytes + 1);
+    return DDP_OK;
+}
+
+/* Of all that were asked: `kind`, or the word that they failed. A node that sends anything else is lost. */
 static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_error *err)
 {
     int open = 0, from;
@@ -60,22 +76,26 @@ static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_erro
     for (int i = 0; i < b->n.wanted; i++) open += b->n.peer[i].asked;
     while (open) {
         const channel_word w = next_word(&b->n, &from, ddp_now() + seconds);
+        channel_word due;
+        connection *p;
         if (!w) return refuse(err, DDP_PEER_LOST, "no answer of a node within %g s", seconds);
         if (from < 0) continue;
-        if (w == WORD_LOST) return node_lost(&b->n, from), refuse(err, DDP_PEER_LOST, "node %d is gone", from);
-        if (w == WORD_FAIL) return b->n.peer[from].asked = 0, node_failed(&b->n, from, err);
-        if (w == kind && kind == WORD_SPEED &&
-            (sscanf(b->n.peer[from].c.data, "%lf %d", &b->n.peer[from].speed, &b->n.peer[from].port) != 2 ||
-             !(b->n.peer[from].speed > 0 && b->n.peer[from].speed < 1e30) || b->n.peer[from].port < 1 || b->n.peer[from].port > 65535))
-            return refuse(err, DDP_FORMAT, "node %d sent \"%.60s\" as its speed and port", from, b->n.peer[from].c.data);
-        open -= b->n.peer[from].asked;
-        b->n.peer[from].asked = 0;
-        if (w == WORD_NETWORK) {
-            free(b->net_text);
-            b->net_bytes = b->n.peer[from].c.bytes;
-            b->net_text = (char *)malloc(b->net_bytes + 1);
-            if (b->net_text) memcpy(b->net_text, b->n.peer[from].c.data, b->net_bytes + 1);
+        p = &b->n.peer[from];
+        due = kind == WORD_NETWORK && from > 0 ? WORD_READY : kind; /* the first node has measured the links of all */
+        if (w == WORD_LOST || !p->asked || (w != due && w != WORD_FAIL)) {
+            if (w != WORD_LOST) channel_unexpected(&p->c);
+            node_lost(&b->n, from);
+            if (from >= b->n.wanted) continue;
+            return refuse(err, DDP_PEER_LOST, "node %d is gone", from);
         }
+        open--;
+        p->asked = 0;
+        if (w == WORD_FAIL) return node_failed(&b->n, from, err);
+        if (w == WORD_SPEED && !take_speed(p)) {
+            channel_printable(p->c.data);
+            return refuse(err, DDP_FORMAT, "node %d sent \"%.60s\" as its speed and port", from, p->c.data);
+        }
+        if (w == WORD_NETWORK && take_network(b, &p->c, err)) return err->code;
     }
     return DDP_OK;
 }
@@ -95,21 +115,19 @@ static ddp_status measure(broker *b, ddp_error *err)
 /* The links between the nodes, measured by themselves. */
 static ddp_status probe(broker *b, ddp_error *err)
 {
-    char path[64], text[200];
+    char path[CHANNEL_PATH], text[200];
     ddp_status s;
 
     if (b->n.wanted == 1) return ddp_network_new(1, &b->net, err);
     for (int i = 0; i < b->n.wanted; i++) {
         snprintf(text, sizeof text, "%d %d %s:%d", i, b->n.wanted, b->n.peer[0].host, b->n.peer[0].port);
-        ask(&b->n.peer[i], WORD_PROBE, text, strlen(text));
+        ask(b, &b->n.peer[i], WORD_PROBE, text, strlen(text));
     }
-    s = answers(b, WORD_READY, 300, err);
-    if (s == DDP_OK && !b->net_text) s = refuse(err, DDP_FORMAT, "node 0 has sent no network");
+    s = answers(b, WORD_NETWORK, 300, err);
     if (s != DDP_OK) return s;
-    snprintf(path, sizeof path, "/tmp/broker.%ld.json", (long)getpid());
-    s = write_file(path, b->net_text, b->net_bytes, err);
+    s = write_temporary(b->net_text, b->net_bytes, path, err);
     if (s == DDP_OK) s = ddp_network_read(path, NULL, &b->net, err);
-    remove(path);
+    if (path[0]) remove(path);
     free(b->net_text);
     b->net_text = NULL;
     return s;
@@ -214,12 +232,12 @@ static void ship_start(broker *b)
     for (int i = 0; i < b->w.j.ops; i++) {
         const channel_part part = {i, 0};
         const channel_state *x = &b->state[0][i];
-        if (x->x) channel_send(peer_of(b, b->w.j.op[i].node)->c.fd, WORD_STATE, &part, sizeof part, x->x, x->floats * sizeof(float));
+        if (x->x) node_send(&b->n, peer_of(b, b->w.j.op[i].node), WORD_STATE, &part, sizeof part, x->x, x->floats * sizeof(float));
     }
     for (int k = 0; k < b->stages; k++) {
-        if (b->net_text) channel_send(peer_of(b, k)->c.fd, WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
+        if (b->net_text) node_send(&b->n, peer_of(b, k), WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
         start.rank = k;
-        ask(peer_of(b, k), WORD_START, &start, sizeof start);
+        ask(b, peer_of(b, k), WORD_START, &start, sizeof start);
     }
 }
 
@@ -233,7 +251,7 @@ static void ship_data(broker *b, long step)
             for (int k = 0; j->op[i].type == JOB_PLACEHOLDER && k < b->stages; k++) {
                 const channel_part part = {i, m};
                 if (job_user(j, i, k) < 0) continue;
-                channel_send(peer_of(b, k)->c.fd, WORD_DATA, &part, sizeof part, b->w.at[i == b->w.y],
+                node_send(&b->n, peer_of(b, k), WORD_DATA, &part, sizeof part, b->w.at[i == b->w.y],
                              4 * (size_t)work_count(&b->w, i));
             }
     }
@@ -261,8 +279,9 @@ static ddp_status run(broker *b, ddp_error *err)
         w = next_word(&b->n, &from, ddp_now() + 3600);
         if (!w) return DDP_ABORTED;
         if (from < 0) continue;
-        if (w == WORD_LOST && !b->n.peer[from].asked) { /* a spare */
-            node_lost(&b->n, from);
+        if (!b->n.peer[from].asked) { /* a spare, or one that has done its part: it is gone, or sent what was not asked for */
+            if (w != WORD_LOST) channel_unexpected(&b->n.peer[from].c);
+            node_leaves(&b->n, from);
             continue;
         }
         if (w == WORD_LOST) return DDP_PEER_LOST;
@@ -289,7 +308,7 @@ static ddp_status run(broker *b, ddp_error *err)
             done++;
         }
     }
-    return DDP_OK;
+    return heard == steps ? DDP_OK : refuse(err, DDP_FORMAT, "all nodes have ended, but sent the losses of %ld of %ld steps", heard, steps);
 }
 
 static ddp_status attempt(broker *b, ddp_error *err)
@@ -405,6 +424,7 @@ static ddp_status write_job(const broker *b, ddp_error *err)
 static ddp_status work_with_nodes(broker *b, ddp_error *err)
 {
     const size_t ops = (size_t)b->w.j.ops;
+    ddp__addr at;
     ddp_status s;
 
     for (int i = 0; i < 2; i++) {
@@ -413,10 +433,11 @@ static ddp_status work_with_nodes(broker *b, ddp_error *err)
     }
     s = read_network(b, err);
     if (s == DDP_OK && b->w.load) s = weights(b, 0, err);
-    if (s == DDP_OK) s = channel_listen(b->w.listen, b->w.insecure, &b->n.listens, err);
+    if (s == DDP_OK) s = channel_resolve("broker", b->w.listen, b->w.insecure, &at, err);
+    if (s == DDP_OK) s = ddp__fd_room(b->n.most + CALLERS + 16, b->n.most + 16, err);
+    if (s == DDP_OK) s = ddp__tcp_listen(&at, &b->n.listens, NULL, err);
     if (s == DDP_OK) s = train(b, err);
-    for (int i = 0; i < b->n.count; i++)
-        node_end(&b->n.peer[i], s == DDP_OK ? 0 : ddp_status_exit_code(s), s == DDP_OK ? "" : err->msg);
+    nodes_end(&b->n, s == DDP_OK ? 0 : ddp_status_exit_code(s), s == DDP_OK ? "" : err->msg);
     if (s == DDP_OK && b->w.store) s = weights(b, 1, err);
     return s == DDP_OK ? print_results(b, err) : s;
 }
@@ -488,7 +509,6 @@ int main(int argc, char **argv)
         if (s != DDP_OK) fprintf(stderr, "broker: %s\n", err.msg);
         code = ddp_status_exit_code(s);
     }
-    if (b->n.listens >= 0) close(b->n.listens);
     for (int i = 0; i < 2; i++) channel_forget(b->state[i], w->j.ops);
     free(b->net_text);
     ddp_network_free(&b->net);

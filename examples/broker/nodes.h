@@ -1,103 +1,291 @@
-/* The nodes that a broker is connected to: who comes, who is lost, who says what. */
+/* The connections of a broker. One poll loop serves all of them, none ever blocks, and each has a state: a caller has to register
+ * before it is a node, and delays no node meanwhile. */
 #ifndef EXAMPLES_BROKER_NODES_H
 #define EXAMPLES_BROKER_NODES_H
 
-enum { NODES = 512 };
+enum {
+    NODES = 512,
+    CALLERS = 128,          /* connections at a time that are no nodes: of more, an older one is closed */
+    CALLER_SECONDS = 5,     /* for a caller to register */
+    CALLER_GRACE = 1,       /* seconds in which a silent one is not closed before others */
+    ENDING_SECONDS = 2,     /* for a peer to close its side, after it was sent a WORD_END */
+    ACCEPTS = 32,           /* of one pass of the loop */
+    NODE_WAITS = 1 << 20    /* bytes that wait for a node, after which node_send waits too */
+};
+
+typedef enum connection_state {
+    CONNECTION_HELLO,  /* a caller: it has to register */
+    CONNECTION_NODE,
+    CONNECTION_ENDING, /* it was sent a WORD_END; what it still sends is discarded */
+    CONNECTION_CLOSED
+} connection_state;
 
 typedef struct connection {
     channel c;
-    char    host[64]; /* how the others reach it */
-    int     port;     /* a free one there */
-    double  speed;    /* FLOP/s */
-    int     asked;    /* 1: it owes an answer: a speed, the end of its training */
+    connection_state state;
+    ddp__addr from;
+    double  since;     /* when it came; CONNECTION_ENDING: when all was sent, 0: not yet */
+    char    host[80];  /* how the other nodes reach it; an IPv6 address is in brackets */
+    int     port;      /* a free one there */
+    double  speed;     /* FLOP/s */
+    int     asked;     /* 1: it owes an answer: a speed, the end of its training */
+    int     delivered; /* next_word has returned its message */
 } connection;
 
 /* The first `wanted` work, the others are spares. */
 typedef struct nodes {
     int    listens;
+    double shut;         /* no connection is accepted until then, because accept failed */
     int    wanted, most; /* most: spares included */
-    int    count;
+    int    news;         /* nodes that have registered since next_word last reported one */
+    int    turn;         /* the first whose message next_word looks for */
+    int    count, callers;
     connection peer[NODES];
+    connection caller[CALLERS];
 } nodes;
 
-static void node_end(connection *p, int code, const char *why)
+/* ---- one connection ---- */
+
+static void connection_close(connection *p)
 {
-    const struct timeval soon = {2, 0};
+    channel_close(&p->c);
+    p->state = CONNECTION_CLOSED;
+}
+
+/* Sends the last message. The connection closes when the peer has closed its side, or after ENDING_SECONDS. */
+static void connection_end(connection *p, int code, const char *why)
+{
     char text[600];
 
     snprintf(text, sizeof text, "%d %.580s", code, why);
-    channel_send(p->c.fd, WORD_END, text, strlen(text), NULL, 0);
-    shutdown(p->c.fd, SHUT_WR);
-    setsockopt(p->c.fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
-    while (recv(p->c.fd, text, sizeof text, 0) > 0) {} /* what is closed unread would take the last word with it */
-    channel_close(&p->c);
+    channel_send(&p->c, WORD_END, text, strlen(text), NULL, 0);
+    p->state = CONNECTION_ENDING;
+    p->since = 0;
+}
+
+/* What is closed with unread bytes would take the last message with it, so they are read and discarded. */
+static void connection_discard(connection *p, double now)
+{
+    char sink[4096];
+    long n = 1;
+
+    channel_flush(&p->c);
+    channel_check(&p->c, now);
+    if (!channel_waiting(&p->c) && p->since == 0) {
+        p->since = now;
+        shutdown(p->c.fd, SHUT_WR);
+    }
+    for (int k = 0; k < CHANNEL_READS && n > 0; k++) n = ddp__stream_recv(NULL, p->c.fd, sink, sizeof sink);
+    if (n < 0 || p->c.gone || (p->since > 0 && now > p->since + ENDING_SECONDS)) connection_close(p);
+}
+
+static void connection_poll(const connection *p, struct pollfd *poll)
+{
+    if (p->state == CONNECTION_ENDING) ddp__poll_set(poll, p->c.fd, POLLIN | (channel_waiting(&p->c) ? POLLOUT : 0));
+    else channel_poll(&p->c, poll);
+}
+
+/* A whole hello: 0, or the sentence that refuses it. */
+static const char *connection_greets(connection *p, const nodes *n, char *why, size_t room)
+{
+    char host[64];
+    int version = 0;
+
+    if (sscanf(p->c.data, "%d %63s", &version, host) != 2 || strspn(host, "0123456789abcdefghijklmnopqrstuvwxyz"
+                                                                    "ABCDEFGHIJKLMNOPQRSTUVWXYZ-._:[]%") != strlen(host))
+        return "malformed registration: --host must be a name or an address";
+    if (version != CHANNEL_VERSION) {
+        snprintf(why, room, "this node speaks version %d, the broker version %d: use the same release", version, CHANNEL_VERSION);
+        return why;
+    }
+    if (n->count >= n->most)
+        return "the broker's job has all its nodes and expects no other; try again when one is lost, or start the broker with "
+               "--spares";
+    if (!strcmp(host, "-")) {
+        ddp__addr_text(&p->from, p->host);
+        if (strrchr(p->host, ':')) *strrchr(p->host, ':') = 0;
+    } else {
+        snprintf(p->host, sizeof p->host, strchr(host, ':') && host[0] != '[' ? "[%s]" : "%s", host);
+    }
+    return NULL;
+}
+
+/* ---- callers ---- */
+
+/* A caller that has registered becomes a node; the place of any other is free when its connection is closed. */
+static void caller_registers(nodes *n, connection *p)
+{
+    char text[160];
+    const char *why = connection_greets(p, n, text, sizeof text);
+    ddp_error err;
+
+    if (!why && ddp__tcp_tune(p->c.fd, CHANNEL_STALL, NULL, &err)) why = err.msg;
+    if (why) {
+        connection_end(p, 1, why);
+        return;
+    }
+    channel_next(&p->c);
+    p->c.peer = CHANNEL_NODE;
+    p->state = CONNECTION_NODE;
+    n->peer[n->count++] = *p;
+    n->news++;
+    p->state = CONNECTION_CLOSED; /* the node has the socket */
+}
+
+static void caller_serve(nodes *n, connection *p, double now)
+{
+    int got;
+
+    if (p->state == CONNECTION_ENDING) {
+        connection_discard(p, now);
+        return;
+    }
+    got = channel_advance(&p->c);
+    if (got > 0) caller_registers(n, p);
+    else if (got < 0 || now > p->since + CALLER_SECONDS) connection_close(p);
+}
+
+/* The caller that makes room for another: the oldest that is refused or was silent for CALLER_GRACE, else the oldest. */
+static int caller_oldest(const nodes *n, double now)
+{
+    int oldest[2] = {-1, -1};
+
+    for (int i = 0; i < n->callers; i++) {
+        const connection *p = &n->caller[i];
+        int *o = &oldest[p->state == CONNECTION_HELLO && (p->c.got > 0 || now < p->since + CALLER_GRACE)];
+        if (*o < 0 || p->since < n->caller[*o].since) *o = i;
+    }
+    return oldest[0] >= 0 ? oldest[0] : oldest[1];
+}
+
+/* One that waits to be accepted; 0: none does, or none can be. */
+static int caller_accept(nodes *n, double now)
+{
+    ddp__addr from;
+    const int fd = ddp__tcp_accept(n->listens, &from);
+    connection *p;
+
+    if (fd < 0) {
+        if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ECONNABORTED) n->shut = now + 0.5; /* or poll would return at once */
+        return 0;
+    }
+    if (n->callers < CALLERS) p = &n->caller[n->callers++];
+    else connection_close(p = &n->caller[caller_oldest(n, now)]);
+    memset(p, 0, sizeof *p);
+    p->c.fd = fd;
+    p->c.peer = CHANNEL_CALLER;
+    p->from = from;
+    p->since = now;
+    p->state = CONNECTION_HELLO;
+    return 1;
+}
+
+/* ---- all of them ---- */
+
+static void node_serve(connection *p, double now)
+{
+    if (p->state == CONNECTION_ENDING) {
+        connection_discard(p, now);
+        return;
+    }
+    if (p->state != CONNECTION_NODE) return;
+    channel_flush(&p->c);
+    (void)channel_advance(&p->c);
+    channel_check(&p->c, now);
+}
+
+/* One pass of the loop: waits until something happens, a signal comes or the time is over, then serves all nodes, then all
+ * callers, then accepts. No node's index changes. */
+static void nodes_serve(nodes *n, double until)
+{
+    struct pollfd p[1 + NODES + CALLERS];
+    const int count = n->count;
+    double now = ddp_now();
+    int polls = 1;
+
+    if (until > now + 0.5) until = now + 0.5; /* all time limits are looked at this often */
+    ddp__poll_set(&p[0], now < n->shut ? -1 : n->listens, POLLIN);
+    for (int i = 0; i < count; i++) connection_poll(&n->peer[i], &p[polls++]);
+    for (int i = 0; i < n->callers; i++) connection_poll(&n->caller[i], &p[polls++]);
+    (void)poll(p, (nfds_t)polls, until > now ? (int)((until - now) * 1000) + 1 : 0);
+    now = ddp_now();
+    for (int i = 0; i < count; i++) node_serve(&n->peer[i], now);
+    for (int i = 0; i < n->callers; i++) caller_serve(n, &n->caller[i], now);
+    for (int i = n->callers - 1; i >= 0; i--)
+        if (n->caller[i].state == CONNECTION_CLOSED) n->caller[i] = n->caller[--n->callers];
+    for (int i = 0; i < ACCEPTS && p[0].revents && caller_accept(n, now); i++) {}
+}
+
+/* Closes a node's connection during an attempt: the others stay where they are in the list. */
+static void node_leaves(nodes *n, int i)
+{
+    if (n->peer[i].c.why[0]) fprintf(stderr, "broker: node %d %s\n", i, n->peer[i].c.why);
+    connection_close(&n->peer[i]);
+    n->peer[i].asked = 0;
 }
 
 static void node_lost(nodes *n, int i)
 {
-    if (n->peer[i].c.why[0]) fprintf(stderr, "broker: node %d sent a %s\n", i, n->peer[i].c.why);
-    channel_close(&n->peer[i].c);
+    node_leaves(n, i);
     memmove(&n->peer[i], &n->peer[i + 1], (size_t)(n->count - i - 1) * sizeof n->peer[0]);
     n->count--;
 }
 
-/* Somebody connects: a node that is expected stays. */
-static void node_comes(nodes *n)
+/* Sends a node a message. Where much waits for it already, all connections are served until it has taken some: memory is
+ * bounded, and no message of another is lost. A node whose own message waits here may be unable to take any before that. */
+static inline void node_send(nodes *n, connection *p, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
-    const struct timeval soon = {5, 0};
-    struct sockaddr_in from;
-    socklen_t size = sizeof from;
-    connection p;
-    int version = 0;
-
-    memset(&p, 0, sizeof p);
-    p.c.fd = accept(n->listens, (struct sockaddr *)&from, &size);
-    if (p.c.fd < 0) return;
-    channel_tune(p.c.fd);
-    setsockopt(p.c.fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
-    if (!channel_receive(&p.c) || p.c.word != WORD_HELLO || sscanf(p.c.data, "%d %63s", &version, p.host) != 2) {
-        channel_close(&p.c);
-        return;
-    }
-    if (!strcmp(p.host, "-")) getnameinfo((struct sockaddr *)&from, size, p.host, sizeof p.host, NULL, 0, NI_NUMERICHOST);
-    if (version != CHANNEL_VERSION) {
-        char why[160];
-        snprintf(why, sizeof why, "this node speaks version %d, the broker version %d: use the same release", version, CHANNEL_VERSION);
-        node_end(&p, 1, why);
-    } else if (n->count >= n->most) {
-        node_end(&p, 1, "the broker's job has all its nodes and expects no other; try again when one is lost, or start the broker "
-                        "with --spares");
-    } else {
-        channel_tune(p.c.fd);
-        n->peer[n->count++] = p;
-    }
+    channel_send(&p->c, word, a, na, b, nb);
+    while (channel_waiting(&p->c) > NODE_WAITS && !p->c.whole && !p->c.gone && !cli_interrupted) nodes_serve(n, ddp_now() + 0.5);
 }
 
-/* The next word of a node, read into its channel; who said it is *from. Newcomers are let in meanwhile. WORD_LOST: *from has
- * gone; it is still in the list. 0: none until then, or interrupted. */
+/* The next message of a node, in its channel until the next call; *from is the node. Nodes take turns. WORD_LOST: *from is gone;
+ * it is still in the list. WORD_HELLO, *from -1: a node has registered. 0: none until then, or interrupted. */
 static channel_word next_word(nodes *n, int *from, double until)
 {
-    struct pollfd p[NODES + 1];
-    double left = until - ddp_now();
-
-    while (!cli_interrupted && left > 0) {
-        p[0].fd = n->listens, p[0].events = POLLIN;
-        for (int i = 0; i < n->count; i++) p[i + 1].fd = n->peer[i].c.fd, p[i + 1].events = POLLIN;
-        if (poll(p, (nfds_t)n->count + 1, left < 0.5 ? (int)(left * 1000) + 1 : 500) > 0) {
-            for (int i = 0; i < n->count; i++) {
-                if (!p[i + 1].revents) continue;
-                *from = i;
-                return channel_receive(&n->peer[i].c) ? n->peer[i].c.word : WORD_LOST;
-            }
-            if (p[0].revents) {
-                node_comes(n);
-                *from = -1;
-                return WORD_HELLO;
-            }
+    for (int i = 0; i < n->count; i++) {
+        if (n->peer[i].delivered) channel_next(&n->peer[i].c);
+        n->peer[i].delivered = 0;
+    }
+    while (!cli_interrupted) {
+        if (n->news) {
+            n->news--;
+            *from = -1;
+            return WORD_HELLO;
         }
-        left = until - ddp_now();
+        for (int k = 0; k < n->count; k++) {
+            const int i = (n->turn + k) % n->count;
+            connection *p = &n->peer[i];
+            *from = i;
+            if (!p->c.whole && p->c.gone) return WORD_LOST;
+            if (!p->c.whole) continue;
+            n->turn = i + 1;
+            p->delivered = 1;
+            return p->c.word;
+        }
+        if (ddp_now() >= until) break;
+        nodes_serve(n, until);
     }
     return (channel_word)0;
+}
+
+/* The job is over, well (code 0) or not: each node is told, and leaves. */
+static inline void nodes_end(nodes *n, int code, const char *why)
+{
+    const double until = ddp_now() + 10;
+    int open = n->count;
+
+    ddp__fd_close(&n->listens);
+    for (int i = 0; i < n->callers; i++) connection_close(&n->caller[i]);
+    n->callers = 0;
+    for (int i = 0; i < n->count; i++) connection_end(&n->peer[i], code, why);
+    while (open && ddp_now() < until) {
+        nodes_serve(n, until);
+        open = 0;
+        for (int i = 0; i < n->count; i++) open += n->peer[i].state == CONNECTION_ENDING;
+    }
+    for (int i = 0; i < n->count; i++) connection_close(&n->peer[i]);
+    n->count = 0;
 }
 
 /* Until all that are wanted are there, or the time is over. */
@@ -143,7 +331,7 @@ static inline ddp_status settle(nodes *n, ddp_error *err)
     int from, open = 0;
 
     for (int i = 0; i < n->count; i++) {
-        if (n->peer[i].asked) channel_send(n->peer[i].c.fd, WORD_CANCEL, NULL, 0, NULL, 0);
+        if (n->peer[i].asked) channel_send(&n->peer[i].c, WORD_CANCEL, NULL, 0, NULL, 0);
         open += n->peer[i].asked;
     }
     while (open > 0) {
@@ -154,8 +342,9 @@ static inline ddp_status settle(nodes *n, ddp_error *err)
         if (node_answers(w) || w == WORD_LOST) open -= n->peer[from].asked, n->peer[from].asked = 0;
         if (w == WORD_LOST) node_lost(n, from);
     }
-    for (int i = n->count - 1; i >= 0; i--) /* who does not answer */
-        if (n->peer[i].asked) node_lost(n, i);
+    nodes_serve(n, 0);
+    for (int i = n->count - 1; i >= 0; i--) /* who does not answer, or is gone */
+        if (n->peer[i].asked || n->peer[i].c.gone || n->peer[i].state != CONNECTION_NODE) node_lost(n, i);
     return err->code;
 }
 

@@ -146,6 +146,7 @@ static ddp_status work_check(const work *w, ddp_error *err)
         return refuse(err, DDP_ARG, "unknown model %s; choose gpt2, mlp, resnet18, resnet34, resnet50 or resnet101", w->model);
     if (!w->data) return refuse(err, DDP_ARG, "--data is missing: a folder of images (MNIST, CIFAR), or for gpt2 a text or token file");
     if (w->nodes < 1 || w->nodes > 256) return refuse(err, DDP_ARG, "--nodes %ld: from 1 to 256", w->nodes);
+    if (w->spares > 256) return refuse(err, DDP_ARG, "--spares %ld: from 0 to 256", w->spares);
     if (w->steps < 1 || w->batch < 1 || w->microbatches < 1 || w->microbatches > 1000000)
         return refuse(err, DDP_ARG, "--steps %ld, --batch %ld and --microbatches %ld must be at least 1", w->steps, w->batch,
                       w->microbatches);

@@ -1,11 +1,10 @@
-/* What a broker and its nodes say to each other: framed words over TCP. Training itself goes by the library's transport. */
+/* The messages between a broker and its nodes, over TCP, and a connection that never blocks. Training itself uses the library's
+ * transport. */
 #ifndef EXAMPLES_CHANNEL_H
 #define EXAMPLES_CHANNEL_H
 
 #include <ctype.h>
 #include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -31,6 +30,13 @@ typedef enum channel_word {
 } channel_word;
 
 enum { CHANNEL_VERSION = 1, CHANNEL_HELLO = 256, CHANNEL_TEXT = 1024, CHANNEL_JSON = 1 << 26 }; /* bytes at most */
+enum {
+    CHANNEL_MAGIC = 0x6a706464,
+    CHANNEL_STEP = 1 << 16, /* bytes that a buffer starts with: a length that a peer announces allocates no more */
+    CHANNEL_READS = 16,     /* of one channel_advance, so that no peer delays the others */
+    CHANNEL_STALL = 60,     /* seconds without a byte, in the middle of a message, after which a peer is lost */
+    CHANNEL_PATH = 512
+};
 
 typedef struct channel_head { uint32_t magic, word; uint64_t bytes; } channel_head;
 typedef struct channel_part { int32_t op, micro_batch; } channel_part;
@@ -46,19 +52,38 @@ typedef struct channel_failure { int32_t code; char text[508]; } channel_failure
 
 typedef struct channel_state { float *x; size_t floats; } channel_state; /* of an operator; x NULL: none */
 
-typedef struct channel { /* receives into a buffer of its own */
+/* Who is at the other end of a connection: it decides which messages may come. */
+typedef enum channel_peer {
+    CHANNEL_CALLER, /* a process that has not registered: a hello alone */
+    CHANNEL_NODE,
+    CHANNEL_BROKER
+} channel_peer;
+
+/* A non-blocking socket, the message that it receives and the bytes that wait to be sent. */
+typedef struct channel {
     int          fd;
+    channel_peer peer;
     size_t       most;      /* bytes of a WORD_STATE or WORD_DATA of the job at hand; 0: none may come */
-    char         why[120];  /* the malformed word behind which nothing is read; "": none came */
+    char         why[320];  /* why nothing more is received: the predicate of a sentence about the peer; "": it closed */
+    channel_head head;
+    size_t       got;       /* bytes of head and data that have arrived */
+    int          whole;     /* the message is complete, and stays so until channel_next */
+    int          gone;      /* nothing more will come */
+    int          shut;      /* nothing more can be sent; what the peer sent before may still come */
+    double       heard;     /* when the last byte came */
+    double       taken;     /* when the last byte left, or the first one began to wait */
     channel_word word;
-    char        *data;
+    char        *data;      /* [bytes] and a NUL */
     size_t       bytes, room;
+    char        *out;       /* bytes from..to wait to be sent */
+    size_t       from, to, out_room;
 } channel;
 
 static void channel_close(channel *c)
 {
-    if (c->fd >= 0) close(c->fd);
+    ddp__stream_close(NULL, c->fd);
     free(c->data);
+    free(c->out);
     memset(c, 0, sizeof *c);
     c->fd = -1;
 }
@@ -99,74 +124,67 @@ static inline ddp_status write_file(const char *path, const char *text, size_t b
     return bad ? refuse(err, DDP_IO, "cannot write %s: %s", path, strerror(errno)) : DDP_OK;
 }
 
-/* ---- connections ---- */
-
-/* Addresses beyond this machine go without encryption: only if the user says so. */
-static inline ddp_status channel_resolve(const char *spec, int insecure, struct addrinfo **list, ddp_error *err)
+/* Writes a file that no other user can name beforehand, in TMPDIR or /tmp. path[CHANNEL_PATH] receives its name. The caller
+ * removes it. */
+static inline ddp_status write_temporary(const char *text, size_t bytes, char *path, ddp_error *err)
 {
-    struct addrinfo hints;
-    char host[256] = "";
-    const char *colon = strrchr(spec, ':');
-    int why;
+    const char *folder = getenv("TMPDIR");
+    int fd;
 
-    if (!colon || colon == spec || !colon[1] || colon - spec >= (long)sizeof host)
-        return refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600", spec);
-    memcpy(host, spec, (size_t)(colon - spec));
-    if (!insecure && strncmp(host, "127.", 4) && strcmp(host, "localhost"))
-        return refuse(err, DDP_ARG, "%s lies beyond this machine, and what is sent is not encrypted: on a network that you trust, "
-                      "add --insecure", spec);
-    memset(&hints, 0, sizeof hints);
-    hints.ai_socktype = SOCK_STREAM;
-    hints.ai_family = AF_INET;
-    why = getaddrinfo(host, colon + 1, &hints, list);
-    return why ? refuse(err, DDP_ARG, "cannot resolve %s: %s", spec, gai_strerror(why)) : DDP_OK;
-}
-
-/* A peer that is silent for a minute in the middle of a word, or takes nothing, is lost. */
-static inline void channel_tune(int fd)
-{
-    const struct timeval minute = {60, 0};
-    int one = 1;
-
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof minute);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &minute, sizeof minute);
-}
-
-static inline ddp_status channel_listen(const char *spec, int insecure, int *fd, ddp_error *err)
-{
-    struct addrinfo *list;
-    int one = 1, bad;
-
-    if (channel_resolve(spec, insecure, &list, err)) return err->code;
-    *fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (*fd >= 0) setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    bad = *fd < 0 || bind(*fd, list->ai_addr, list->ai_addrlen) || listen(*fd, 64);
-    freeaddrinfo(list);
-    return bad ? refuse(err, DDP_NET, "cannot listen on %s: %s", spec, strerror(errno)) : DDP_OK;
-}
-
-static inline ddp_status channel_dial(const char *spec, int insecure, int *fd, ddp_error *err)
-{
-    struct addrinfo *list;
-    int bad;
-
-    *fd = -1;
-    if (channel_resolve(spec, insecure, &list, err)) return err->code;
-    *fd = socket(AF_INET, SOCK_STREAM, 0);
-    bad = *fd < 0 || connect(*fd, list->ai_addr, list->ai_addrlen);
-    freeaddrinfo(list);
-    if (bad) {
-        refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", spec, strerror(errno));
-        if (*fd >= 0) close(*fd);
-        return *fd = -1, DDP_NET;
+    if (!folder || !*folder) folder = "/tmp";
+    if (snprintf(path, CHANNEL_PATH, "%s/dreamddp-XXXXXX.json", folder) >= CHANNEL_PATH) {
+        path[0] = 0;
+        return refuse(err, DDP_ARG, "TMPDIR is longer than %d bytes: %.200s...", CHANNEL_PATH - 24, folder);
     }
-    channel_tune(*fd);
+    fd = mkstemps(path, 5); /* the bytes of ".json" */
+    if (fd < 0) {
+        refuse(err, DDP_IO, "cannot create a temporary file in %.200s: %s; set TMPDIR to a folder that can be written to", folder,
+               strerror(errno));
+        path[0] = 0;
+        return err->code;
+    }
+    close(fd);
+    if (write_file(path, text, bytes, err) == DDP_OK) return DDP_OK;
+    remove(path);
+    path[0] = 0;
+    return err->code;
+}
+
+/* ---- addresses ---- */
+
+/* Addresses beyond this machine only where the user allows them: connections are not encrypted. */
+static inline ddp_status channel_resolve(const char *program, const char *spec, int insecure, ddp__addr *out, ddp_error *err)
+{
+    const char *colon = strrchr(spec, ':');
+    char text[DDP__ADDR_TEXT];
+    int count;
+
+    if (!colon || colon == spec || !colon[1]) return refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600", spec);
+    if (ddp__addr_parse(spec, out, 1, &count, err)) return err->code;
+    if (ddp__addr_is_loopback(out)) return DDP_OK;
+    ddp__addr_text(out, text);
+    if (!insecure)
+        return refuse(err, DDP_ARG, "%s is beyond this machine, and the connections are neither encrypted nor authenticated: "
+                      "add --insecure if the network can be trusted", text);
+    fprintf(stderr, "%s: insecure: connections to %s are neither encrypted nor authenticated\n", program, text);
     return DDP_OK;
 }
 
-/* A port that nobody listens on just now. */
+/* One attempt to connect to a broker, until then. */
+static inline ddp_status channel_dial(channel *c, const ddp__addr *to, double until, ddp_error *err)
+{
+    char text[DDP__ADDR_TEXT];
+
+    memset(c, 0, sizeof *c);
+    c->peer = CHANNEL_BROKER;
+    c->fd = ddp__tcp_dial(to, until);
+    if (c->fd < 0)
+        return refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", ddp__addr_text(to, text),
+                      strerror(errno));
+    return ddp__tcp_tune(c->fd, CHANNEL_STALL, NULL, err);
+}
+
+/* A port that no process listens on just now. */
 static inline int channel_free_port(void)
 {
     struct sockaddr_in a;
@@ -181,88 +199,258 @@ static inline int channel_free_port(void)
     return port;
 }
 
-/* ---- words ---- */
+/* ---- sending ---- */
 
-static int channel_put(int fd, const void *data, size_t n)
+/* Bytes that wait until the peer takes them. */
+static inline size_t channel_waiting(const channel *c) { return c->to - c->from; }
+
+static void channel_unsendable(channel *c)
 {
-    const char *at = (const char *)data;
+    c->shut = 1;
+    c->from = c->to = 0;
+}
 
-    while (n) {
-        const ssize_t k = send(fd, at, n, MSG_NOSIGNAL);
-        if (k < 0 && errno == EINTR && !cli_interrupted) continue;
-        if (k <= 0) return 0;
-        at += k, n -= (size_t)k;
+/* Sends what waits, as far as the peer takes it. Never blocks. */
+static void channel_flush(channel *c)
+{
+    while (channel_waiting(c)) {
+        struct iovec rest;
+        long n;
+        rest.iov_base = c->out + c->from;
+        rest.iov_len = channel_waiting(c);
+        n = ddp__stream_send(NULL, c->fd, &rest, 1);
+        if (n < 0) channel_unsendable(c);
+        if (n <= 0) return;
+        c->from += (size_t)n;
+        c->taken = ddp_now();
     }
+    c->from = c->to = 0;
+}
+
+/* Appends bytes to those that wait. */
+static int channel_queue(channel *c, const void *data, size_t n)
+{
+    if (!n) return 1;
+    if (c->from) memmove(c->out, c->out + c->from, channel_waiting(c));
+    c->to -= c->from;
+    c->from = 0;
+    if (c->to + n > c->out_room) {
+        const size_t room = c->to + n > 2 * c->out_room ? c->to + n : 2 * c->out_room;
+        char *more = (char *)realloc(c->out, room);
+        if (!more) return 0;
+        c->out = more;
+        c->out_room = room;
+    }
+    if (!c->to) c->taken = ddp_now();
+    memcpy(c->out + c->to, data, n);
+    c->to += n;
     return 1;
 }
 
-/* A word of two parts, either of which may be empty. 0: the connection is gone. */
-static int channel_send(int fd, channel_word word, const void *a, size_t na, const void *b, size_t nb)
+/* A message of two parts, either of which may be empty: what the peer does not take at once waits. Never blocks. 0: the
+ * connection is gone, or memory is short. */
+static int channel_send(channel *c, channel_word word, const void *a, size_t na, const void *b, size_t nb)
 {
-    const channel_head h = {0x6a706464u, (uint32_t)word, (uint64_t)(na + nb)};
+    const channel_head h = {CHANNEL_MAGIC, (uint32_t)word, (uint64_t)(na + nb)};
+    struct iovec part[3];
+    int first = 0;
 
-    return fd >= 0 && channel_put(fd, &h, sizeof h) && channel_put(fd, a, na) && channel_put(fd, b, nb);
-}
-
-static int channel_get(int fd, void *data, size_t n)
-{
-    char *at = (char *)data;
-
-    while (n) {
-        const ssize_t k = recv(fd, at, n, 0);
-        if (k < 0 && errno == EINTR && !cli_interrupted) continue;
-        if (k <= 0) return 0;
-        at += k, n -= (size_t)k;
+    if (c->gone || c->shut || c->fd < 0) return 0;
+    part[0].iov_base = (void *)(uintptr_t)&h;
+    part[0].iov_len = sizeof h;
+    part[1].iov_base = (void *)(uintptr_t)a;
+    part[1].iov_len = na;
+    part[2].iov_base = (void *)(uintptr_t)b;
+    part[2].iov_len = nb;
+    while (!channel_waiting(c) && first < 3) {
+        long n = ddp__stream_send(NULL, c->fd, part + first, 3 - first);
+        if (n < 0) {
+            channel_unsendable(c);
+            return 0;
+        }
+        if (n == 0) break;
+        for (; first < 3 && (size_t)n >= part[first].iov_len; first++) n -= (long)part[first].iov_len;
+        if (first == 3) break;
+        part[first].iov_base = (char *)part[first].iov_base + n;
+        part[first].iov_len -= (size_t)n;
     }
-    return 1;
-}
-
-/* The length of a word is between *least and *most bytes. */
-static void channel_limits(const channel *c, uint32_t word, size_t *least, size_t *most)
-{
-    *least = *most = 0;
-    switch (word) {
-    case WORD_HELLO: *most = CHANNEL_HELLO; break;
-    case WORD_END:
-    case WORD_SPEED:
-    case WORD_PROBE: *most = CHANNEL_TEXT; break;
-    case WORD_MEASURE:
-    case WORD_NETWORK:
-    case WORD_JOB: *most = CHANNEL_JSON; break;
-    case WORD_STATE:
-    case WORD_DATA: *least = sizeof(channel_part), *most = c->most; break;
-    case WORD_START: *least = *most = sizeof(channel_start); break;
-    case WORD_LOSS: *least = *most = sizeof(double); break;
-    case WORD_DONE: *least = *most = sizeof(channel_done); break;
-    case WORD_FAIL: *least = *most = sizeof(channel_failure); break;
-    default: break; /* nothing but the word */
-    }
-}
-
-/* The next word; a NUL follows its data. 0: the connection is gone, or c->why says what was wrong: a length from a peer is
- * checked before it is used. */
-static int channel_receive(channel *c)
-{
-    channel_head h;
-    size_t least, most;
-
-    if (c->why[0] || !channel_get(c->fd, &h, sizeof h)) return 0;
-    channel_limits(c, h.word, &least, &most);
-    if (h.magic != 0x6a706464u || h.word < WORD_HELLO || h.word >= WORD_LOST || h.bytes < least || h.bytes > most) {
-        snprintf(c->why, sizeof c->why, "malformed word %lu of %llu bytes; start all programs from one release",
-                 (unsigned long)h.word, (unsigned long long)h.bytes);
+    for (; first < 3; first++) {
+        if (channel_queue(c, part[first].iov_base, part[first].iov_len)) continue;
+        channel_unsendable(c); /* half a message: the peer could read no other behind it */
         return 0;
     }
-    if (h.bytes >= c->room) {
-        free(c->data);
-        c->room = (size_t)h.bytes + 1;
-        c->data = (char *)malloc(c->room);
-        if (!c->data) return c->room = 0, 0;
+    return 1;
+}
+
+/* ---- receiving ---- */
+
+/* Whether that peer may send such a message, of between *least and *most bytes. */
+static int channel_limits(const channel *c, uint32_t word, size_t *least, size_t *most)
+{
+    int from = CHANNEL_BROKER;
+
+    *least = *most = 0;
+    switch (word) {
+    case WORD_HELLO: from = CHANNEL_CALLER, *most = CHANNEL_HELLO; break;
+    case WORD_SPEED: from = CHANNEL_NODE, *most = CHANNEL_TEXT; break;
+    case WORD_LOSS: from = CHANNEL_NODE, *least = *most = sizeof(double); break;
+    case WORD_DONE: from = CHANNEL_NODE, *least = *most = sizeof(channel_done); break;
+    case WORD_FAIL: from = CHANNEL_NODE, *least = *most = sizeof(channel_failure); break;
+    case WORD_READY:
+    case WORD_SAVED: from = CHANNEL_NODE; break;
+    case WORD_NETWORK: from = (int)c->peer, *most = CHANNEL_JSON; break; /* of nodes and of the broker */
+    case WORD_STATE: from = (int)c->peer, *least = sizeof(channel_part), *most = c->most; break;
+    case WORD_DATA: *least = sizeof(channel_part), *most = c->most; break;
+    case WORD_END:
+    case WORD_PROBE: *most = CHANNEL_TEXT; break;
+    case WORD_MEASURE:
+    case WORD_JOB: *most = CHANNEL_JSON; break;
+    case WORD_START: *least = *most = sizeof(channel_start); break;
+    case WORD_CANCEL: break;
+    default: return 0;
     }
-    c->word = (channel_word)h.word;
-    c->bytes = (size_t)h.bytes;
-    c->data[c->bytes] = 0;
-    return channel_get(c->fd, c->data, c->bytes);
+    return from == (int)c->peer && (from != CHANNEL_CALLER || word == WORD_HELLO);
+}
+
+/* Room for what comes next of the message, which grows with what has come. 0: why says what is wrong. */
+static int channel_grow(channel *c)
+{
+    const size_t have = c->got - sizeof c->head, needed = have < c->bytes ? have + 2 : have + 1;
+
+    if (needed > c->room) {
+        size_t room = 2 * needed;
+        char *more;
+        if (room < CHANNEL_STEP) room = CHANNEL_STEP;
+        if (room > c->bytes + 1) room = c->bytes + 1;
+        more = (char *)realloc(c->data, room);
+        if (!more) {
+            snprintf(c->why, sizeof c->why, "sent a message of %llu bytes, for which there is no memory",
+                     (unsigned long long)c->bytes);
+            return 0;
+        }
+        c->data = more;
+        c->room = room;
+    }
+    c->whole = have == c->bytes;
+    if (c->whole) c->data[c->bytes] = 0;
+    return 1;
+}
+
+/* A head has come: its length is checked before it is used. */
+static int channel_begin(channel *c)
+{
+    const channel_head *h = &c->head;
+    size_t least, most;
+
+    if (h->magic != CHANNEL_MAGIC || !channel_limits(c, h->word, &least, &most) || h->bytes < least || h->bytes > most) {
+        snprintf(c->why, sizeof c->why, "sent a malformed message %lu of %llu bytes; start all programs from one release",
+                 (unsigned long)h->word, (unsigned long long)h->bytes);
+        return 0;
+    }
+    c->word = (channel_word)h->word;
+    c->bytes = (size_t)h->bytes;
+    return 1;
+}
+
+/* Reads what has come of one message, and no byte beyond it. 1: it is complete, 0: more has to come, -1: nothing more will
+ * come. Never blocks. */
+static int channel_advance(channel *c)
+{
+    for (int k = 0; k < CHANNEL_READS && !c->whole && !c->gone; k++) {
+        const int head = c->got < sizeof c->head;
+        const size_t at = head ? c->got : c->got - sizeof c->head, room = c->room ? c->room - 1 : 0;
+        const size_t end = head ? sizeof c->head : room < c->bytes ? room : c->bytes;
+        const long n = ddp__stream_recv(NULL, c->fd, (head ? (char *)&c->head : c->data) + at, end - at);
+        if (n == 0) return 0;
+        if (n < 0) {
+            c->gone = 1;
+            break;
+        }
+        c->got += (size_t)n;
+        c->heard = ddp_now();
+        if (c->got == sizeof c->head && !channel_begin(c)) c->gone = 1;
+        else if (c->got >= sizeof c->head && !channel_grow(c)) c->gone = 1;
+    }
+    return c->whole ? 1 : c->gone ? -1 : 0;
+}
+
+/* The complete message has been used: the next one may come. */
+static void channel_next(channel *c)
+{
+    if (!c->whole) return;
+    c->whole = 0;
+    c->got = 0;
+}
+
+/* A peer that sends what it was not asked for is gone. */
+static inline void channel_unexpected(channel *c)
+{
+    snprintf(c->why, sizeof c->why, "sent message %d, which was not expected", (int)c->word);
+    c->gone = 1;
+}
+
+/* A peer that stopped in the middle of a message, or takes none, is gone. To be called after an attempt to read and to send. */
+static void channel_check(channel *c, double now)
+{
+    if (c->gone) return;
+    if (c->got && !c->whole && now > c->heard + CHANNEL_STALL) {
+        snprintf(c->why, sizeof c->why, "sent part of a message, and nothing for %d s", CHANNEL_STALL);
+        c->gone = 1;
+    } else if (channel_waiting(c) && now > c->taken + CHANNEL_STALL) {
+        snprintf(c->why, sizeof c->why, "received nothing for %d s", CHANNEL_STALL);
+        c->gone = 1;
+    }
+}
+
+/* poll's descriptor and events: what comes is read until a message is complete. */
+static inline void channel_poll(const channel *c, struct pollfd *p)
+{
+    const int events = (c->whole || c->gone ? 0 : POLLIN) | (channel_waiting(c) ? POLLOUT : 0);
+
+    ddp__poll_set(p, events ? c->fd : -1, events); /* of a descriptor poll always reports the end */
+}
+
+/* ---- a program with one connection: the node ---- */
+
+/* Sends what waits: it blocks while the peer takes it, until a signal or until the peer is gone. */
+static inline void channel_drain(channel *c)
+{
+    while (channel_waiting(c) && !c->gone && !cli_interrupted) {
+        (void)ddp__fd_wait(c->fd, POLLOUT, ddp_now() + 0.2);
+        channel_flush(c);
+        channel_check(c, ddp_now());
+    }
+}
+
+/* 1: something has come, or will no more, within so many seconds. */
+static inline int channel_waits(channel *c, double seconds)
+{
+    struct pollfd p;
+
+    ddp__poll_set(&p, c->fd, POLLIN);
+    return poll(&p, 1, (int)(seconds * 1000)) > 0; /* a signal ends it */
+}
+
+/* The next message; it blocks until all of it is here. 0: the connection is gone, or a signal came. */
+static inline int channel_receive(channel *c)
+{
+    int got;
+
+    channel_next(c);
+    while ((got = channel_advance(c)) == 0 && !cli_interrupted) {
+        (void)channel_waits(c, 0.2);
+        channel_check(c, ddp_now());
+    }
+    return got > 0;
+}
+
+/* ---- what messages mean ---- */
+
+/* Text of a peer that goes to a terminal: one line, without control characters. */
+static void channel_printable(char *text)
+{
+    for (char *at = text; *at; at++)
+        if (!isprint((unsigned char)*at)) *at = '?';
 }
 
 /* A WORD_START of a job of `steps` steps: 0 if a broker does not send such numbers. */
@@ -280,17 +468,8 @@ static inline void channel_failure_of(const channel *c, channel_failure *out)
 {
     memcpy(out, c->data, sizeof *out);
     out->text[sizeof out->text - 1] = 0;
-    for (char *at = out->text; *at; at++) /* it goes to a terminal */
-        if (!isprint((unsigned char)*at)) *at = '?';
+    channel_printable(out->text);
     if (out->code <= 0 || out->code >= (int)DDP_STATUS_COUNT) out->code = (int)DDP_FORMAT;
-}
-
-/* 1: something can be read within so many seconds. */
-static inline int channel_waits(int fd, double seconds)
-{
-    struct pollfd p = {fd, POLLIN, 0};
-
-    return poll(&p, 1, (int)(seconds * 1000)) > 0;
 }
 
 /* What a WORD_STATE brings, into list [ops]. 0: out of memory, or no such operator. */

@@ -51,27 +51,40 @@ typedef struct node {
     int         insecure;
     int         ended;                 /* that word came while it trained */
     job         j;
-    char        network[64];           /* a file, or "" */
+    char        network[CHANNEL_PATH]; /* a file, or "" */
     channel_state *state;              /* [ops] to go on from; NULL: as the seed says */
 } node;
+
+static void drop_network(node *n)
+{
+    if (n->network[0]) remove(n->network);
+    n->network[0] = 0;
+}
 
 static void drop_job(node *n)
 {
     channel_forget(n->state, n->j.ops);
     n->state = NULL;
     job_free(&n->j);
-    if (n->network[0]) remove(n->network);
-    n->network[0] = 0;
+    drop_network(n);
 }
 
-static void send_failure(const node *n, const ddp_error *err)
+/* Sends the broker a message; it blocks until the broker has taken it, or is gone. 0: it is gone. */
+static int tell(node *n, channel_word word, const void *a, size_t na, const void *b, size_t nb)
+{
+    if (!channel_send(&n->c, word, a, na, b, nb)) return 0;
+    channel_drain(&n->c);
+    return !channel_waiting(&n->c) && !n->c.shut;
+}
+
+static void send_failure(node *n, const ddp_error *err)
 {
     channel_failure f;
 
     memset(&f, 0, sizeof f);
     f.code = (int32_t)err->code;
     snprintf(f.text, sizeof f.text, "%.500s", err->msg);
-    channel_send(n->c.fd, WORD_FAIL, &f, sizeof f, NULL, 0);
+    tell(n, WORD_FAIL, &f, sizeof f, NULL, 0);
 }
 
 /* Seconds of one forward of an operator alone; 0: it cannot be run so. */
@@ -124,7 +137,7 @@ static ddp_status measure(node *n, ddp_error *err)
     job_free(&j);
     if (count && ddp_speed_fit(flops, seconds, count, 1, &speed, err)) return err->code;
     snprintf(text, sizeof text, "%.17g %d", speed, channel_free_port());
-    channel_send(n->c.fd, WORD_SPEED, text, strlen(text), NULL, 0);
+    tell(n, WORD_SPEED, text, strlen(text), NULL, 0);
     return DDP_OK;
 }
 
@@ -142,8 +155,8 @@ static void configure(const node *n, ddp_config *cfg, int rank, int world, const
 
 static ddp_status keep_network(node *n, const char *text, size_t bytes, ddp_error *err)
 {
-    snprintf(n->network, sizeof n->network, "/tmp/compnode.%ld.json", (long)getpid());
-    return write_file(n->network, text, bytes, err);
+    drop_network(n);
+    return write_temporary(text, bytes, n->network, err);
 }
 
 /* The links between all nodes; rank 0 tells the broker. */
@@ -172,10 +185,10 @@ static ddp_status probe(node *n, ddp_error *err)
         ddp_network_free(&net);
         if (s == DDP_OK) text = read_file(n->network, &bytes, err);
         if (s == DDP_OK && !text) s = err->code;
-        if (text) channel_send(n->c.fd, WORD_NETWORK, text, bytes, NULL, 0);
+        if (text) tell(n, WORD_NETWORK, text, bytes, NULL, 0);
         free(text);
     } else if (s == DDP_OK) {
-        channel_send(n->c.fd, WORD_READY, NULL, 0, NULL, 0);
+        tell(n, WORD_READY, NULL, 0, NULL, 0);
     }
     if (s == DDP_OK) ddp_probe_free(&r);
     ddp_close(d);
@@ -200,7 +213,7 @@ static ddp_status take_job(node *n, ddp_error *err)
         n->state = (channel_state *)calloc((size_t)n->j.ops, sizeof *n->state);
         if (!n->state) s = refuse(err, DDP_MEMORY, "out of memory for the job");
     }
-    if (s == DDP_OK) channel_send(n->c.fd, WORD_READY, NULL, 0, NULL, 0);
+    if (s == DDP_OK) tell(n, WORD_READY, NULL, 0, NULL, 0);
     return s;
 }
 
@@ -213,7 +226,7 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
             void *at = n->j.op[i].type == JOB_PLACEHOLDER ? ddp_pipe_input(p, m, n->j.op[i].name) : NULL;
             channel_part part;
             if (!at) continue;
-            while (!cli_interrupted && !channel_waits(n->c.fd, 1)) {}
+            while (!cli_interrupted && !channel_waits(&n->c, 1)) {}
             if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
             if (!channel_receive(&n->c)) return ddp_abort(d, n->c.why[0] ? n->c.why : "the broker is gone"), DDP_ABORTED;
             n->ended = n->c.word == WORD_END;
@@ -233,13 +246,13 @@ static int send_states(node *n, job_part *part, int bare)
         const channel_part head = {i, 0};
         float *x = floats ? (float *)malloc(floats * sizeof *x) : NULL;
         if (!floats) continue;
-        if (!x || job_get(part, i, bare, x) || !channel_send(n->c.fd, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) {
+        if (!x || job_get(part, i, bare, x) || !tell(n, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) {
             free(x);
             return (int)DDP_MEMORY;
         }
         free(x);
     }
-    channel_send(n->c.fd, WORD_SAVED, NULL, 0, NULL, 0);
+    tell(n, WORD_SAVED, NULL, 0, NULL, 0);
     return 0;
 }
 
@@ -260,7 +273,7 @@ static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, j
         if (!bad) bad = ddp_step_end(d);
         if (bad) break;
         loss = (double)ddp_pipe_loss(p);
-        if (tells) channel_send(n->c.fd, WORD_LOSS, &loss, sizeof loss, NULL, 0);
+        if (tells) tell(n, WORD_LOSS, &loss, sizeof loss, NULL, 0);
         if (start->save_every && (step + 1) % start->save_every == 0 && step + 1 < n->j.steps) bad = send_states(n, part, 0);
     }
     memset(&done, 0, sizeof done);
@@ -268,14 +281,14 @@ static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, j
     if (!bad) bad = ddp_sync_all(d);
     if (!bad) bad = ddp_pipe_hash(p, &done.hash);
     if (!bad && start->send_back) bad = send_states(n, part, 1);
-    if (!bad) channel_send(n->c.fd, WORD_DONE, &done, sizeof done, NULL, 0);
+    if (!bad) tell(n, WORD_DONE, &done, sizeof done, NULL, 0);
     return bad;
 }
 
 static ddp_status train(node *n, ddp_error *err)
 {
-    char net[1200];
     channel_start start;
+    char net[CHANNEL_PATH + sizeof start.devices];
     job_part *part = NULL;
     ddp_pipe_config c;
     ddp_pipe *p = NULL;
@@ -294,10 +307,10 @@ static ddp_status train(node *n, ddp_error *err)
     cfg.seed = n->j.seed;
     cfg.micro_batches = n->j.micro_batches;
     cfg.peer_timeout_s = start.peer_timeout_s;
-    snprintf(net, sizeof net, "%.60s%.1020s", n->network, start.devices);
+    snprintf(net, sizeof net, "%s%s", n->network, start.devices);
     if (start.devices[0]) cfg.net = net;
     d = ddp_open(&cfg, err);
-    if (n->network[0]) remove(n->network); /* it was read */
+    drop_network(n); /* it was read */
     if (!d) return free(stage_of), err->code;
     g = ddp_graph_new(d);
     kernels(g);
@@ -330,15 +343,16 @@ static int serve(node *n)
     for (;;) {
         memset(&err, 0, sizeof err);
         s = DDP_OK;
-        while (!n->ended && !cli_interrupted && !channel_waits(n->c.fd, 1)) {}
-        if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
-        if (!n->ended && !channel_receive(&n->c)) {
-            if (n->c.why[0]) fprintf(stderr, "compnode: the broker at %s sent a %s\n", n->broker, n->c.why);
+        while (!n->ended && !cli_interrupted && !channel_waits(&n->c, 1)) {}
+        if (!cli_interrupted && !n->ended && !channel_receive(&n->c) && !cli_interrupted) {
+            if (n->c.why[0]) fprintf(stderr, "compnode: the broker at %s %s\n", n->broker, n->c.why);
             else fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker);
             return 3;
         }
+        if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
         switch (n->c.word) {
         case WORD_END:
+            channel_printable(n->c.data);
             if (n->c.data[0] != '0') fprintf(stderr, "compnode: %s\n", strchr(n->c.data, ' ') ? strchr(n->c.data, ' ') + 1 : "");
             return atoi(n->c.data);
         case WORD_MEASURE: s = measure(n, &err); break;
@@ -367,8 +381,10 @@ int main(int argc, char **argv)
         {"--insecure", CLI_FLAG, &n.insecure, "", "allow addresses beyond this machine, without encryption"},
     };
     char hello[CHANNEL_HELLO];
+    ddp__addr at;
     double until;
     ddp_error err;
+    ddp_status s;
     int code;
 
     memset(&n, 0, sizeof n);
@@ -378,13 +394,15 @@ int main(int argc, char **argv)
     if (code >= 0) return code;
     cli_catch_interrupt();
     until = ddp_now() + n.timeout;
-    while (channel_dial(n.broker, n.insecure, &n.c.fd, &err) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
-    if (n.c.fd < 0) {
+    s = channel_resolve("compnode", n.broker, n.insecure, &at, &err);
+    if (s == DDP_OK)
+        while ((s = channel_dial(&n.c, &at, until, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
+    if (s != DDP_OK) {
         fprintf(stderr, "compnode: %s\n", err.msg);
-        return ddp_status_exit_code(err.code);
+        return ddp_status_exit_code(s);
     }
     snprintf(hello, sizeof hello, "%d %.200s", CHANNEL_VERSION, n.host);
-    channel_send(n.c.fd, WORD_HELLO, hello, strlen(hello), NULL, 0);
+    tell(&n, WORD_HELLO, hello, strlen(hello), NULL, 0);
     code = serve(&n);
     drop_job(&n);
     channel_close(&n.c);

@@ -14,7 +14,7 @@ static void channel_heed(const channel *c, channel_state *state)
 {
     size_t least, most;
 
-    channel_limits(c, (uint32_t)c->word, &least, &most);
+    fuzz_expect(channel_limits(c, (uint32_t)c->word, &least, &most));
     fuzz_expect(c->bytes >= least && c->bytes <= most && c->data[c->bytes] == 0);
     if (c->word == WORD_START) {
         channel_start start;
@@ -45,8 +45,11 @@ static void fuzz_channel(const uint8_t *p, size_t n)
     fuzz_expect(socketpair(AF_UNIX, SOCK_STREAM, 0, fd) == 0);
     if (n > 1) fuzz_expect(send(fd[1], p + 1, n - 1, MSG_NOSIGNAL) == (ssize_t)(n - 1));
     close(fd[1]);
+    fuzz_expect(ddp__fd_prepare(fd[0]) == 0);
     peer->c.fd = fd[0];
     peer->c.most = CHANNEL_MOST;
+    peer->c.peer = !n || p[0] % 2 == 0 ? CHANNEL_BROKER : CHANNEL_NODE;
+    peer->state = CONNECTION_NODE;
     list.count = list.wanted = 1;
     if (!n || p[0] % 2 == 0) {
         while (channel_receive(&peer->c)) channel_heed(&peer->c, state);

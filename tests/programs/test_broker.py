@@ -40,10 +40,11 @@ class Job:
 
     def __init__(self, folder):
         self.addr = unused_address()
-        self.folder, self.nodes, self.broker = folder, [], None
+        self.folder, self.nodes, self.broker, self.env = folder, [], None, {}
 
     def start(self, program, *args):
         env = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
+        env.update(self.env)
         return subprocess.Popen([os.path.join(BUILD, program), *map(str, args)], cwd=self.folder, env=env, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -188,7 +189,7 @@ def a_length_beyond_the_limit_ends_the_node_with_an_error(job, folder):
                 except OSError:
                     pass  # the node has left before it read all
                 said = node.communicate(timeout=60)[1]
-        expect(node.returncode == 3 and "malformed word %d of %d bytes" % (kind, length) in said,
+        expect(node.returncode == 3 and "malformed message %d of %d bytes" % (kind, length) in said,
                "exit %d: %s" % (node.returncode, said))
 
 
@@ -212,6 +213,95 @@ def a_failure_without_a_code_is_no_success(job, folder):
             s.sendall(reply.get(kind, b""))
     _, err, _ = job.end(code=1)
     expect(10 in received and "node 0" in err, "the node received %s; the broker: %s" % (received, err))
+
+
+def two_nodes_and_a_stranger(job, folder, stranger):
+    """Trains with two nodes. stranger: called when the broker listens, returns the sockets that stay open until the end."""
+    images(os.path.join(folder, "data"))
+    one = trainer(folder, "train_image", *MLP, "--data", "data", "--steps", 6)
+    job.listen("--nodes", 2, *MLP, "--data", "data", "--steps", 6, "--lr", "0.001", *quick(folder, 2))
+    sockets = stranger()
+    try:
+        for _ in range(2):
+            job.node()
+        result = job.end(timeout=50)[0]
+    finally:
+        for s in sockets:
+            s.close()
+    same(result, one, "with a stranger")
+
+
+@case
+def idle_connections_delay_no_node(job, folder):
+    def stranger():
+        return [job.connect() for _ in range(40)]
+    two_nodes_and_a_stranger(job, folder, stranger)
+
+
+@case
+def connections_that_stop_inside_a_registration_delay_no_node(job, folder):
+    def stranger():
+        sockets = [job.connect() for _ in range(300)]  # more than the broker has places
+        for i, s in enumerate(sockets):
+            try:
+                s.sendall(word(1, b"1 127.0.0.1" + b" " * 100)[:1 + i % 100])
+            except OSError:
+                pass  # it made room for another
+        return sockets
+    two_nodes_and_a_stranger(job, folder, stranger)
+
+
+@case
+def a_registration_has_a_time_limit(job, folder):
+    images(os.path.join(folder, "data"))
+    job.listen("--nodes", 1, "--quiet", *MLP, "--data", "data", "--steps", 3, *quick(folder, 1))
+    with job.connect() as s:
+        s.settimeout(0.5)
+        closed = False
+        for byte in word(1, b"1 127.0.0.1" + b" " * 200):
+            try:
+                s.sendall(bytes([byte]))
+                closed = s.recv(1) == b""
+            except TimeoutError:
+                pass
+            except OSError:
+                closed = True
+            if closed:
+                break
+        expect(closed, "the broker waits for every byte of a registration")
+    job.node()
+    job.end()
+
+
+@case
+def a_node_that_stops_inside_a_message_delays_no_other(job, folder):
+    images(os.path.join(folder, "data"))
+    job.listen("--nodes", 2, "--spares", 1, *MLP, "--data", "data", "--steps", 6, *quick(folder, 2))
+    job.node()
+    job.line("1 of 2 nodes")
+    job.node()
+    job.line("2 of 2 nodes")
+    with job.connect() as s:
+        s.sendall(word(1, b"1 -") + word(6, b"{", 1 << 20))  # a spare, which sends part of a network
+        job.end(timeout=50)
+
+
+@case
+def a_message_that_was_not_asked_for_changes_no_result(job, folder):
+    one = undisturbed(folder)
+    job.listen("--nodes", 3, "--spares", 2, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate")
+    for _ in range(3):
+        job.node()
+        job.line("nodes are here")
+    sockets = [job.connect() for _ in range(2)]
+    for s, text in zip(sockets, (word(14, bytes(16)) * 3, word(12, bytes(8)))):  # done, a loss
+        s.sendall(word(1, b"1 -"))
+        s.sendall(text)
+    for s in sockets:
+        expect(not b"".join(iter(lambda: s.recv(1000), b"")), "the broker answers")
+    result, err, _ = job.end()
+    expect("sent message 14, which was not expected" in err and "sent message 12, which was not expected" in err, err)
+    same(result, one, "with false messages")
 
 
 # ---- the same bits ----
@@ -294,6 +384,21 @@ def a_written_job_is_the_model(job, folder):
 def speeds_and_links_are_measured(job, folder):
     one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 4)
     same(job.run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 4), one, "measured")
+
+
+@case
+def temporary_files_are_in_tmpdir_and_removed(job, folder):
+    images(os.path.join(folder, "data"))
+    args = [*MLP, "--data", "data", "--steps", 2]
+    temporary = os.path.join(folder, "temporary")
+    os.mkdir(temporary)
+    job.env = {"TMPDIR": temporary}
+    job.run(2, *args)
+    expect(not os.listdir(temporary), "left: %s" % os.listdir(temporary))
+    other = Job(folder)
+    other.env = {"TMPDIR": os.path.join(folder, "missing")}
+    _, err, _ = other.run(2, *args, code=1)
+    expect("cannot create a temporary file in" in err and "set TMPDIR" in err, err)
 
 
 # ---- lost nodes ----
@@ -448,6 +553,10 @@ def strangers_do_not_disturb(job, folder):
         s.sendall(struct.pack("<IIQ", 0x6a706464, 1, 3) + b"9 -")
         told = b"".join(iter(lambda: s.recv(1000), b""))
         expect(b"speaks version 9, the broker version 1" in told, "another version is not told: %s" % told)
+    with job.connect() as s:
+        s.sendall(word(1, b"1 \x1b[2J"))
+        told = b"".join(iter(lambda: s.recv(1000), b""))
+        expect(b"--host must be a name" in told, "a host with control characters: %s" % told)
     job.node()
     job.end()
 
@@ -478,7 +587,7 @@ def mistakes_on_the_command_line(job, folder):
     good = MLP + ["--data", "data"]
     for args, says in ((["--nodes", 2], "--model"), (MLP, "--data is missing"), (good + ["--nodes", 0], "--nodes 0"),
                        (good + ["--speed", "guess"], "--speed guess"), (good + ["--emulate"], "--emulate needs"),
-                       (good + ["--lr", 0], "--lr 0"), (good + ["--pipeline", "x"], "x"), (good + ["--edge-wire", "topk"], "unknown edge wire 'topk'"),
+                       (good + ["--lr", 0], "--lr 0"), (good + ["--spares", 1000], "--spares 1000"), (good + ["--pipeline", "x"], "x"), (good + ["--edge-wire", "topk"], "unknown edge wire 'topk'"),
                        (good + ["--edge-wire", "bottleneck:4"], "puts operators where the cut is"), (MLP + ["--data", "text"], "--model mlp"),
                        (good + ["--listen", "10.1.2.3:4"], "--insecure"), (good + ["--listen", "nowhere"], "HOST:PORT"),
                        (good + ["--load", "none.safetensors"], "none.safetensors"), (good + ["--steps", 0], "--steps 0")):
