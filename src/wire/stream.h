@@ -20,7 +20,7 @@ typedef struct ddp__tls_table {
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
     int  (*events)(ddp__tls *t, int fd, int want);
     int  (*ready)(ddp__tls *t, int fd);
-    int  (*may_be)(ddp__tls *t, int fd, int rank, char *why);
+    int  (*may_be)(ddp__tls *t, int fd, const char *name, char *why);
     int  (*may_join)(ddp__tls *t, int fd, int *id, char *name, char *why);
     ddp__tls *(*part)(ddp__tls *t, int fd);
     const char *(*why)(ddp__tls *t, int fd);
@@ -58,6 +58,8 @@ DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t by
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
 /* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
+/* The same for a peer that is no rank: its certificate must carry that name. Without certificates every peer may. */
+DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why);
 /* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
  * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
  * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". No certificates: 1, -1. */

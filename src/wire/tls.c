@@ -362,14 +362,12 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
     snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 
-static int ddp__tls_may_be(ddp__tls *t, int fd, int rank, char *why)
+static int ddp__tls_may_be(ddp__tls *t, int fd, const char *name, char *why)
 {
     int good;
-    char name[32];
     X509 *cert = ddp__tls_certificate(t, fd, &good, why);
 
     if (!cert) return good;
-    snprintf(name, sizeof name, "rank-%d", rank);
     good = X509_check_host(cert, name, 0, X509_CHECK_FLAG_NO_WILDCARDS, NULL) == 1;
     if (!good) ddp__tls_unnamed(cert, name, why);
     X509_free(cert);
