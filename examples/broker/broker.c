@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include "../common/cli.h"
 #include "../common/channel.h"
+#include "../common/keys.h"
 #include "../common/progress.h"
 #include "job_json.h"
 #include "job_part.h"
@@ -227,7 +228,7 @@ static void ship_start(broker *b)
     for (int k = 0; b->net_text && k < b->stages && used < sizeof start.devices; k++)
         used += (size_t)snprintf(start.devices + used, sizeof start.devices - used, "%s%d", k ? "," : "@", b->device[k]);
     start.first = b->saved, start.save_every = b->w.save_every;
-    start.world = b->stages, start.insecure = b->w.insecure, start.send_back = b->w.store != NULL;
+    start.world = b->stages, start.insecure = b->w.keys.insecure, start.send_back = b->w.store != NULL;
     start.peer_timeout_s = b->w.peer_timeout;
     for (int i = 0; i < b->w.j.ops; i++) {
         const channel_part part = {i, 0};
@@ -433,7 +434,8 @@ static ddp_status work_with_nodes(broker *b, ddp_error *err)
     }
     s = read_network(b, err);
     if (s == DDP_OK && b->w.load) s = weights(b, 0, err);
-    if (s == DDP_OK) s = channel_resolve("broker", b->w.listen, b->w.insecure, &at, err);
+    if (s == DDP_OK) s = channel_keys_open(&b->w.keys, &b->n.tls, err);
+    if (s == DDP_OK) s = channel_resolve("broker", b->w.listen, &b->w.keys, b->n.tls, &at, err);
     if (s == DDP_OK) s = ddp__fd_room(b->n.most + CALLERS + 16, b->n.most + 16, err);
     if (s == DDP_OK) s = ddp__tcp_listen(&at, &b->n.listens, NULL, err);
     if (s == DDP_OK) s = train(b, err);
@@ -478,12 +480,14 @@ static int parse(broker *b, int argc, char **argv)
         {"--join-timeout", CLI_REAL, &w->join_timeout, "S", "seconds for another node to come then [60]"},
         {"--peer-timeout", CLI_REAL, &w->peer_timeout, "S", "seconds of silence after which a node is lost [30]"},
         {"--write-job", CLI_TEXT, &w->write_job, "FILE", "write the job's description and end"},
-        {"--insecure", CLI_FLAG, &w->insecure, "", "allow addresses beyond this machine, without encryption"},
         {"--quiet", CLI_FLAG, &w->quiet, "", "no progress"},
     };
+    enum { OWN = sizeof table / sizeof table[0] };
+    cli_option all[OWN + CHANNEL_OPTIONS];
+    const int shared = channel_options(&w->keys, "this broker's certificate, with the name broker [none]", all + OWN);
 
-    return cli_parse(argc, argv, "Cuts a model over the nodes that come, ships their parts, and trains it with them.", table,
-                     (int)(sizeof table / sizeof table[0]));
+    memcpy(all, table, sizeof table);
+    return cli_parse(argc, argv, "Cuts a model over the nodes that come, ships their parts, and trains it with them.", all, OWN + shared);
 }
 
 int main(int argc, char **argv)
@@ -510,6 +514,7 @@ int main(int argc, char **argv)
         code = ddp_status_exit_code(s);
     }
     for (int i = 0; i < 2; i++) channel_forget(b->state[i], w->j.ops);
+    ddp__tls_free(b->n.tls);
     free(b->net_text);
     ddp_network_free(&b->net);
     work_close(w);

@@ -10,11 +10,16 @@ enum {
     CALLER_GRACE = 1,       /* seconds in which a silent one is not closed before others */
     ENDING_SECONDS = 2,     /* for a peer to close its side, after it was sent a WORD_END */
     ACCEPTS = 32,           /* of one pass of the loop */
+    REFUSALS = 10,          /* lines about refused callers, per second */
     NODE_WAITS = 1 << 20    /* bytes that wait for a node, after which node_send waits too */
 };
 
+static const double CALLERS_MOST = 2e-3; /* seconds that callers take of one pass */
+
 typedef enum connection_state {
-    CONNECTION_HELLO,  /* a caller: it has to register */
+    CONNECTION_NEW,    /* a caller that has sent nothing */
+    CONNECTION_TLS,    /* its handshake is not over */
+    CONNECTION_HELLO,  /* it has to register */
     CONNECTION_NODE,
     CONNECTION_ENDING, /* it was sent a WORD_END; what it still sends is discarded */
     CONNECTION_CLOSED
@@ -35,10 +40,14 @@ typedef struct connection {
 /* The first `wanted` work, the others are spares. */
 typedef struct nodes {
     int    listens;
+    ddp__tls *tls;       /* NULL: connections are not encrypted */
     double shut;         /* no connection is accepted until then, because accept failed */
     int    wanted, most; /* most: spares included */
     int    news;         /* nodes that have registered since next_word last reported one */
     int    turn;         /* the first whose message next_word looks for */
+    int    first;        /* the first caller that the next pass serves */
+    int    refusals;     /* since `counted` */
+    double counted;
     int    count, callers;
     connection peer[NODES];
     connection caller[CALLERS];
@@ -73,15 +82,17 @@ static void connection_discard(connection *p, double now)
     channel_check(&p->c, now);
     if (!channel_waiting(&p->c) && p->since == 0) {
         p->since = now;
-        shutdown(p->c.fd, SHUT_WR);
+        if (!p->c.tls) shutdown(p->c.fd, SHUT_WR);
     }
-    for (int k = 0; k < CHANNEL_READS && n > 0; k++) n = ddp__stream_recv(NULL, p->c.fd, sink, sizeof sink);
+    for (int k = 0; k < CHANNEL_READS && n > 0; k++) n = ddp__stream_recv(p->c.tls, p->c.fd, sink, sizeof sink);
     if (n < 0 || p->c.gone || (p->since > 0 && now > p->since + ENDING_SECONDS)) connection_close(p);
 }
 
 static void connection_poll(const connection *p, struct pollfd *poll)
 {
-    if (p->state == CONNECTION_ENDING) ddp__poll_set(poll, p->c.fd, POLLIN | (channel_waiting(&p->c) ? POLLOUT : 0));
+    const int events = POLLIN | (channel_waiting(&p->c) ? POLLOUT : 0);
+
+    if (p->state == CONNECTION_ENDING) ddp__poll_set(poll, p->c.fd, ddp__stream_events(p->c.tls, p->c.fd, events));
     else channel_poll(&p->c, poll);
 }
 
@@ -132,17 +143,72 @@ static void caller_registers(nodes *n, connection *p)
     p->state = CONNECTION_CLOSED; /* the node has the socket */
 }
 
+/* A line about a caller that is refused. */
+static void caller_note(nodes *n, const connection *p, const char *why, double now)
+{
+    char text[DDP__ADDR_TEXT];
+
+    if (now > n->counted + 1) {
+        n->counted = now;
+        n->refusals = 0;
+    }
+    if (n->refusals++ < REFUSALS) fprintf(stderr, "broker: refused: %s %s\n", ddp__addr_text(&p->from, text), why);
+}
+
+/* The first byte of a caller: it begins TLS, or a message. A node that was started with other keys is told so. */
+static void caller_begins(nodes *n, connection *p, double now)
+{
+    unsigned char first;
+    const ssize_t got = recv(p->c.fd, &first, 1, MSG_PEEK);
+    const int plain = got == 1 && first == (CHANNEL_MAGIC & 0xff), tls = got == 1 && (first == 21 || first == 22);
+
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (got <= 0) {
+        connection_close(p);
+    } else if (n->tls && plain) {
+        caller_note(n, p, "does not use TLS", now);
+        connection_end(p, 1, "the broker requires TLS: give this node the broker's --tls-psk FILE, or certificates");
+    } else if (!n->tls && tls) {
+        caller_note(n, p, "uses TLS, and the broker has no keys: give the broker and all nodes the same --tls-psk, or none", now);
+        ddp__stream_no_tls(p->c.fd);
+        connection_close(p);
+    } else if (ddp__stream_begin(n->tls, p->c.fd, 1)) {
+        connection_close(p); /* memory is short */
+    } else {
+        p->c.tls = n->tls;
+        p->state = n->tls ? CONNECTION_TLS : CONNECTION_HELLO;
+    }
+}
+
+/* A step of the handshake. Its end: the caller has the key, or a certificate that names a rank or a joining worker. */
+static void caller_shakes(nodes *n, connection *p, double now)
+{
+    const int done = ddp__stream_shake(p->c.tls, p->c.fd);
+    char name[DDP__STREAM_NAME], why[DDP__STREAM_TEXT], text[DDP__STREAM_TEXT + 64];
+    int rank;
+
+    if (done < 0) {
+        if (ddp__stream_why(p->c.tls, p->c.fd)) caller_note(n, p, ddp__stream_why(p->c.tls, p->c.fd), now);
+        connection_close(p);
+    } else if (done && ddp__stream_may_join(p->c.tls, p->c.fd, &rank, name, why)) {
+        p->state = CONNECTION_HELLO;
+    } else if (done) {
+        caller_note(n, p, why, now);
+        snprintf(text, sizeof text, "the broker refuses this node, which %s", why);
+        connection_end(p, 1, text);
+    }
+}
+
 static void caller_serve(nodes *n, connection *p, double now)
 {
-    int got;
+    int got = 0;
 
-    if (p->state == CONNECTION_ENDING) {
-        connection_discard(p, now);
-        return;
-    }
-    got = channel_advance(&p->c);
+    if (p->state == CONNECTION_NEW) caller_begins(n, p, now);
+    if (p->state == CONNECTION_TLS) caller_shakes(n, p, now);
+    if (p->state == CONNECTION_ENDING) connection_discard(p, now);
+    if (p->state == CONNECTION_HELLO) got = channel_advance(&p->c);
     if (got > 0) caller_registers(n, p);
-    else if (got < 0 || now > p->since + CALLER_SECONDS) connection_close(p);
+    else if (got < 0 || (p->state < CONNECTION_NODE && now > p->since + CALLER_SECONDS)) connection_close(p);
 }
 
 /* The caller that makes room for another: the oldest that is refused or was silent for CALLER_GRACE, else the oldest. */
@@ -152,7 +218,7 @@ static int caller_oldest(const nodes *n, double now)
 
     for (int i = 0; i < n->callers; i++) {
         const connection *p = &n->caller[i];
-        int *o = &oldest[p->state == CONNECTION_HELLO && (p->c.got > 0 || now < p->since + CALLER_GRACE)];
+        int *o = &oldest[p->state < CONNECTION_NODE && (p->state != CONNECTION_NEW || now < p->since + CALLER_GRACE)];
         if (*o < 0 || p->since < n->caller[*o].since) *o = i;
     }
     return oldest[0] >= 0 ? oldest[0] : oldest[1];
@@ -176,7 +242,7 @@ static int caller_accept(nodes *n, double now)
     p->c.peer = CHANNEL_CALLER;
     p->from = from;
     p->since = now;
-    p->state = CONNECTION_HELLO;
+    p->state = CONNECTION_NEW;
     return 1;
 }
 
@@ -194,7 +260,20 @@ static void node_serve(connection *p, double now)
     channel_check(&p->c, now);
 }
 
-/* One pass of the loop: waits until something happens, a signal comes or the time is over, then serves all nodes, then all
+/* All callers once, or as many as CALLERS_MOST allows: a flood of handshakes does not delay the nodes. */
+static void callers_serve(nodes *n, double now)
+{
+    const double until = ddp_now() + CALLERS_MOST;
+    int served = 0;
+
+    for (; served < n->callers && (!served || ddp_now() < until); served++)
+        caller_serve(n, &n->caller[(n->first + served) % n->callers], now);
+    n->first = n->callers ? (n->first + served) % n->callers : 0;
+    for (int i = n->callers - 1; i >= 0; i--)
+        if (n->caller[i].state == CONNECTION_CLOSED) n->caller[i] = n->caller[--n->callers];
+}
+
+/* One pass of the loop: waits until something happens, a signal comes or the time is over, then serves all nodes, then the
  * callers, then accepts. No node's index changes. */
 static void nodes_serve(nodes *n, double until)
 {
@@ -205,14 +284,18 @@ static void nodes_serve(nodes *n, double until)
 
     if (until > now + 0.5) until = now + 0.5; /* all time limits are looked at this often */
     ddp__poll_set(&p[0], now < n->shut ? -1 : n->listens, POLLIN);
-    for (int i = 0; i < count; i++) connection_poll(&n->peer[i], &p[polls++]);
-    for (int i = 0; i < n->callers; i++) connection_poll(&n->caller[i], &p[polls++]);
+    for (int i = 0; i < count; i++) {
+        connection_poll(&n->peer[i], &p[polls++]);
+        if (channel_ready(&n->peer[i].c)) until = now;
+    }
+    for (int i = 0; i < n->callers; i++) {
+        connection_poll(&n->caller[i], &p[polls++]);
+        if (channel_ready(&n->caller[i].c)) until = now;
+    }
     (void)poll(p, (nfds_t)polls, until > now ? (int)((until - now) * 1000) + 1 : 0);
     now = ddp_now();
     for (int i = 0; i < count; i++) node_serve(&n->peer[i], now);
-    for (int i = 0; i < n->callers; i++) caller_serve(n, &n->caller[i], now);
-    for (int i = n->callers - 1; i >= 0; i--)
-        if (n->caller[i].state == CONNECTION_CLOSED) n->caller[i] = n->caller[--n->callers];
+    callers_serve(n, now);
     for (int i = 0; i < ACCEPTS && p[0].revents && caller_accept(n, now); i++) {}
 }
 

@@ -7,7 +7,8 @@ typedef struct work {
         *write_job;
     long   nodes, spares, steps, batch, microbatches, layers, heads, dim, seq, seed, save_every, restarts;
     double lr, momentum, weight_decay, join_timeout, peer_timeout;
-    int    emulate, insecure, quiet;
+    int    emulate, quiet;
+    channel_keys     keys;
     job              j;
     ddp_tokens      *tokens;
     ddp_token_range  text;

@@ -1,5 +1,5 @@
-/* The messages between a broker and its nodes, over TCP, and a connection that never blocks. Training itself uses the library's
- * transport. */
+/* The messages between a broker and its nodes, over TCP or TLS, and a connection that never blocks. Training itself uses the
+ * library's transport. */
 #ifndef EXAMPLES_CHANNEL_H
 #define EXAMPLES_CHANNEL_H
 
@@ -62,6 +62,7 @@ typedef enum channel_peer {
 /* A non-blocking socket, the message that it receives and the bytes that wait to be sent. */
 typedef struct channel {
     int          fd;
+    ddp__tls    *tls;       /* borrowed; NULL: no encryption */
     channel_peer peer;
     size_t       most;      /* bytes of a WORD_STATE or WORD_DATA of the job at hand; 0: none may come */
     char         why[320];  /* why nothing more is received: the predicate of a sentence about the peer; "": it closed */
@@ -81,7 +82,7 @@ typedef struct channel {
 
 static void channel_close(channel *c)
 {
-    ddp__stream_close(NULL, c->fd);
+    ddp__stream_close(c->tls, c->fd);
     free(c->data);
     free(c->out);
     memset(c, 0, sizeof *c);
@@ -150,30 +151,29 @@ static inline ddp_status write_temporary(const char *text, size_t bytes, char *p
     return err->code;
 }
 
-/* ---- addresses ---- */
+/* ---- connecting ---- */
 
-/* Addresses beyond this machine only where the user allows them: connections are not encrypted. */
-static inline ddp_status channel_resolve(const char *program, const char *spec, int insecure, ddp__addr *out, ddp_error *err)
+/* The handshake of TLS: the broker must have the key, or a certificate with the name `broker`. DDP_NET: it may be tried again. */
+static inline ddp_status channel_greet(channel *c, double until, ddp_error *err)
 {
-    const char *colon = strrchr(spec, ':');
-    char text[DDP__ADDR_TEXT];
-    int count;
+    char text[DDP__STREAM_TEXT];
+    const char *why = NULL;
 
-    if (!colon || colon == spec || !colon[1]) return refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600", spec);
-    if (ddp__addr_parse(spec, out, 1, &count, err)) return err->code;
-    if (ddp__addr_is_loopback(out)) return DDP_OK;
-    ddp__addr_text(out, text);
-    if (!insecure)
-        return refuse(err, DDP_ARG, "%s is beyond this machine, and the connections are neither encrypted nor authenticated: "
-                      "add --insecure if the network can be trusted", text);
-    fprintf(stderr, "%s: insecure: connections to %s are neither encrypted nor authenticated\n", program, text);
-    return DDP_OK;
+    if (ddp__stream_begin(c->tls, c->fd, 0)) return refuse(err, DDP_MEMORY, "out of memory for TLS");
+    if (ddp__stream_greet(c->tls, c->fd, until)) {
+        why = ddp__stream_why(c->tls, c->fd);
+        if (!why) return refuse(err, DDP_NET, "the broker closed the connection during the TLS handshake: %s", strerror(errno));
+    } else if (!ddp__stream_is_named(c->tls, c->fd, "broker", text)) {
+        why = text;
+    }
+    return why ? refuse(err, DDP_MISMATCH, "the broker %s", why) : DDP_OK;
 }
 
 /* One attempt to connect to a broker, until then. */
-static inline ddp_status channel_dial(channel *c, const ddp__addr *to, double until, ddp_error *err)
+static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls *tls, double until, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
+    ddp_status s;
 
     memset(c, 0, sizeof *c);
     c->peer = CHANNEL_BROKER;
@@ -181,7 +181,11 @@ static inline ddp_status channel_dial(channel *c, const ddp__addr *to, double un
     if (c->fd < 0)
         return refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", ddp__addr_text(to, text),
                       strerror(errno));
-    return ddp__tcp_tune(c->fd, CHANNEL_STALL, NULL, err);
+    s = ddp__tcp_tune(c->fd, CHANNEL_STALL, NULL, err);
+    c->tls = tls;
+    if (s == DDP_OK) s = channel_greet(c, until > ddp_now() + 5 ? until : ddp_now() + 5, err);
+    if (s != DDP_OK) channel_close(c);
+    return s;
 }
 
 /* A port that no process listens on just now. */
@@ -218,7 +222,7 @@ static void channel_flush(channel *c)
         long n;
         rest.iov_base = c->out + c->from;
         rest.iov_len = channel_waiting(c);
-        n = ddp__stream_send(NULL, c->fd, &rest, 1);
+        n = ddp__stream_send(c->tls, c->fd, &rest, 1);
         if (n < 0) channel_unsendable(c);
         if (n <= 0) return;
         c->from += (size_t)n;
@@ -263,7 +267,7 @@ static int channel_send(channel *c, channel_word word, const void *a, size_t na,
     part[2].iov_base = (void *)(uintptr_t)b;
     part[2].iov_len = nb;
     while (!channel_waiting(c) && first < 3) {
-        long n = ddp__stream_send(NULL, c->fd, part + first, 3 - first);
+        long n = ddp__stream_send(c->tls, c->fd, part + first, 3 - first);
         if (n < 0) {
             channel_unsendable(c);
             return 0;
@@ -360,9 +364,11 @@ static int channel_advance(channel *c)
         const int head = c->got < sizeof c->head;
         const size_t at = head ? c->got : c->got - sizeof c->head, room = c->room ? c->room - 1 : 0;
         const size_t end = head ? sizeof c->head : room < c->bytes ? room : c->bytes;
-        const long n = ddp__stream_recv(NULL, c->fd, (head ? (char *)&c->head : c->data) + at, end - at);
+        const long n = ddp__stream_recv(c->tls, c->fd, (head ? (char *)&c->head : c->data) + at, end - at);
         if (n == 0) return 0;
         if (n < 0) {
+            const char *why = ddp__stream_why(c->tls, c->fd);
+            if (why) snprintf(c->why, sizeof c->why, "%s", why);
             c->gone = 1;
             break;
         }
@@ -402,12 +408,15 @@ static void channel_check(channel *c, double now)
     }
 }
 
+/* Bytes that poll does not report, because TLS has read them already. */
+static inline int channel_ready(const channel *c) { return !c->whole && !c->gone && c->fd >= 0 && ddp__stream_ready(c->tls, c->fd); }
+
 /* poll's descriptor and events: what comes is read until a message is complete. */
 static inline void channel_poll(const channel *c, struct pollfd *p)
 {
     const int events = (c->whole || c->gone ? 0 : POLLIN) | (channel_waiting(c) ? POLLOUT : 0);
 
-    ddp__poll_set(p, events ? c->fd : -1, events); /* of a descriptor poll always reports the end */
+    ddp__poll_set(p, events ? c->fd : -1, ddp__stream_events(c->tls, c->fd, events)); /* of a descriptor poll always reports the end */
 }
 
 /* ---- a program with one connection: the node ---- */
@@ -416,7 +425,7 @@ static inline void channel_poll(const channel *c, struct pollfd *p)
 static inline void channel_drain(channel *c)
 {
     while (channel_waiting(c) && !c->gone && !cli_interrupted) {
-        (void)ddp__fd_wait(c->fd, POLLOUT, ddp_now() + 0.2);
+        (void)ddp__fd_wait(c->fd, ddp__stream_events(c->tls, c->fd, POLLOUT), ddp_now() + 0.2);
         channel_flush(c);
         channel_check(c, ddp_now());
     }
@@ -427,7 +436,8 @@ static inline int channel_waits(channel *c, double seconds)
 {
     struct pollfd p;
 
-    ddp__poll_set(&p, c->fd, POLLIN);
+    if (ddp__stream_ready(c->tls, c->fd)) return 1;
+    ddp__poll_set(&p, c->fd, ddp__stream_events(c->tls, c->fd, POLLIN));
     return poll(&p, 1, (int)(seconds * 1000)) > 0; /* a signal ends it */
 }
 

@@ -8,6 +8,7 @@
 #include "dreamddp.h"
 #include "../common/cli.h"
 #include "../common/channel.h"
+#include "../common/keys.h"
 #include "../broker/job_json.h"
 #include "../broker/job_part.h"
 
@@ -48,7 +49,7 @@ typedef struct node {
     const char *broker, *host;
     long        threads;
     double      timeout;
-    int         insecure;
+    channel_keys keys;
     int         ended;                 /* that word came while it trained */
     job         j;
     char        network[CHANNEL_PATH]; /* a file, or "" */
@@ -148,7 +149,8 @@ static void configure(const node *n, ddp_config *cfg, int rank, int world, const
     cfg->rank = rank, cfg->world = world, cfg->addr = addr;
     cfg->transport = DDP_TCP;
     cfg->strategy = DDP_SSGD;
-    cfg->insecure = n->insecure;
+    cfg->insecure = n->keys.insecure;
+    cfg->tls_psk = n->keys.file.psk, cfg->tls_ca = n->keys.file.ca, cfg->tls_cert = n->keys.file.cert, cfg->tls_key = n->keys.file.key;
     cfg->threads = (int)n->threads;
     cfg->cancel = &cli_interrupted;
 }
@@ -378,27 +380,32 @@ int main(int argc, char **argv)
         {"--host", CLI_TEXT, &n.host, "NAME", "how other nodes reach this one [as the broker does]"},
         {"--threads", CLI_COUNT, &n.threads, "N", "operator threads [1]"},
         {"--connect-timeout", CLI_REAL, &n.timeout, "S", "seconds for a broker to listen there [10]"},
-        {"--insecure", CLI_FLAG, &n.insecure, "", "allow addresses beyond this machine, without encryption"},
     };
+    enum { OWN = sizeof table / sizeof table[0] };
+    cli_option all[OWN + CHANNEL_OPTIONS];
     char hello[CHANNEL_HELLO];
+    ddp__tls *tls = NULL;
     ddp__addr at;
     double until;
     ddp_error err;
     ddp_status s;
-    int code;
+    int code, shared;
 
     memset(&n, 0, sizeof n);
     n.broker = "127.0.0.1:29600", n.host = "-", n.threads = 1, n.timeout = 10;
-    code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", table,
-                     (int)(sizeof table / sizeof table[0]));
+    shared = channel_options(&n.keys, "this node's certificate, with the name rank-R of every rank that the node may have [none]", all + OWN);
+    memcpy(all, table, sizeof table);
+    code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", all, OWN + shared);
     if (code >= 0) return code;
     cli_catch_interrupt();
     until = ddp_now() + n.timeout;
-    s = channel_resolve("compnode", n.broker, n.insecure, &at, &err);
+    s = channel_keys_open(&n.keys, &tls, &err);
+    if (s == DDP_OK) s = channel_resolve("compnode", n.broker, &n.keys, tls, &at, &err);
     if (s == DDP_OK)
-        while ((s = channel_dial(&n.c, &at, until, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
+        while ((s = channel_dial(&n.c, &at, tls, until, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
     if (s != DDP_OK) {
         fprintf(stderr, "compnode: %s\n", err.msg);
+        ddp__tls_free(tls);
         return ddp_status_exit_code(s);
     }
     snprintf(hello, sizeof hello, "%d %.200s", CHANNEL_VERSION, n.host);
@@ -406,5 +413,6 @@ int main(int argc, char **argv)
     code = serve(&n);
     drop_job(&n);
     channel_close(&n.c);
+    ddp__tls_free(tls);
     return code;
 }

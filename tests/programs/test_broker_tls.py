@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""[test-all: needs OpenSSL] A broker and its nodes under TLS: a key or certificates decide which processes take part.
+
+Exit 77 where build/broker has no TLS (OpenSSL was not found when it was built).
+"""
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from broker_job import BUILD, MLP, Job, case, images, quick, same, trainer, word  # noqa: E402
+from cases import Skipped, expect, run_cases, skip_script  # noqa: E402
+
+STEPS = ["--steps", 6, "--lr", "0.001"]
+
+
+def key_of(folder, name="job.key"):
+    """The path of a new pre-shared key."""
+    key = os.path.join(folder, name)
+    with open(key, "w") as f:
+        f.write(secrets.token_hex(32) + "\n")
+    os.chmod(key, 0o600)
+    return key
+
+
+def job_args(folder, nodes=2):
+    images(os.path.join(folder, "data"))
+    return ["--nodes", nodes, *MLP, "--data", "data", *STEPS, *quick(folder, nodes)]
+
+
+def refused(job, says, *args):
+    """A node that ends with a sentence and exit code 1."""
+    node = job.start("compnode", "--broker", job.addr, *args)
+    err = node.communicate(timeout=60)[1].strip()
+    expect(node.returncode == 1 and says in err and "\n" not in err, "exit %d: %s" % (node.returncode, err))
+
+
+@case
+def a_key_changes_no_bit_of_the_result(job, folder):
+    args = job_args(folder)
+    one = trainer(folder, "train_image", *MLP, "--data", "data", "--steps", 6)
+    key = key_of(folder)
+    job.listen(*args, "--tls-psk", key)
+    job.node("--tls-psk", key)
+    job.node("--tls-psk", key)
+    same(job.end()[0], one, "with a key")
+    measured = Job(folder)  # the probe of the links and checkpoints are encrypted too
+    measured.env = {"DREAMDDP_TLS_PSK": key}
+    measured.listen("--nodes", 2, *MLP, "--data", "data", *STEPS, "--save-every", 2, "--export", "w.safetensors")
+    measured.node()
+    measured.node()
+    same(measured.end()[0], one, "with a key in the environment")
+
+
+@case
+def a_process_without_the_key_receives_nothing(job, folder):
+    key, other = key_of(folder), key_of(folder, "other.key")
+    job.listen(*job_args(folder), "--tls-psk", key)
+    with job.connect() as s:
+        s.sendall(word(1, b"1 -"))
+        told = b"".join(iter(lambda: s.recv(1000), b""))
+    expect(told[4:8] == b"\2\0\0\0" and b"requires TLS" in told and len(told) < 200, "a plain node receives %s" % told)
+    for text in (b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\x00\x05hello"):
+        with job.connect() as s:
+            s.sendall(text)
+            try:
+                while s.recv(1000):
+                    pass
+            except ConnectionResetError:
+                pass
+    refused(job, "requires TLS")
+    refused(job, "has another pre-shared key", "--tls-psk", other)
+    job.node("--tls-psk", key)
+    job.node("--tls-psk", key)
+    err = job.end()[1]
+    for part in ("does not use TLS", "does not speak TLS", "has another pre-shared key"):
+        expect("broker: refused: 127." in err and part in err, "no '%s' in: %s" % (part, err))
+
+
+@case
+def a_node_with_a_key_refuses_a_broker_without(job, folder):
+    key = key_of(folder)
+    job.listen(*job_args(folder))
+    refused(job, "speaks no TLS 1.3", "--tls-psk", key)
+    job.node()
+    job.node()
+    err = job.end()[1]
+    expect("uses TLS, and the broker has no keys" in err, err)
+
+
+@case
+def handshakes_that_stop_delay_no_node(job, folder):
+    key = key_of(folder)
+    job.listen(*job_args(folder), "--tls-psk", key)
+    sockets = [job.connect() for _ in range(200)]
+    for i, s in enumerate(sockets):
+        try:
+            s.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[:1 + i % 11])
+        except OSError:
+            pass  # it made room for another
+    try:
+        job.node("--tls-psk", key)
+        job.node("--tls-psk", key)
+        job.end(timeout=50)
+    finally:
+        for s in sockets:
+            s.close()
+
+
+def certificate(folder, authority, name, *names):
+    """Options of a certificate with these names."""
+    def openssl(*args):
+        done = subprocess.run(["openssl", *args], cwd=folder, capture_output=True, text=True)
+        expect(done.returncode == 0, done.stderr)
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    if not os.path.exists(os.path.join(folder, authority + ".pem")):
+        openssl("req", "-x509", *new, "-keyout", authority + ".key", "-out", authority + ".pem", "-subj", "/CN=" + authority)
+    with open(os.path.join(folder, name + ".ext"), "w") as f:
+        f.write("subjectAltName=" + ",".join("DNS:" + n for n in names or (name,)))
+    openssl("req", *new, "-keyout", name + ".key", "-out", name + ".csr", "-subj", "/CN=" + name)
+    openssl("x509", "-req", "-in", name + ".csr", "-CA", authority + ".pem", "-CAkey", authority + ".key", "-CAcreateserial",
+            "-days", "2", "-extfile", name + ".ext", "-out", name + ".pem")
+    return ["--tls-ca", authority + ".pem", "--tls-cert", name + ".pem", "--tls-key", name + ".key"]
+
+
+@case
+def certificates_name_the_broker_and_the_ranks(job, folder):
+    if not shutil.which("openssl"):
+        raise Skipped("no openssl")
+    broker = certificate(folder, "ca", "broker")
+    nodes = [certificate(folder, "ca", name, "rank-0", "rank-1") for name in ("first", "second")]
+    stranger = certificate(folder, "ca", "someone")
+    foreign = certificate(folder, "other", "foreign", "rank-0", "rank-1")
+    args = job_args(folder)
+    job.listen(*args, *broker)
+    refused(job, "does not name a rank-R", *stranger)
+    node = job.start("compnode", "--broker", job.addr, *foreign)  # it refuses the broker's authority
+    err = node.communicate(timeout=60)[1]
+    expect(node.returncode == 1 and "has a certificate that is refused" in err, "exit %d: %s" % (node.returncode, err))
+    for own in nodes:
+        job.node(*own)
+    err = job.end()[1]
+    expect("has a certificate of 'someone' that does not name a rank-R or join-NAME" in err, err)
+    false = Job(folder)  # a node that plays the broker
+    false.listen(*args, *nodes[0])
+    refused(false, "has a certificate of 'first' that does not name broker", *nodes[1])
+    false.close()
+
+
+@case
+def beyond_this_machine_keys_are_required(job, folder):
+    addresses = subprocess.run(["sh", "-c", "hostname -I"], capture_output=True, text=True).stdout.split()
+    addresses = [a for a in addresses if "." in a and not a.startswith("127.")]
+    if not addresses:
+        raise Skipped("this machine has no address but loopback")
+    key, args = key_of(folder), job_args(folder)
+    with socket.socket() as s:
+        s.bind((addresses[0], 0))
+        job.addr = "%s:%d" % s.getsockname()
+    for program, option in (("broker", "--listen"), ("compnode", "--broker")):
+        p = job.start(program, *(args if program == "broker" else ()), option, job.addr)
+        err = p.communicate(timeout=60)[1]
+        expect(p.returncode == 2 and "is beyond this machine" in err and "--tls-psk" in err and "--insecure" in err,
+               "%s: exit %d: %s" % (program, p.returncode, err))
+    job.listen(*args, "--tls-psk", key)
+    job.node("--tls-psk", key)
+    job.node("--tls-psk", key)
+    job.end()
+
+
+@case
+def keys_that_do_not_belong_together_are_refused(job, folder):
+    key = key_of(folder)
+    args = job_args(folder)
+    for own, says in ((["--tls-psk", "missing"], "missing: No such file"), (["--tls-psk", key, "--tls-ca", "x"], "choose one way"),
+                      (["--tls-cert", "x", "--tls-key", "y"], "--tls-ca is missing")):
+        for program, more in (("broker", args), ("compnode", [])):
+            p = job.start(program, *more, *own)
+            err = p.communicate(timeout=60)[1]
+            expect(p.returncode in (1, 2) and says in err and err.count("\n") == 1, "%s: exit %d: %s" % (program, p.returncode, err))
+
+
+def main():
+    done = subprocess.run([os.path.join(BUILD, "compnode"), "--tls-psk", "missing"], capture_output=True, text=True)
+    if "built without TLS" in done.stderr:
+        skip_script("build/compnode has no TLS: OpenSSL was not found when it was built")
+    sys.exit(run_cases())
+
+
+if __name__ == "__main__":
+    main()
