@@ -267,6 +267,34 @@ static void note_loss(broker *b, long step, double loss)
     progress_step(&b->line, step + 1, loss, b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
 }
 
+/* Whether a node that trains sends what is not its own to send. */
+static int misplaced(const broker *b, channel_word w, int from)
+{
+    const connection *p = &b->n.peer[from];
+    const job *j = &b->w.j;
+    channel_part part;
+
+    switch (w) {
+    case WORD_LOSS: return b->device[j->op[j->loss].node] != from;
+    case WORD_SAVED: return p->saved || (!b->w.save_every && !b->w.store);
+    case WORD_STATE:
+        memcpy(&part, p->c.data, sizeof part);
+        return part.op < 0 || part.op >= j->ops || j->op[part.op].type == JOB_PLACEHOLDER || b->device[j->op[part.op].node] != from;
+    default: return w != WORD_DONE && w != WORD_FAIL;
+    }
+}
+
+/* All nodes have sent their part: what was on its way is the checkpoint. */
+static void take_checkpoint(broker *b, long step)
+{
+    channel_state *state = b->state[0];
+
+    b->state[0] = b->state[1];
+    b->state[1] = state;
+    b->saved = step;
+    for (int i = 0; i < b->n.count; i++) b->n.peer[i].saved = 0;
+}
+
 /* Ships data a step ahead and hears the nodes until all are done. DDP_PEER_LOST: a node is lost. */
 static ddp_status run(broker *b, ddp_error *err)
 {
@@ -274,6 +302,7 @@ static ddp_status run(broker *b, ddp_error *err)
     long sent = b->saved, heard = b->saved, hold = every ? (b->saved / every + 1) * every : steps;
     int saves = 0, done = 0, from;
 
+    for (int i = 0; i < b->n.count; i++) b->n.peer[i].saved = 0;
     while (done < b->stages) {
         channel_word w;
         for (; sent < steps && sent < heard + 2 && sent < hold; sent++) ship_data(b, sent); /* behind a checkpoint: not before it is here */
@@ -285,6 +314,10 @@ static ddp_status run(broker *b, ddp_error *err)
             node_leaves(&b->n, from);
             continue;
         }
+        if (w != WORD_LOST && misplaced(b, w, from)) {
+            channel_unexpected(&b->n.peer[from].c);
+            return DDP_PEER_LOST;
+        }
         if (w == WORD_LOST) return DDP_PEER_LOST;
         if (w == WORD_FAIL) return b->n.peer[from].asked = 0, node_failed(&b->n, from, err);
         if (w == WORD_STATE && !channel_keep(&b->n.peer[from].c, b->state[1], b->w.j.ops))
@@ -295,11 +328,9 @@ static ddp_status run(broker *b, ddp_error *err)
             if (heard == steps) return refuse(err, DDP_FORMAT, "node %d sent more losses than the job has steps", from);
             note_loss(b, heard++, loss);
         }
+        if (w == WORD_SAVED) b->n.peer[from].saved = 1;
         if (w == WORD_SAVED && ++saves == b->stages) {
-            channel_state *state = b->state[0];
-            b->state[0] = b->state[1]; /* what was on its way is the checkpoint */
-            b->state[1] = state;
-            b->saved = hold < steps ? hold : steps;
+            take_checkpoint(b, hold < steps ? hold : steps);
             saves = 0;
             hold += every ? every : steps;
         }

@@ -34,6 +34,7 @@ typedef struct connection {
     int     port;      /* a free one there */
     double  speed;     /* FLOP/s */
     int     asked;     /* 1: it owes an answer: a speed, the end of its training */
+    int     saved;     /* its part of the checkpoint that is on its way is here */
     int     delivered; /* next_word has returned its message */
 } connection;
 

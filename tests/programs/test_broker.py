@@ -68,26 +68,43 @@ def a_length_beyond_the_limit_ends_the_node_with_an_error(job, folder):
                "exit %d: %s" % (node.returncode, said))
 
 
-@case
-def a_failure_without_a_code_is_no_success(job, folder):
+def false_node(job, started):
+    """A job with one node, which answers as a node does until it is started, and then sends these bytes. Returns the broker's
+    lines, and the kinds of the messages that the node received."""
     job.listen("--nodes", 1, "--model", "gpt2", *GPT, "--data", "text", "--steps", 2, "--restarts", 0)
-    with job.connect() as s:
-        stream = s.makefile("rb")
+    received = []
+    with job.connect() as s, s.makefile("rb") as stream:
         s.sendall(word(1, b"1 -"))
-        reply = {3: word(4, b"1e9 9"), 7: word(8), 10: word(16, bytes(512))}  # measure, job, start
-        received = []
-        while True:
+        reply = {3: word(4, b"1e9 9"), 7: word(8), 10: started}  # measure, job, start
+        while 2 not in received:
             head = stream.read(16)
             if len(head) < 16:
                 break
             _, kind, length = struct.unpack("<IIQ", head)
             stream.read(length)
             received.append(kind)
-            if kind == 2:
-                break
-            s.sendall(reply.get(kind, b""))
-    _, err, _ = job.end(code=1)
-    expect(10 in received and "node 0" in err, "the node received %s; the broker: %s" % (received, err))
+            if kind != 2:
+                s.sendall(reply.get(kind, b""))
+    return job.broker.communicate(timeout=60)[1], received
+
+
+@case
+def a_failure_without_a_code_is_no_success(job, folder):
+    err, received = false_node(job, word(16, bytes(512)))
+    expect(job.broker.returncode == 1 and 10 in received and "node 0" in err, "the node received %s; the broker: %s" % (received, err))
+
+
+@case
+def a_node_that_sends_what_is_not_its_own_is_lost(job, folder):
+    for started, kind in ((word(13), 13), (word(9, struct.pack("<ii", 999, 0)), 9), (word(9, struct.pack("<ii", -1, 0)), 9),
+                          (word(8), 8)):  # saved, states of operators that do not exist, ready
+        attempt = Job(folder)
+        try:
+            err, received = false_node(attempt, started)
+            expect(attempt.broker.returncode == 3 and 10 in received and "sent message %d, which was not expected" % kind in err,
+                   "the node received %s; the broker: exit %d: %s" % (received, attempt.broker.returncode, err))
+        finally:
+            attempt.close()
 
 
 def two_nodes_and_a_stranger(job, folder, stranger):
