@@ -203,7 +203,7 @@ DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
- * or once here when a launcher already made the ranks (cfg->world is then 0, 1 or their number) or world <= 1. fn gets an open context, which ddp_launch closes;
+ * or once here when a launcher already made the ranks (whose number counts, not cfg->world) or world <= 1. fn gets an open context, which ddp_launch closes;
  * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
  * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
  * first failure with its sentence in *err. */
@@ -15005,7 +15005,7 @@ struct ddp__wire {
     const ddp__wire_table *table;
     const ddp__carrier *carrier; /* NULL: bytes move by the table */
     int    rank, world;
-    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." */
+    char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a relayed peer */
     size_t pair_bytes; /* memory of its own that it takes per peer */
     double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
@@ -15398,7 +15398,9 @@ typedef struct ddp__addr {
 
 /* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved (may block): up to room addresses, IPv4 first. Errors: DDP_ARG (the text), DDP_NET (the name). */
+/* The same, resolved by one look-up, which may block for seconds: up to room addresses, IPv4 first. 127.0.0.1 becomes ::1 on
+ * a machine without IPv4. Errors: DDP_ARG if the text is no address; DDP_NET if the name has no address now, but may get one
+ * (a container that starts); DDP_MEMORY. */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
@@ -15506,6 +15508,58 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     return DDP_OK;
 }
 
+/* Whether a name server may ever know this name (RFC 1123). A last label of digits only is a mistyped IPv4 address. Bytes
+ * above 127 are left to the resolver. */
+static int ddp__name_possible(const char *host)
+{
+    size_t label = 0, n = strlen(host);
+    int digits = 1; /* of the label */
+
+    if (n && host[n - 1] == '.') n--; /* the root */
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)host[i];
+        if (c == '.') {
+            if (!label) return 0;
+            label = 0;
+            digits = 1;
+            continue;
+        }
+        if (c < 128 && !isalnum(c) && c != '-' && c != '_') return 0;
+        if ((c == '-' && !label) || ++label > 63) return 0;
+        digits &= isdigit(c) != 0;
+    }
+    return label && !digits;
+}
+
+/* 1 if this machine has the address, 0 if it does not, -1 if a bind fails for another reason. */
+static int ddp__addr_is_here(const ddp__addr *a)
+{
+    int s = socket(a->sa.ss_family, SOCK_STREAM, 0), why = errno;
+    int bound = s >= 0 && bind(s, (const struct sockaddr *)&a->sa, a->size) == 0;
+
+    if (s >= 0) {
+        why = errno;
+        close(s);
+    }
+    return bound ? 1 : why == EADDRNOTAVAIL || why == EAFNOSUPPORT ? 0 : -1;
+}
+
+/* Replaces 127.0.0.1 by ::1 on a machine without IPv4, for defaults and for a "localhost" that is both in /etc/hosts. */
+static void ddp__addr_loopback(ddp__addr *a)
+{
+    ddp__addr four = *a, six;
+
+    if (a->sa.ss_family != AF_INET || a->in.sin_addr.s_addr != htonl(INADDR_LOOPBACK)) return;
+    memset(&six, 0, sizeof six);
+    six.in6.sin6_family = AF_INET6;
+    six.in6.sin6_addr = in6addr_loopback;
+    six.size = sizeof six.in6;
+    ddp__addr_set_port(&four, 0);
+    if (ddp__addr_is_here(&four) || ddp__addr_is_here(&six) != 1) return;
+    ddp__addr_set_port(&six, ddp__addr_port(a));
+    *a = six;
+}
+
 ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err)
 {
     char host[DDP__HOST_TEXT], port[16];
@@ -15519,6 +15573,9 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_socktype = SOCK_STREAM;
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
+    if (why == EAI_MEMORY) return ddp__fail(err, DDP_MEMORY, "out of memory while resolving '%.200s'", host);
+    if (why && !ddp__name_possible(host))
+        return ddp__fail(err, DDP_ARG, "address '%.100s': '%.200s' is neither an IP address nor a host name", spec, host);
     if (why)
         return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
                          gai_strerror(why));
@@ -15528,6 +15585,7 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
             memset(&list[*count], 0, sizeof list[0]);
             memcpy(&list[*count].sa, a->ai_addr, a->ai_addrlen);
             list[*count].size = a->ai_addrlen;
+            ddp__addr_loopback(&list[*count]);
             ++*count;
         }
     }
@@ -15982,7 +16040,7 @@ typedef struct ddp__tls_table {
     long (*recv)(ddp__tls *t, int fd, void *buf, size_t bytes);
     int  (*events)(ddp__tls *t, int fd, int want);
     int  (*ready)(ddp__tls *t, int fd);
-    int  (*may_be)(ddp__tls *t, int fd, int rank, char *why);
+    int  (*may_be)(ddp__tls *t, int fd, const char *name, char *why);
     int  (*may_join)(ddp__tls *t, int fd, int *id, char *name, char *why);
     ddp__tls *(*part)(ddp__tls *t, int fd);
     const char *(*why)(ddp__tls *t, int fd);
@@ -16020,6 +16078,8 @@ DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t by
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
 /* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
+/* The same for a peer that is no rank: its certificate must carry that name. Without certificates every peer may. */
+DDP_LIB int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why);
 /* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
  * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
  * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". No certificates: 1, -1. */
@@ -16368,7 +16428,15 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
     return 0;
 }
 
-int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why) { return t ? t->table->may_be(t, fd, rank, why) : 1; }
+int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why) { return t ? t->table->may_be(t, fd, name, why) : 1; }
+
+int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "rank-%d", rank);
+    return ddp__stream_is_named(t, fd, name, why);
+}
 
 int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why)
 {
@@ -16824,14 +16892,12 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
     snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 
-static int ddp__tls_may_be(ddp__tls *t, int fd, int rank, char *why)
+static int ddp__tls_may_be(ddp__tls *t, int fd, const char *name, char *why)
 {
     int good;
-    char name[32];
     X509 *cert = ddp__tls_certificate(t, fd, &good, why);
 
     if (!cert) return good;
-    snprintf(name, sizeof name, "rank-%d", rank);
     good = X509_check_host(cert, name, 0, X509_CHECK_FLAG_NO_WILDCARDS, NULL) == 1;
     if (!good) ddp__tls_unnamed(cert, name, why);
     X509_free(cert);
@@ -17165,7 +17231,8 @@ typedef struct ddp__relay ddp__relay;
 typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;            /* [world] connections, the wire's from success on; -1: own, not there */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
+    const unsigned char *relayed; /* [world] 1: connected by way of another rank, the relay; may be NULL */
+    int relay_rank;            /* that relay, which connects the two again after a break */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
     double peer_timeout_s;     /* after which a silent connection (0 = system's) and a broken link end (0 = never) */
@@ -17202,7 +17269,8 @@ DDP_LIB int  ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out);
 /* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
 DDP_LIB void ddp__wire_tcp_attach(ddp__wire *w, int id);
 
-/* ---- relay.c: connections of two other ranks, joined at rank 0 because they cannot reach each other ---- */
+/* ---- relay.c: connections of two other ranks that cannot connect directly. The relay is rank 0, for a joining worker the
+ * member that gave it its id ---- */
 
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
 /* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
@@ -17215,13 +17283,13 @@ DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any 
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
 DDP_LIB void ddp__relay_disown(ddp__relay *relay); /* in a forked child: closes the descriptors; NULL is fine */
 
-/* Two ranks, of which one has asked rank 0 to be joined to the other. */
+/* Two ranks, of which one has asked the relay for a connection to the other. */
 typedef struct ddp__pair {
     int low, high;
     int fd[2];            /* of low, of high; -1: not here yet */
 } ddp__pair;
 
-/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
+/* Those who wait for their other end, at the relay. At most one for each pair of the world, whatever arrives. */
 typedef struct ddp__pairs {
     ddp__pair *pair;
     int count;
@@ -17232,7 +17300,7 @@ typedef struct ddp__pairs {
  * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
  * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
-/* "Join me to rank `about`", or from rank 0 "ask for that", or "you are joined". 0, or -1 and errno. */
+/* "Join me to rank `about`", or from the relay "ask for that", or "you are joined". 0, or -1 and errno. */
 DDP_LIB int  ddp__pairs_tell(ddp__pairs *x, int fd, int about);
 DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 
@@ -17262,10 +17330,11 @@ typedef struct ddp__rendezvous {
  * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
  * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
  * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
+ * A name in addr that does not resolve is looked up again until timeout_s, on rank 0 too; one look-up may take longer.
  * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
  * for it, passing over one that another run has left.
  * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
- * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
+ * (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there, its name does not resolve), DDP_MISMATCH
  * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
  * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
@@ -17282,6 +17351,7 @@ typedef struct ddp__caller {
     int ready;                /* it is to be heard */
     size_t got;
     unsigned char bytes[DDP__HELLO_BYTES];
+    int via;                  /* the rank that relays its bytes, or -1 */
     ddp__addr from;
 } ddp__caller;
 
@@ -17336,6 +17406,8 @@ DDP_LIB int  ddp__door_open(ddp__door *d, const ddp__tcp_config *c, ddp__door_fn
 /* 1 for addresses of one machine, or of one network of IPv6, of which one machine has any address. */
 DDP_LIB int  ddp__same_host(const ddp__addr *a, const ddp__addr *b);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that never opened */
+/* A connected socket that another rank relays is a caller, as if accepted here; it is the door's from now on. */
+DDP_LIB void ddp__door_adopt(ddp__door *d, int fd, int via);
 DDP_LIB void ddp__door_disown(ddp__door *d); /* in a forked child: closes the descriptors and says nothing */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
@@ -17602,10 +17674,29 @@ static int ddp__door_queue_of(ddp__door *d, const ddp__addr *from, int known)
     return unused;
 }
 
+/* A caller with this socket, or NULL when there is no place: then the socket is closed, and it may come again. */
+static ddp__caller *ddp__door_seat(ddp__door *d, int fd, const ddp__addr *from, int via, int known, double now)
+{
+    ddp__caller *c = ddp__door_place(d, from, known, now);
+
+    if (!c) {
+        ddp__stream_close(d->c->tls, fd);
+        return NULL;
+    }
+    memset(c, 0, sizeof *c);
+    c->fd = fd;
+    c->via = via;
+    c->from = *from;
+    c->queue = ddp__door_queue_of(d, from, known);
+    c->since = c->heard = now;
+    d->queue[c->queue].callers++;
+    d->inside++;
+    return c;
+}
+
 /* One who waits outside; 0 when there is none, or none can be let in. */
 static int ddp__door_accept(ddp__door *d, double now)
 {
-    ddp__caller *c;
     ddp__addr from;
     int fd = ddp__tcp_accept(d->listen_fd, &from), known;
 
@@ -17617,19 +17708,20 @@ static int ddp__door_accept(ddp__door *d, double now)
     }
     d->broken = 0;
     known = ddp__door_proven(d, &from) || (d->knows && d->knows(d->user, &from));
-    c = ddp__door_place(d, &from, known, now);
-    if (!c) { /* it may come again */
-        close(fd);
-        return 1;
-    }
-    memset(c, 0, sizeof *c);
-    c->fd = fd;
-    c->from = from;
-    c->queue = ddp__door_queue_of(d, &from, known);
-    c->since = c->heard = now;
-    d->queue[c->queue].callers++;
-    d->inside++;
+    (void)ddp__door_seat(d, fd, &from, -1, known, now);
     return 1;
+}
+
+void ddp__door_adopt(ddp__door *d, int fd, int via)
+{
+    ddp__caller *c;
+    ddp__addr from;
+
+    (void)ddp__addr_peer(fd, &from);
+    c = ddp__door_seat(d, fd, &from, via, 1, ddp_now());
+    if (!c) return;
+    c->spoken = 1; /* its first bytes may be here already: poll does not report what the relay's session has read */
+    ddp__caller_hear(d, c);
 }
 
 /* Fills polls with the callers, and returns how many. */
@@ -17759,7 +17851,8 @@ typedef enum ddp__record_kind {
     DDP__RECORD_HI = 1, /* value: number of this wire, so that nobody else resumes its streams */
     DDP__RECORD_DATA,   /* value: bytes of the stream that follow */
     DDP__RECORD_ACK,    /* value: bytes received so far, modulo 2^32 */
-    DDP__RECORD_BYE     /* the peer closes: there is nothing to come back to */
+    DDP__RECORD_BYE,    /* the peer closes: there is nothing to come back to */
+    DDP__RECORD_CALL    /* the worker `value` cannot reach the receiver and waits for it at the sender, its relay */
 } ddp__record_kind;
 
 typedef enum ddp__link_state {
@@ -17777,13 +17870,19 @@ typedef struct ddp__way {
     int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
     int       why;              /* errno of what broke or ended it; LIVE: of what it cannot send for, reading will tell */
     int       told;             /* recv has reported the end */
-    int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
+    int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) the relay */
+    int       via;              /* relayed: the rank of the relay */
+    int       seeks;            /* relayed: if the relay is lost, this rank tries the peer's own address, else the peer does */
+    int       direct, moved;    /* of a relayed pair: this attempt goes to that address; the relay has been replaced */
+    int       named;            /* the relay in names[peer] + 1; 0: none */
+    int       reverse;          /* the lower rank dials: the higher one cannot reach it */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
     uint64_t  next;             /* first byte of the stream not yet given to this connection */
-    unsigned char pre[4 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
+    unsigned char pre[5 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
     size_t    pre_len, pre_sent;
+    int       call;             /* CALL to be sent: the worker that waits + 1, or 0 */
     size_t    record_left;      /* bytes of the record under way that the socket has not taken */
     double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
     /* incoming */
@@ -17805,6 +17904,11 @@ typedef struct ddp__way {
     /* ended: who comes in its place */
     int       newcomer_fd;      /* or -1 */
     ddp__addr newcomer_where;
+    int       newcomer_via;     /* the relay of newcomer_fd, or -1 */
+    /* it waits at a relay, to which this rank connects; see callback.c */
+    ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
+    int       call_fd, call_via;
+    double    call_until;
 } ddp__way;
 
 typedef struct ddp__resume_wire {
@@ -17819,8 +17923,8 @@ typedef struct ddp__resume_wire {
     ddp__door door;
     struct pollfd *polls;       /* [world], bell, door */
     ddp__waker bell;            /* wake() rings, wait() hears */
-    int      away;              /* links that are neither live nor ended */
-    ddp__pairs pairs;           /* rank 0's, with the relay of the meeting */
+    int      away;              /* links that are neither live nor ended, and calls under way */
+    ddp__pairs pairs;           /* that wait here for their other end, with the relay of the meeting */
     ddp__visit_fn visit;        /* serves those who ask to join; NULL: nobody does */
     void    *visit_user;
     int      knocked;           /* somebody is at the door */
@@ -17828,6 +17932,10 @@ typedef struct ddp__resume_wire {
     long     returns;           /* links that came back so far */
     int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
+
+/* reconnect.c */
+/* names[peer] says where its socket leads, unless it says so already: other threads may read it. */
+DDP_LIB void ddp__way_name(ddp__resume_wire *t, ddp__way *p);
 
 /* replay.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
@@ -17844,7 +17952,17 @@ DDP_LIB void ddp__way_close(const ddp__resume_wire *t, ddp__way *p); /* without 
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
 DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 
+/* callback.c: connections to those who cannot reach this rank */
+/* The worker `id` waits at rank `via`, its relay. Returns 0, or the errno with which the link to via ends. */
+DDP_LIB int    ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id);
+DDP_LIB double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now); /* returns when to come again */
+DDP_LIB int    ddp__call_events(const ddp__resume_wire *t, const ddp__way *p); /* what to poll call_fd for */
+DDP_LIB void   ddp__call_end(ddp__resume_wire *t, ddp__way *p);
+DDP_LIB void   ddp__call_send(ddp__resume_wire *t, int to, int id); /* notifies rank `to` that the worker waits here */
+
 /* reconnect_link.c */
+/* Whether the other end of a socket is that peer: by rank, or by its name as a joining worker. 0 and why[DDP__STREAM_TEXT]. */
+DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
 /* The ddp__door_fn. */
 DDP_LIB ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, char *why);
 /* The ddp__door_knows_fn: that machine has a rank. */
@@ -17954,6 +18072,8 @@ static void ddp__way_next_record(ddp__way *p)
         p->acked = p->received;
         p->ack_due = -1;
     }
+    if (p->call) ddp__way_record(p, DDP__RECORD_CALL, (uint32_t)p->call - 1);
+    p->call = 0;
     if (!left) return;
     p->record_left = left < DDP__RECORD_MOST ? (size_t)left : DDP__RECORD_MOST;
     ddp__way_record(p, DDP__RECORD_DATA, (uint32_t)p->record_left);
@@ -18001,6 +18121,8 @@ static const double ddp__dial_most = 0.3;      /* pause between attempts */
 static const double ddp__refused_limit = 0.3;  /* refused for so long: the process is gone */
 static const double ddp__answer_limit = 1.0;   /* from our hello to its answer */
 static const double ddp__rejoin_limit = 3;     /* that the other end of a relayed pair may take */
+static const double ddp__relay_grace = 1;      /* seconds until a relay that does not answer is replaced */
+static const double ddp__relay_search = 5;     /* seconds to find another route, where no other rank can be a relay */
 
 static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
@@ -18019,8 +18141,7 @@ static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const 
            h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* Whether a socket's other end is that peer: by rank, or its name as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
-static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
+int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
     int id;
@@ -18049,6 +18170,12 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
              "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
              p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
+    if (p->direct) { /* the end that seeks has dialled */
+        p->relayed = 0;
+        p->reverse = p->seeks ? t->base.rank < p->peer : p->peer < t->base.rank;
+    }
+    p->direct = p->moved = 0;
+    ddp__way_name(t, p);
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
@@ -18086,6 +18213,7 @@ static ddp__refusal ddp__knock_join(ddp__resume_wire *t, const ddp__caller *c, c
         return DDP__REFUSE_NAME;
     before = p->newcomer_fd;
     p->newcomer_fd = c->fd;
+    p->newcomer_via = c->via;
     ddp__stream_close(t->cfg.tls, before);
     if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = c->from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
@@ -18112,17 +18240,24 @@ int ddp__wire_tcp_where(ddp__wire *w, int rank, ddp__addr *out)
 
 /* ---- the lower rank: it is sought ---- */
 
-/* Rank 0: who asks to be joined to another rank waits for that one. */
+/* A rank, or a joining worker, asks for a connection to another rank, and waits for that one. */
 static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, char *why)
 {
+    const int joins = t->way[h->rank].state == DDP__LINK_ENDED;
+    char name[DDP__STREAM_NAME];
     ddp_error err;
-    int other;
+    int other, id;
 
-    if (t->base.rank != 0 || !t->cfg.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
-        h->detail == h->rank)
+    if ((!t->cfg.relay && !t->visit) || h->detail >= (uint32_t)t->base.world || h->detail == h->rank ||
+        (int)h->detail == t->base.rank)
         return DDP__REFUSE_RANK;
-    if (!ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
-    if (ddp__pairs_take(&t->pairs, h, fd, &other, &err)) ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
+    if (t->visit && joins && t->way[h->detail].state == DDP__LINK_ENDED) return DDP__REFUSE_MUTE;
+    if (!ddp__way_is(t, &t->way[h->rank], fd, why) &&
+        !(joins && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && name[0]))
+        return DDP__REFUSE_NAME;
+    if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
+    else if (other && t->visit) ddp__call_send(t, other, (int)h->rank);
     return DDP__WELCOME;
 }
 
@@ -18144,8 +18279,10 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind == DDP__RELAY) return ddp__knock_relay(t, c->fd, h, why);
     if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, c->fd, why);
     if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
-    if (h->kind != DDP__RESUME || h->rank < (uint32_t)t->base.rank) return DDP__REFUSE_RANK;
-    if (!ddp__way_is(t, p = &t->way[h->rank], c->fd, why)) return DDP__REFUSE_NAME;
+    p = &t->way[h->rank];
+    if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
+    if (p->relayed ? p->seeks : (h->rank < (uint32_t)t->base.rank) != p->reverse) return DDP__REFUSE_RANK;
+    if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
     if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
     if (h->attempt <= p->attempt) return DDP__REFUSE_MUTE; /* it has given that one up itself */
@@ -18153,6 +18290,7 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
     ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
+    p->direct = p->relayed; /* its relay is lost, and the peer has found another route */
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, c->fd, b, sizeof b, ddp_now()) < 0) return DDP__REFUSE_MUTE;
     ddp__way_return(t, p, c->fd, h);
@@ -18164,23 +18302,72 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
 /* An attempt is over; another one follows unless the process that was asked is gone. */
 static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
 {
+    const int direct = p->direct;
+
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
+    p->direct = 0;
     p->dial_at = now + p->pause;
     p->pause = p->pause * 1.5 < ddp__dial_most ? p->pause * 1.5 : ddp__dial_most;
+    if (direct) return; /* some machine behind NAT may have refused */
     if (why != ECONNREFUSED) {
         p->refused_since = -1;
         return;
     }
     if (p->refused_since < 0) p->refused_since = now;
+    if (p->relayed) return; /* the relay has refused: ddp__way_route finds another one */
     if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
     else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
-/* Where a peer is sought: a relayed one at rank 0. */
+/* Where a peer is sought: a relayed one at its relay. */
 static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way *p)
 {
-    return p->relayed ? &t->way[0].where : &p->where;
+    return p->relayed && !p->direct ? &t->way[p->via].where : &p->where;
+}
+
+/* The next rank after the relay of a pair that could relay as well, as far as this end can tell; or -1. */
+static int ddp__other_relay(const ddp__resume_wire *t, const ddp__way *p)
+{
+    for (int k = 1; k <= t->base.world; k++) {
+        const int v = (p->via + k) % t->base.world;
+        const ddp__way *w = &t->way[v];
+        if (v != p->peer && w->state == DDP__LINK_LIVE && !w->relayed && w->where.size) return v;
+    }
+    return -1;
+}
+
+/* 2: the process of the relay is gone; 1: it does not answer. */
+static int ddp__relay_lost(const ddp__resume_wire *t, const ddp__way *p, double now)
+{
+    const ddp__way *relay = &t->way[p->via];
+
+    if (relay->state == DDP__LINK_ENDED) return 2;
+    if (p->refused_since >= 0 && now >= p->refused_since + ddp__refused_limit) return 2;
+    return relay->state != DDP__LINK_LIVE && now >= relay->down_at + ddp__relay_grace;
+}
+
+/* The route of the next attempt of a relayed pair. If the relay is lost, the end that has not yet tried it dials the peer's
+ * own address: one behind NAT reaches a public one. The other end moves to another relay, which notifies the first. */
+static void ddp__way_route(const ddp__resume_wire *t, ddp__way *p, double now)
+{
+    const int lost = ddp__relay_lost(t, p, now);
+    int other;
+
+    p->direct = lost && p->seeks && p->where.size;
+    if (p->seeks || !(lost || p->moved) || now < p->down_at + ddp__relay_grace) return;
+    other = ddp__other_relay(t, p);
+    if (other < 0) return;
+    p->via = other;
+    p->moved = 1;
+    p->refused_since = -1;
+}
+
+/* The relay is lost for good, and so is every other route. */
+static int ddp__way_stranded(const ddp__resume_wire *t, const ddp__way *p, double now)
+{
+    return p->relayed && ddp__relay_lost(t, p, now) == 2 && ddp__other_relay(t, p) < 0 &&
+           now >= fmax(p->down_at, t->way[p->via].down_at) + ddp__relay_search;
 }
 
 /* Far ranks get their time. */
@@ -18192,8 +18379,14 @@ static double ddp__dial_limit(const ddp__way *p, double now, double round_trips,
 /* Each of these is a step of an attempt: 0, or the errno with which it fails. */
 static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    if (now < p->dial_at || !ddp__way_where(t, p)->size) return 0;
-    p->joined = !p->relayed;
+    if (now < p->dial_at) return 0;
+    if (p->relayed) ddp__way_route(t, p, now);
+    if (!ddp__way_where(t, p)->size) return 0;
+    if (!p->relayed && p->reverse && t->base.rank > p->peer) { /* it cannot be reached, and dials */
+        p->dial_at = now + ddp__dial_most;
+        return 0;
+    }
+    p->joined = !p->relayed || p->direct;
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
     if (p->fd < 0) return errno;
     p->state = DDP__LINK_DIALLING;
@@ -18206,7 +18399,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
     if (ddp__tcp_dial_end(p->fd) < 0) return errno;
-    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+    if (t->base.rank < p->peer && !p->relayed && !p->reverse) { /* it lives and will come */
         p->pause = ddp__dial_most;
         return EAGAIN;
     }
@@ -18216,7 +18409,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The handshake; after it the peer hears what this end has, or rank 0 whom to join it to. */
+/* The handshake; after it the peer receives the state of this end, or the relay the rank to connect to. */
 static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -18224,12 +18417,12 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     int done = ddp__stream_shake(t->cfg.tls, p->fd);
 
     if (done <= 0) return done ? errno : 0;
-    if (!ddp__way_is(t, p->joined ? p : &t->way[0], p->fd, who)) {
+    if (!ddp__way_is(t, p->joined ? p : &t->way[p->via], p->fd, who)) {
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, t->base.names[p->peer], who);
         return EPROTO;
     }
     if (p->joined) {
-        p->attempt += !p->relayed;
+        p->attempt += !p->relayed || p->direct;
         ddp__resume_pack(t, p, b);
     } else {
         ddp__hello_pack(&t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer, b);
@@ -18241,7 +18434,7 @@ static int ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     return 0;
 }
 
-/* The answer: with it the link is back, or rank 0 has joined the two, who go on with each other. */
+/* The answer: the link is back, or the relay has connected the two ranks, and the handshake between them follows. */
 static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
 {
     long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
@@ -18252,7 +18445,7 @@ static int ddp__dial_hear(ddp__resume_wire *t, ddp__way *p)
     p->answer_got += (size_t)n;
     if (p->answer_got < sizeof p->answer) return 0;
     if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) ||
-        h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
+        h.rank != (uint32_t)(p->joined ? p->peer : p->via)) {
         ddp__way_end(t, p, EPROTO);
     } else if (!p->joined) {
         p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
@@ -18322,6 +18515,10 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
         ddp__way_end(t, p, p->why ? p->why : ETIMEDOUT);
         return now;
     }
+    if (ddp__way_stranded(t, p, now)) {
+        ddp__way_end(t, p, EHOSTUNREACH);
+        return now;
+    }
     if (limit > 0) due = p->down_at + limit;
     ddp__dial_go(t, p, now);
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
@@ -18342,9 +18539,136 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
     t->knocked = 0;
     for (int i = 0; i < t->base.world; i++) {
         double due = ddp__way_tick(t, &t->way[i], now);
+        if (t->way[i].call_state != DDP__LINK_NONE) due = fmin(due, ddp__call_tick(t, &t->way[i], now));
         if (due < next) next = due;
     }
     return next;
+}
+
+/* ==== wire/callback.c ==== [wire] */
+/* A joining worker that cannot reach a member (a firewall, NAT) waits for it at a relay. The member connects to the relay
+ * and treats the relayed connection as one that its own admission has accepted. A member whose relay was lost waits at
+ * another one in the same way: then the link that broke takes its new route. */
+
+static const double ddp__call_limit = 10; /* seconds until the relayed connection stands */
+
+void ddp__call_end(ddp__resume_wire *t, ddp__way *p)
+{
+    if (p->call_state == DDP__LINK_NONE) return;
+    if (p->call_state != DDP__LINK_DIALLING) ddp__stream_leave(t->cfg.tls, p->call_fd);
+    ddp__fd_close(&p->call_fd);
+    p->call_state = DDP__LINK_NONE;
+    t->away--;
+}
+
+/* The peer of a broken, relayed link waits at a relay. */
+static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
+{
+    const int there = p->relayed && !p->direct && p->via == via;
+
+    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->reverse)) return; /* an old call */
+    if (there && p->state != DDP__LINK_DOWN) return;
+    ddp__way_close(t, p);
+    p->state = DDP__LINK_DOWN;
+    p->relayed = 1;
+    p->direct = p->reverse = 0;
+    p->via = via;
+    p->refused_since = -1;
+    p->dial_at = ddp_now();
+    t->ticked = 0;
+}
+
+int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
+{
+    ddp__way *p;
+
+    if (id >= (uint32_t)t->base.world || (int)id == t->base.rank || (int)id == via) return EPROTO;
+    p = &t->way[id];
+    if (!t->visit || !t->way[via].where.size) return 0;
+    if (p->state != DDP__LINK_ENDED) {
+        ddp__call_member(t, p, via);
+        return 0;
+    }
+    ddp__call_end(t, p); /* the worker has retried */
+    p->call_fd = ddp__tcp_dial_begin(&t->way[via].where);
+    if (p->call_fd < 0) return 0;
+    p->call_state = DDP__LINK_DIALLING;
+    p->call_via = via;
+    p->call_until = ddp_now() + ddp__call_limit;
+    p->answer_got = 0;
+    t->away++;
+    t->ticked = 0;
+    return 0;
+}
+
+void ddp__call_send(ddp__resume_wire *t, int to, int id)
+{
+    t->way[to].call = id + 1;
+    ddp__way_flush(t, &t->way[to]);
+}
+
+/* The handshake with the relay, which then receives the name of the worker. 0, or an errno. */
+static int ddp__call_shake(ddp__resume_wire *t, ddp__way *p)
+{
+    const int done = ddp__stream_shake(t->cfg.tls, p->call_fd);
+    char why[DDP__STREAM_TEXT];
+
+    if (done <= 0) return done ? errno : 0;
+    if (!ddp__way_is(t, &t->way[p->call_via], p->call_fd, why)) return EPROTO;
+    if (ddp__hello_send(t->cfg.tls, p->call_fd, &t->cfg.self, DDP__RELAY, DDP__WELCOME, p->peer) < 0) return errno;
+    p->call_state = DDP__LINK_ASKING;
+    return 0;
+}
+
+/* The relay's answer: from here on the worker is at the other end. 0, or an errno. */
+static int ddp__call_answer(ddp__resume_wire *t, ddp__way *p)
+{
+    const long n = ddp__stream_recv(t->cfg.tls, p->call_fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
+    const int fd = p->call_fd;
+    ddp__hello h;
+
+    if (n < 0) return errno;
+    p->answer_got += (size_t)n;
+    if (p->answer_got < sizeof p->answer) return 0;
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->cfg.self, &h) || h.kind != DDP__RELAY ||
+        h.rank != (uint32_t)p->call_via || h.detail != (uint32_t)p->peer)
+        return EPROTO;
+    p->call_fd = -1;
+    p->call_state = DDP__LINK_NONE;
+    t->away--;
+    ddp__door_adopt(&t->door, fd, p->call_via);
+    return 0;
+}
+
+double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    ddp__link_state was;
+    int why = 0;
+
+    do {
+        was = p->call_state;
+        if (was == DDP__LINK_DIALLING && ddp__fd_wait(p->call_fd, POLLOUT, now)) {
+            if (ddp__tcp_dial_end(p->call_fd) < 0) why = errno;
+            else if (ddp__stream_begin(t->cfg.tls, p->call_fd, 0) < 0) why = ENOMEM;
+            else p->call_state = DDP__LINK_SHAKING;
+        } else if (was == DDP__LINK_SHAKING) {
+            why = ddp__call_shake(t, p);
+        } else if (was == DDP__LINK_ASKING) {
+            why = ddp__call_answer(t, p);
+        }
+    } while (!why && p->call_state != was && p->call_state != DDP__LINK_NONE);
+    if (p->call_state == DDP__LINK_NONE) return now;
+    if (!why && now >= p->call_until) why = ETIMEDOUT;
+    if (!why) return p->call_until;
+    ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: cannot connect to the joining worker %d by way of rank %d: %s",
+             t->base.rank, p->peer, p->call_via, strerror(why));
+    ddp__call_end(t, p); /* the worker retries */
+    return now + 3600;
+}
+
+int ddp__call_events(const ddp__resume_wire *t, const ddp__way *p)
+{
+    return p->call_state == DDP__LINK_DIALLING ? POLLOUT : ddp__stream_events(t->cfg.tls, p->call_fd, POLLIN);
 }
 
 /* ==== wire/reconnect.c ==== [wire] */
@@ -18395,7 +18719,7 @@ static long ddp__resume_send(ddp__wire *w, int peer, const struct iovec *iov, in
 /* ---- receiving ---- */
 
 /* One record's head: 0, or the errno with which it ends the link. */
-static int ddp__way_record_read(ddp__way *p)
+static int ddp__way_record_read(ddp__resume_wire *t, ddp__way *p)
 {
     const unsigned char *b = p->stage + p->stage_from;
     uint32_t value = (uint32_t)ddp__hello_get(b + 4, 4);
@@ -18418,6 +18742,8 @@ static int ddp__way_record_read(ddp__way *p)
         return 0;
     case DDP__RECORD_BYE:
         return ECONNRESET;
+    case DDP__RECORD_CALL:
+        return ddp__call_begin(t, p->peer, value);
     default:
         return EPROTO;
     }
@@ -18443,7 +18769,7 @@ static int ddp__way_to_data(ddp__resume_wire *t, ddp__way *p)
         size_t have = p->stage_to - p->stage_from;
         long n;
         if (have >= DDP__RECORD_BYTES) {
-            int why = ddp__way_record_read(p);
+            int why = ddp__way_record_read(t, p);
             if (!why) continue;
             ddp__way_end(t, p, why);
             return 0;
@@ -18530,7 +18856,7 @@ static int ddp__way_wishes(const ddp__resume_wire *t, const ddp__way *p, int wan
         double soon = ddp_now() + 0.001;
         if (soon < *next) *next = soon;
     }
-    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0)) events |= POLLOUT;
+    if (!p->why && (p->next != p->ring.end || p->pre_sent != p->pre_len || p->ack_due == 0 || p->call)) events |= POLLOUT;
     return events;
 }
 
@@ -18550,6 +18876,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             int events = ddp__way_wishes(t, p, want_send && want_send[i], !want_recv || want_recv[i], &next);
             if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
             ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
+            if (p->call_state != DDP__LINK_NONE) ddp__poll_set(&t->polls[i], p->call_fd, ddp__call_events(t, p));
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
@@ -18595,6 +18922,7 @@ static void ddp__resume_close(ddp__wire *w)
     for (int i = 0; i < w->world; i++) {
         ddp__way *p = &t->way[i];
         int said = 0;
+        ddp__call_end(t, p);
         ddp__stream_close(t->cfg.tls, p->newcomer_fd);
         while (p->state == DDP__LINK_LIVE && !p->why && !t->cfg.once) { /* our last words and the farewell */
             ddp__way_flush(t, p);
@@ -18629,6 +18957,7 @@ static void ddp__resume_disown(ddp__wire *w)
     for (int i = 0; i < w->world; i++) {
         ddp__fd_close(&t->way[i].fd);
         ddp__fd_close(&t->way[i].newcomer_fd);
+        ddp__fd_close(&t->way[i].call_fd);
     }
     ddp__door_disown(&t->door);
     for (int i = 0; i < t->pairs.count; i++)
@@ -18659,7 +18988,8 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
 
     memset(p, 0, sizeof *p);
     p->peer = peer;
-    p->fd = p->newcomer_fd = -1;
+    p->named = -1;
+    p->fd = p->newcomer_fd = p->newcomer_via = p->call_fd = -1;
     p->state = peer == t->base.rank ? DDP__LINK_NONE : DDP__LINK_ENDED;
     p->why = ECONNRESET;
     p->ack_due = -1;
@@ -18668,21 +18998,34 @@ static void ddp__way_reset(ddp__resume_wire *t, int peer, const ddp__addr *where
     if (where) p->where = *where;
 }
 
+void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
+{
+    const int named = p->relayed ? p->via + 1 : 0;
+    char *name = t->base.names[p->peer], at[DDP__ADDR_TEXT];
+    ddp__addr a;
+
+    if (p->named == named) return;
+    p->named = named;
+    (void)ddp__addr_peer(p->fd, &a);
+    ddp__addr_text(&a, at);
+    if (p->relayed) snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
+    else snprintf(name, DDP__WIRE_NAME, "%.71s", at);
+}
+
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 static ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
-    char why[DDP__STREAM_TEXT], at[DDP__ADDR_TEXT];
+    char why[DDP__STREAM_TEXT];
     ddp__addr a;
     int id;
 
     if (ddp__addr_peer(fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
-    snprintf(t->base.names[p->peer], DDP__WIRE_NAME, "%s%.71s", p->relayed ? "via rank 0 at " : "",
-             ddp__addr_text(&a, at));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd, p->why = 0;
     p->state = DDP__LINK_LIVE;
+    ddp__way_name(t, p);
 #if defined(__linux__) && defined(TCP_INFO)
     struct tcp_info info;
     socklen_t size = sizeof info;
@@ -18700,11 +19043,14 @@ void ddp__wire_tcp_attach(ddp__wire *w, int id)
     ddp__way *p = &t->way[id];
     ddp__addr where = p->newcomer_where;
     ddp_error err;
-    int fd = p->newcomer_fd;
+    int fd = p->newcomer_fd, via = p->newcomer_via;
 
+    ddp__call_end(t, p);
     ddp__way_end(t, p, ECONNRESET);
     ddp__way_reset(t, id, &where);
     if (fd < 0) return;
+    p->relayed = p->seeks = via >= 0; /* the joining worker has tried this rank's address */
+    if (p->relayed) p->via = via;
     if (ddp__way_open(t, p, fd, &err)) {
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
         ddp__stream_close(t->cfg.tls, fd);
@@ -18746,6 +19092,8 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     for (int i = 0; i < c->world; i++) {
         ddp__way_reset(t, i, c->where ? &c->where[i] : NULL);
         t->way[i].relayed = c->relayed && c->relayed[i];
+        t->way[i].via = c->relay_rank;
+        t->way[i].seeks = t->way[i].relayed && c->self.kind != DDP__JOIN_MESH && i > c->rank; /* a higher one has tried */
         snprintf(t->base.names[i], DDP__WIRE_NAME, "nobody");
         if (i != c->rank && c->fds[i] >= 0) DDP__TRY(ddp__way_open(t, &t->way[i], c->fds[i], err));
     }
@@ -18769,7 +19117,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
 }
 
 /* ==== wire/relay.c ==== [wire] */
-/* Rank 0 passes on what two others say to each other: a thread for each direction. */
+/* A rank passes on the bytes of two others that cannot connect directly: a thread for each direction. */
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
@@ -18963,8 +19311,8 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
         return bad;
     }
     for (int k = 0; k < 2; k++) ddp__stream_leave(x->c->tls, v.fd[k]); /* what follows is between those two */
-    ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
-             v.high);
+    ddp__log(&x->c->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank %d relays between them",
+             v.low, v.high, x->c->rank);
     return ddp__relay_add(x->c->relay, v.fd[0], v.fd[1], name, err);
 }
 
@@ -19063,6 +19411,8 @@ typedef struct ddp__meeting {
 
 /* mesh.c: pairs without rank 0 */
 DDP_LIB ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err); /* begins to dial all lower ranks of the table */
+/* Where rank 0 says that a rank listens; 0 if it sent no usable address. */
+DDP_LIB int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a);
 /* Something happened on a leg. */
 DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
 /* The leg to a peer goes by way of rank 0 from now on. */
@@ -19239,20 +19589,25 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     return l->got == sizeof l->bytes ? ddp__leg_answered(m, peer, err) : DDP_OK;
 }
 
-ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+int ddp__table_where(const ddp__meeting *m, int rank, ddp__addr *a)
 {
+    const unsigned char *e = m->table + (size_t)rank * DDP__ENTRY_BYTES;
     ddp__addr own;
 
-    (void)ddp__addr_own(m->fd[0], &own);
+    if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a)) return 0;
+    ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
+    if (a->sa.ss_family == AF_INET6 && ddp__addr_own(m->fd[0], &own) == 0 && own.sa.ss_family == AF_INET6 &&
+        IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+        a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
+    return 1;
+}
+
+ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
+{
     (void)ddp__addr_peer(m->fd[0], &m->where[0]); /* one that is gone is found by its silence */
     for (int p = 1; p < m->c.rank; p++) {
-        const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
-        ddp__addr *a = &m->where[p];
-        if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
+        if (!ddp__table_where(m, p, &m->where[p]))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
-        ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
-            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
         m->leg[p].limit = ddp_now() + DDP__DIRECT_LIMIT;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
     }
@@ -20035,6 +20390,7 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count)
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
+        m->seen = ddp_now(); /* as in ddp__resolve */
         snprintf(m->why, sizeof m->why, "%.200s: %.200s", m->path, e.msg);
         return 0;
     }
@@ -20271,6 +20627,32 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     return DDP_OK;
 }
 
+/* Resolves a name, which may appear only after this rank has started (Kubernetes, Docker Compose): retries like a refused
+ * connection. */
+static ddp_status ddp__resolve(ddp__meeting *m, const char *spec, ddp__addr *list, int *count, ddp_error *err)
+{
+    const double limit = m->r->timeout_s > 0 ? m->r->timeout_s : 30; /* rank 0 too: m->until is its time-out for all ranks */
+    double pause = 0.05;
+
+    for (;;) {
+        ddp_error local = {DDP_OK, ""};
+        ddp_status bad = ddp__addr_parse(spec, list, DDP__ADDRESSES, count, &local);
+        m->seen = ddp_now(); /* a slow look-up is no stop of this process: it counts towards the time-out */
+        if (bad != DDP_NET) {
+            if (bad && err) *err = local;
+            return bad;
+        }
+        DDP__TRY(ddp__cancelled(m, err));
+        (void)ddp__meeting_over(m);
+        if (ddp_now() >= m->begin + limit)
+            return ddp__fail(err, DDP_TIMEOUT, "%.340s, after retries for %.3g s; check the name, or raise "
+                             "DREAMDDP_CONNECT_TIMEOUT if it appears later", local.msg, limit);
+        ddp__wait_note(m, "the name of rank 0: ", local.msg);
+        ddp__sleep_until(fmin(ddp_now() + pause, m->begin + limit));
+        if (pause < 0.3) pause *= 1.5;
+    }
+}
+
 /* The addresses of rank 0, none where a file will tell. */
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
@@ -20290,7 +20672,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
-        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
+        DDP__TRY(ddp__resolve(m, r->addr ? r->addr : "127.0.0.1", list, count, err));
         if (ddp__addr_port(&list[0]) == 0)
             return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: name a "
                              "port, for example %d, or file:///PATH, where rank 0 writes it", r->addr,
@@ -20312,7 +20694,6 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 
     memset(list, 0, sizeof list);
     DDP__TRY(ddp__find_root(m, list, &count, err));
-    m->seen = ddp_now(); /* looking up a name may have taken long, and is no stop */
     if (m->c.rank) return ddp__meet_as_worker(m, list, count, err);
     DDP__TRY(ddp__listen(m, &list[0], m->path ? ", as the file of the run tells the others" : "", err));
     ddp__set_root(m, &list[0]);
@@ -20365,7 +20746,8 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     const ddp__rendezvous *r = m->r;
 
     for (int p = 0; p < r->world; p++) {
-        if (m->relayed[p] || p == m->c.rank) m->where[p].size = 0;
+        if (p == m->c.rank || (m->relayed[p] && !ddp__table_where(m, p, &m->where[p]))) m->where[p].size = 0;
+        else if (m->relayed[p]) continue;
         else if (p < m->c.rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
     m->c.fds = m->fd;
@@ -27150,12 +27532,29 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
                                      ddp__epoch_why(e, r));
 }
 
+/* The rank that relayed the connections of this worker, if it was lost and with it every other rank; else -1. Behind a NAT
+ * this worker cannot know whether the others can reach each other. */
+static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
+{
+    const ddp__elastic *el = e->member_data;
+    const uint64_t lost = el->own.edge[e->rank];
+
+    if (before & ~lost & ~ddp__bit(e->rank)) return -1;
+    for (int r = 0; r < e->world; r++) {
+        const char *name = e->wire->names[r];
+        const long relay = (before & lost) >> r & 1 && !strncmp(name, "via rank ", 9) ? strtol(name + 9, NULL, 10) : -1;
+        if (relay >= 0 && relay < e->world && lost >> relay & 1) return (int)relay;
+    }
+    return -1;
+}
+
 static void ddp__give_in(ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left, serve = ddp__serving(e);
     int left = ddp__bit_count(old & ~serve), of = ddp__bit_count(before & ~serve), lowest = ddp__lowest(before);
+    const int relay = ddp__lost_relay(e, before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
 
@@ -27164,6 +27563,9 @@ static void ddp__give_in(ddp__engine *e)
     ddp__when_text(e, e->rank, when, sizeof when);
     if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
         snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+    } else if (relay >= 0) {
+        snprintf(rest, sizeof rest, "rank %d, which relayed the connections of rank %d, is gone, and no other rank accepts one",
+                 relay, e->rank);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
         then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";
@@ -28189,10 +28591,10 @@ static long long ddp__reshard_count(const ddp__share *h, int n, int whole)
     return sum;
 }
 
-/* A worker that has the whole model: its layers have the sizes of those in the files, all of which are here. */
+/* Where every worker has the whole model: its layers have the sizes of those in the files, all of which are here. */
 static ddp_status ddp__shards_sizes(const ddp__shards *x, ddp_error *err)
 {
-    for (int l = 0; l < x->s->wholes && x->s->layers == x->s->wholes; l++) {
+    for (int l = 0; l < x->s->wholes && x->s->copies == x->s->world; l++) {
         const long long here = ddp__reshard_count(x->own, x->owns, l);
         long long there = 0;
         for (int i = 0; i < x->files; i++) there += ddp__reshard_count(x->shard[i].share, x->shard[i].shares, l);
@@ -29020,7 +29422,7 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
 {
     if (m->model == s->model) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but "
-                     "other operators, or operators with other arguments (the number of heads or the sequence length, for "
+                     "other operators, sizes, or operators with other arguments (vocabulary, heads or sequence length, for "
                      "example): resume with the same model", path);
 }
 
@@ -29187,8 +29589,11 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded 
  *
  *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets an id, its
  *                             layout is compared, and the connection stays open as long as it lives
- *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end
- *   newcomer -> every door    JOIN_MESH hello: the connection of its entry
+ *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end. Another member is the donor
+ *                             where this one cannot be reached
+ *   newcomer -> every door    JOIN_MESH hello: the connection of its entry. Where a member cannot be reached (a firewall,
+ *                             NAT), the coordinator relays: the newcomer sends it RELAY, it notifies the member, which
+ *                             connects to it (wire/callback.c)
  *   newcomer -> coordinator   ready; one or two periods later all members admit it */
 
 enum {
@@ -29298,12 +29703,15 @@ typedef struct ddp__join_place {
 typedef struct ddp__joiner { /* until it is in */
     ddp__join_config c;
     int       fd;             /* to the coordinator, or -1 */
+    int       connected;      /* the last request reached a listener */
     ddp__tls *tls;            /* its session: the wire's belong to another thread once the engine runs */
     double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
+    unsigned  resolved;       /* a bit for each address of c.addr that is in `at` */
     ddp__join_place place;
     int       donor;
+    uint64_t  unreached;      /* members to which this worker cannot connect directly */
     unsigned char *clone;
     size_t    have, bytes;
     uint64_t  number;         /* of the donor's clone; 0 = none */
@@ -29732,6 +30140,9 @@ ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 /* ==== member/joiner.c ==== [member] */
 /* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one dies. */
 
+static const double ddp__reach_limit = 10; /* seconds to connect to a member, */
+static const double ddp__direct_limit = 3; /* of them for its answer to a direct connection */
+
 /* ---- connections ---- */
 
 /* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's workers. */
@@ -29796,6 +30207,7 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
     ddp__hello self;
     size_t got = 0;
 
+    j->connected = fd >= 0;
     if (fd < 0) return -1;
     memset(&self, 0, sizeof self);
     self.version = DDP__PROTOCOL;
@@ -29846,6 +30258,7 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
+            j->place.door[j->place.coordinator] = at; /* behind NAT it does not know at which address it is reached */
             for (int r = 0; r < j->place.world; r++) /* asked first, should this be lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
@@ -29859,13 +30272,45 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
     return DDP__JOIN_LATER;
 }
 
+/* Resolves the addresses of --addr, separated by commas, that have not been resolved before: a name may appear later.
+ * unresolved: why the last of those that have no address has none, or "". */
+static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error *err)
+{
+    const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
+    char one[300], text[DDP__ADDR_TEXT];
+
+    unresolved[0] = 0;
+    for (unsigned bit = 1; *s && bit < 1u << 8; bit <<= 1) {
+        const size_t n = strcspn(s, ",");
+        ddp_error local = {DDP_OK, ""};
+        ddp_status bad = DDP_OK;
+        int count = 0;
+        snprintf(one, sizeof one, "%.*s", (int)n, s);
+        s += n + (s[n] == ',');
+        if (j->resolved & bit) continue;
+        bad = ddp__addr_parse(one, &j->at[j->doors], 1, &count, &local);
+        if (bad == DDP_NET) {
+            snprintf(unresolved, DDP__JOIN_TEXT, "%.290s", local.msg);
+            continue;
+        }
+        if (bad) return ddp__fail(err, bad, "%s", local.msg);
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
+        j->resolved |= bit;
+        j->doors += count;
+    }
+    return DDP_OK;
+}
+
 static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, ddp_error *err)
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
-    char why[DDP__JOIN_TEXT] = "";
+    char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT];
     int code = DDP__JOIN_LATER, doors;
 
     for (;;) {
+        DDP__TRY(ddp__joiner_doors(j, unresolved, err));
         doors = j->doors;
         for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
@@ -29874,6 +30319,9 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         if (ddp_now() >= until) break;
         ddp__sleep_until(ddp_now() + 0.2);
     }
+    if (!doors && unresolved[0])
+        return ddp__fail(err, DDP_TIMEOUT, "%s, after retries for %.3g s; check the name, or raise "
+                         "DREAMDDP_CONNECT_TIMEOUT if it appears later", unresolved, j->c.connect_timeout_s);
     if (code == DDP__JOIN_FULL)
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
@@ -29889,26 +30337,6 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
                      "going, with --min-world, and is one of its workers gone?", j->c.connect_timeout_s, addr);
 }
 
-/* The addresses of --addr, separated by commas. */
-static ddp_status ddp__joiner_doors(ddp__joiner *j, ddp_error *err)
-{
-    const char *s = j->c.addr ? j->c.addr : "127.0.0.1";
-    char one[300], text[DDP__ADDR_TEXT];
-
-    while (*s && j->doors < 8) {
-        size_t n = strcspn(s, ",");
-        int count = 0;
-        snprintf(one, sizeof one, "%.*s", (int)n, s);
-        DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
-        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
-                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
-        j->doors += count;
-        s += n + (s[n] == ',');
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err)
 {
     ddp__joiner *j = (ddp__joiner *)ddp__calloc(1, sizeof *j);
@@ -29917,7 +30345,6 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
     if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
     j->fd = -1;
     j->c = *c;
-    DDP__TRY(ddp__joiner_doors(j, err));
     return ddp__joiner_place(j, -1, ddp_now() + c->connect_timeout_s, err);
 }
 
@@ -29955,8 +30382,9 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     b[64 + DDP__JOIN_TEXT - 1] = 0;
     if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER) return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
     j->donor = (int)ddp__hello_get(b + 4, 4);
+    j->unreached = 0;
     j->place.live = ddp__hello_get(b + 8, 8);
-    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size || j->place.live >> j->place.id & 1)
+    if (j->donor < 0 || j->donor >= j->place.world || j->place.live >> j->place.id & 1)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
     return DDP_OK;
 }
@@ -30026,6 +30454,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
+    uint64_t left = j->place.live; /* members to ask: any of them can give a clone */
     unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT] = "";
@@ -30033,16 +30462,24 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     size_t most = 0;
 
     DDP__TRY(ddp__worker_most(s, &most, err));
-    for (int tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
-        int fd;
-        if (tries) ddp__sleep_until(ddp_now() + 0.2);
-        fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
-                                 ddp_now() + j->c.op_timeout_s, why);
-        if (fd < 0) continue;
-        code = ddp__clone_stream(j, fd, b, most, err);
+    for (int tries = 1; code == DDP_PEER_LOST && ddp_now() < until; tries++) {
+        const int fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+                                           ddp_now() + j->c.op_timeout_s, why);
+        if (fd >= 0) code = ddp__clone_stream(j, fd, b, most, err);
         ddp__stream_close(j->c.tls, fd);
+        if (code != DDP_PEER_LOST) break;
+        if (!j->connected) j->unreached |= ddp__bit(j->donor);
+        if (j->connected && tries < 3) {
+            ddp__sleep_until(ddp_now() + 0.2);
+            continue;
+        }
+        left &= ~ddp__bit(j->donor);
+        if (!left) break;
+        for (j->donor = 63; !(left >> j->donor & 1);) j->donor--;
+        tries = 0;
     }
-    if (code == DDP_PEER_LOST) return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
+    if (code == DDP_PEER_LOST)
+        return ddp__fail(err, code, "no member of the run sent a copy of the model; the last one tried is rank %d", j->donor);
     DDP__TRY(code);
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
@@ -30055,14 +30492,68 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* Connects to all members; their connections in fds, the own door in c->listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, ddp_error *err)
+/* The hello of the entry on a connected socket, and the answer: 0, or -1 if that is not rank r. */
+static int ddp__entry_greet(const ddp__joiner *j, const ddp__hello *self, int fd, int r, double until)
 {
     unsigned char b[DDP__HELLO_BYTES];
-    char why[DDP__JOIN_TEXT];
-    double until = ddp_now() + 10;
-    ddp__addr own;
     ddp__hello h;
+
+    ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+    if (ddp__stream_send_all(j->c.tls, fd, b, sizeof b, until) < 0 ||
+        ddp__stream_recv_all(j->c.tls, fd, b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h))
+        return -1;
+    return h.kind == DDP__JOIN_MESH && h.rank == (uint32_t)r && h.run_id == self->run_id ? 0 : -1;
+}
+
+/* A connection to rank r by way of the coordinator, which r connects to as well; or -1. */
+static int ddp__joiner_relay(ddp__joiner *j, const ddp__hello *self, int r, double until)
+{
+    const int relay = j->place.coordinator;
+    unsigned char b[DDP__HELLO_BYTES];
+    char why[DDP__JOIN_TEXT], name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
+    const int fd = ddp__joiner_dial(j, &j->place.door[relay], until, why);
+    ddp__hello h;
+    int id;
+
+    if (fd < 0) return -1;
+    ddp__hello_pack(self, DDP__RELAY, DDP__WELCOME, r, b);
+    if (ddp__stream_send_all(j->c.tls, fd, b, sizeof b, until) == 0 &&
+        ddp__stream_recv_all(j->c.tls, fd, b, sizeof b, NULL, until) == 0 && ddp__hello_parse(b, &h) &&
+        h.kind == DDP__RELAY && h.rank == (uint32_t)relay && h.detail == (uint32_t)r &&
+        ddp__stream_begin(j->c.tls, fd, 0) == 0 && ddp__stream_greet(j->c.tls, fd, until) == 0 &&
+        ddp__stream_may_join(j->c.tls, fd, &id, name, text))
+        return fd;
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
+}
+
+/* The connection of the entry with rank r, direct or relayed; or -1. */
+static int ddp__joiner_reach(ddp__joiner *j, const ddp__hello *self, int r, double until, unsigned char *relayed)
+{
+    const ddp__addr *door = &j->place.door[r];
+    char why[DDP__JOIN_TEXT], at[DDP__ADDR_TEXT];
+    int fd = -1;
+
+    if (door->size && !(j->unreached >> r & 1)) fd = ddp__joiner_dial(j, door, until, why);
+    /* behind two NATs of the same private network another program may answer there */
+    if (fd >= 0 && ddp__entry_greet(j, self, fd, r, fmin(until, ddp_now() + ddp__direct_limit)) == 0) return fd;
+    ddp__stream_close(j->c.tls, fd);
+    j->unreached |= ddp__bit(r);
+    if (r == j->place.coordinator) return -1;
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s: rank %d relays between them, which is slower "
+             "than a direct connection", j->place.id, r, door->size ? ddp__addr_text(door, at) : "an unknown address",
+             j->place.coordinator);
+    *relayed = 1;
+    fd = ddp__joiner_relay(j, self, r, until);
+    if (fd < 0 || ddp__entry_greet(j, self, fd, r, until) == 0) return fd;
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
+}
+
+/* Connects to all members; their connections in fds, which of them are relayed, the own door in c->listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, unsigned char *relayed, ddp_error *err)
+{
+    ddp__addr own;
 
     if (ddp__addr_own(j->fd, &own) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
@@ -30076,12 +30567,11 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
     c->self.family = ddp__ip_pack(&own, c->self.ip);
     for (int r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
-        ddp__hello_pack(&c->self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
-        if (fds[r] < 0 || ddp__stream_send_all(j->c.tls, fds[r], b, sizeof b, until) < 0 ||
-            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h) ||
-            h.kind != DDP__JOIN_MESH)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
+        ddp__joiner_beat(j);
+        fds[r] = ddp__joiner_reach(j, &c->self, r, ddp_now() + ddp__reach_limit, &relayed[r]);
+        if (fds[r] < 0)
+            return ddp__fail(err, DDP_PEER_LOST, relayed[r] ? "cannot connect to rank %d, neither directly nor by way of "
+                             "rank %d" : "cannot connect to rank %d", r, j->place.coordinator);
     }
     return DDP_OK;
 }
@@ -30089,6 +30579,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds,
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
     ddp__tcp_config c;
+    unsigned char relayed[DDP__JOIN_WORLD] = {0};
     int fds[DDP__JOIN_WORLD], r;
     ddp_status s;
 
@@ -30099,11 +30590,13 @@ static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *
     c.fds = fds;
     c.listen_fd = -1;
     c.where = j->place.door;
+    c.relayed = relayed;
+    c.relay_rank = j->place.coordinator;
     c.tls = j->c.tls;
     c.peer_timeout_s = j->c.peer_timeout_s;
     c.congestion = j->c.congestion;
     c.log = j->c.log;
-    s = ddp__joiner_mesh(j, &c, fds, err);
+    s = ddp__joiner_mesh(j, &c, fds, relayed, err);
     if (s == DDP_OK) s = ddp__wire_tcp(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);
@@ -37926,17 +38419,13 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
     return DDP_OK;
 }
 
-/* A free port of this machine: of 127.0.0.1, or of ::1 where there is no IPv4. */
+/* A free port of the loopback interface. */
 static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
-    ddp_error local;
     int count;
 
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
-    if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
-    if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
-        return DDP_OK;
-    return DDP_NET;
+    return ddp__tcp_listen(at, fd, at, err);
 }
 
 /* Forks all ranks; on failure ends those that were. */
@@ -38113,9 +38602,6 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     if (!given->no_env) DDP__DO(ddp__env_read(&env, err));
     cfg = *given;
-    if (env.launcher && given->world > 1 && given->world != env.world && !given->join)
-        return (int)ddp__fail(err, DDP_ARG, "world %d, but %s started %d ranks: leave world 0, or start %d", given->world,
-                              env.launcher, env.world, given->world);
     if (env.launcher) cfg.rank = cfg.world = 0; /* it made the ranks: this is one of them */
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_rank(cfg.rank, -1, "", &L, err);
@@ -41306,20 +41792,33 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     return s;
 }
 
+/* The address of the first link again: its name has been resolved before, so a failure now is a transient one. */
+static ddp_status ddp__first_address(const ddp_ctx *d, const char *first, ddp__addr *a, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.connect_timeout_s;
+    int count = 0;
+
+    for (;;) {
+        const ddp_status s = ddp__addr_parse(first, a, 1, &count, err);
+        if (s != DDP_NET || ddp_now() >= until || (d->cfg.cancel && ddp__atomic_load(d->cfg.cancel))) return s;
+        ddp__sleep_until(ddp_now() + 0.2);
+    }
+}
+
 static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd, ddp_error *err)
 {
     const char *first = d->cfg.addr ? d->cfg.addr : "127.0.0.1";
     ddp__addr list[1];
     int32_t port = 0;
     ddp_status s = DDP_OK;
-    int count = 0;
+    int beside = d->cfg.transport == DDP_TCP && !d->cfg.addr2; /* on another port of the first link's address */
     char text[DDP__ADDR_TEXT];
 
     *listen_fd = -1;
     addr[0] = 0;
     if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
-    if (d->cfg.transport == DDP_TCP && !d->cfg.addr2) {
-        s = ddp__addr_parse(first, list, 1, &count, err);
+    if (beside) {
+        s = ddp__first_address(d, first, &list[0], err);
         if (s == DDP_OK && d->rank == 0) {
             ddp__addr bound;
             ddp__addr_set_port(&list[0], 0);
@@ -41333,7 +41832,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     /* also where nothing is to be told: a rank without a second link is found here */
     s = ddp__tell(d, 0, &port, sizeof port, err);
     if (s != DDP_OK && *listen_fd >= 0) close(*listen_fd);
-    if (s == DDP_OK && count) {
+    if (s == DDP_OK && beside) {
         ddp__addr_set_port(&list[0], (int)port);
         snprintf(addr, room, "%s", ddp__addr_text(&list[0], text));
     }

@@ -86,7 +86,7 @@ static void connection_discard(connection *p, double now)
         if (!p->c.tls) shutdown(p->c.fd, SHUT_WR);
     }
     for (int k = 0; k < CHANNEL_READS && n > 0; k++) n = ddp__stream_recv(p->c.tls, p->c.fd, sink, sizeof sink);
-    if (n < 0 || p->c.gone || (p->since > 0 && now > p->since + ENDING_SECONDS)) connection_close(p);
+    if (n < 0 || p->c.gone || (p->since > 0 && now > p->since + (double)ENDING_SECONDS)) connection_close(p);
 }
 
 static void connection_poll(const connection *p, struct pollfd *poll)
@@ -209,7 +209,7 @@ static void caller_serve(nodes *n, connection *p, double now)
     if (p->state == CONNECTION_ENDING) connection_discard(p, now);
     if (p->state == CONNECTION_HELLO) got = channel_advance(&p->c);
     if (got > 0) caller_registers(n, p);
-    else if (got < 0 || (p->state < CONNECTION_NODE && now > p->since + CALLER_SECONDS)) connection_close(p);
+    else if (got < 0 || (p->state < CONNECTION_NODE && now > p->since + (double)CALLER_SECONDS)) connection_close(p);
 }
 
 /* The caller that makes room for another: the oldest that is refused or was silent for CALLER_GRACE, else the oldest. */
@@ -219,7 +219,7 @@ static int caller_oldest(const nodes *n, double now)
 
     for (int i = 0; i < n->callers; i++) {
         const connection *p = &n->caller[i];
-        int *o = &oldest[p->state < CONNECTION_NODE && (p->state != CONNECTION_NEW || now < p->since + CALLER_GRACE)];
+        int *o = &oldest[p->state < CONNECTION_NODE && (p->state != CONNECTION_NEW || now < p->since + (double)CALLER_GRACE)];
         if (*o < 0 || p->since < n->caller[*o].since) *o = i;
     }
     return oldest[0] >= 0 ? oldest[0] : oldest[1];

@@ -399,10 +399,10 @@ static inline void channel_unexpected(channel *c)
 static void channel_check(channel *c, double now)
 {
     if (c->gone) return;
-    if (c->got && !c->whole && now > c->heard + CHANNEL_STALL) {
+    if (c->got && !c->whole && now > c->heard + (double)CHANNEL_STALL) {
         snprintf(c->why, sizeof c->why, "sent part of a message, and nothing for %d s", CHANNEL_STALL);
         c->gone = 1;
-    } else if (channel_waiting(c) && now > c->taken + CHANNEL_STALL) {
+    } else if (channel_waiting(c) && now > c->taken + (double)CHANNEL_STALL) {
         snprintf(c->why, sizeof c->why, "received nothing for %d s", CHANNEL_STALL);
         c->gone = 1;
     }

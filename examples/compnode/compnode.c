@@ -400,7 +400,9 @@ int main(int argc, char **argv)
     cli_catch_interrupt();
     until = ddp_now() + n.timeout;
     s = channel_keys_open(&n.keys, &tls, &err);
-    if (s == DDP_OK) s = channel_resolve("compnode", n.broker, &n.keys, tls, &at, &err);
+    if (s == DDP_OK) /* the name may appear later, as that of a container */
+        while ((s = channel_resolve("compnode", n.broker, &n.keys, tls, &at, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted)
+            poll(NULL, 0, 100);
     if (s == DDP_OK)
         while ((s = channel_dial(&n.c, &at, tls, until, &err)) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
     if (s != DDP_OK) {

@@ -150,8 +150,9 @@ static void a_call_to_stop_ends_the_retries(void **state)
 static void what_cannot_be_a_name_fails_at_once(void **state)
 {
     static const char *const spec[] = {"10.0.0.300:29500", "no name:29500", "a..b:29500", "-a.example:29500",
-                                       "[fe80::zz]:29500", "1234567890123456789012345678901234567890123456789012345678"
-                                       "901234567890.example:29500"};
+                                       "[fe80::zz]:29500",
+                                       ("1234567890123456789012345678901234567890123456789012345678"
+                                        "901234567890.example:29500")};
     meet_rank m[2];
     (void)state;
 
