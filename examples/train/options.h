@@ -283,18 +283,19 @@ static ddp_status choose(program *p, ddp_error *err)
 static ddp_status choose_workers(program *p, ddp_error *err)
 {
     const int servers = p->cfg.servers > 0 ? p->cfg.servers : 0;
-    const char *launcher = NULL;
+    const char *launcher = NULL, *starter;
     int rank = 0, world = 0;
 
     if (!p->join && !p->launch && ddp_launched(&launcher, &rank, &world, err)) return err->code;
+    starter = launcher && !strcmp(launcher, "DREAMDDP_RANK") ? "ddprun (DREAMDDP_WORLD_SIZE)" : launcher;
     if (launcher && p->rank >= 0 && p->rank != rank)
         return refuse(err, "--rank %ld, but this is rank %d, as %s says: leave --rank out", p->rank, rank, launcher);
     if (launcher && p->workers >= 0 && p->workers + servers != world)
-        return refuse(err, "--workers %ld%s, but there are %d ranks, as %s says: leave --workers out, or start %ld", p->workers,
-                      servers ? " and --servers" : "", world, launcher, p->workers + servers);
+        return refuse(err, "--workers %ld%s, but %s started %d rank%s: leave --workers out, or start %ld", p->workers,
+                      servers ? " and --servers" : "", starter, world, world == 1 ? "" : "s", p->workers + servers);
     if (launcher && world <= servers)
-        return refuse(err, "--servers %d, but there are %d ranks, as %s says: start the workers and the servers together", servers,
-                      world, launcher);
+        return refuse(err, "--servers %d, but %s started %d rank%s: start the workers and the servers together", servers,
+                      starter, world, world == 1 ? "" : "s");
     p->launched = launcher != NULL;
     if (launcher) p->workers = world - servers;
     if (p->workers < 0) p->workers = 1;

@@ -590,7 +590,7 @@ static void what_does_not_fit_is_refused(void **unused)
     c.dim = 4;
     refused(&c, 1, DDP_MISMATCH, "other operators, sizes");
     c.dim = 0, c.heads = 4;
-    refused(&c, 1, DDP_MISMATCH, "the number of heads");
+    refused(&c, 1, DDP_MISMATCH, "vocabulary, heads or sequence length");
     c.heads = 0, c.m = RESNET;
     refused(&c, 1, DDP_MISMATCH, "this one has 3");
     c.m = GPT, c.optimizer = 1;

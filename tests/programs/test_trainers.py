@@ -106,7 +106,7 @@ def mistakes_are_refused_in_a_sentence():
             (GPT, 1, "layer embed has 368 parameters in ", "--resume saved --vocab 9"),
             (GPT, 1, "of a model of 4 layers", "--resume saved --layers 2"),
             (GPT, 1, "another model: its layer 1", "--resume saved --model llama2"),
-            (GPT, 1, "with other arguments (the number of heads", "--resume saved --heads 4"),
+            (GPT, 1, "with other arguments (vocabulary, heads", "--resume saved --heads 4"),
             (GPT, 1, "optimizer adamw, this run has sgd", "--resume saved --optimizer sgd"),
             (GPT, 1, "not a safetensors file", "--load text"),
             (GPT, 1, "is it cut off?", "--load cut"),
@@ -126,7 +126,7 @@ def mistakes_are_refused_in_a_sentence():
         expect(everything() == before, args + " changed a file")
     torch = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29711"}
     err = run([*GPT, "--workers", 4, "--epochs", 1], 2, env=torch)[1]
-    expect("1 workers were launched, but --workers says 4" in err, err)
+    expect("--workers 4, but torchrun started 1 rank: leave --workers out, or start 4" in err, err)
 
 
 def everything():

@@ -157,7 +157,7 @@ def the_launcher_says_how_many_workers_there_are():
     pipelined = trained(finish([start(["--workers", 2, "--stages", 2])]), 2)
     expect(trained(launched(2, ["--stages", 2]), 2) == pipelined, "other parameters with --stages")
     expect(trained(launched(3, ["--workers", 3]), 3) == right, "other parameters with the right --workers")
-    for args, words in ((["--workers", 2], "--workers 2, but there are 4 ranks, as Open MPI says: leave --workers out, or start 2"),
+    for args, words in ((["--workers", 2], "--workers 2, but Open MPI started 4 ranks: leave --workers out, or start 2"),
                         (["--stages", 3], "--workers 4 must be a multiple"),
                         (["--min-world", 5], "--min-world 5 is more than --workers 4")):
         env = {"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 4, "DREAMDDP_ADDR": "127.0.0.1:1"}
