@@ -3,9 +3,9 @@
 #   tools/deps.sh build     a C compiler and stb_ds.h
 #   tools/deps.sh header    python3
 #   tools/deps.sh test      for `make test`: the above, a C++ compiler and cmocka
-#   tools/deps.sh test-all  for `make test-all`: the above and, if available, clang, spin, PyTorch, igraph, pycparser,
-#                           Python's venv and pip, Open MPI, MPICH, OpenSSL, OpenSSH, a compiler and an emulator of arm64, and
-#                           CMake, pkg-config, debhelper and Conan (in build/conan) for the packages
+#   tools/deps.sh test-all  for `make test-all`: the above and, if available, clang, spin, PyTorch, igraph, pycparser, venv, pip,
+#                           Open MPI, MPICH, Slurm, OpenSSL, OpenSSH, iptables, musl, a compiler and an emulator of arm64, CMake,
+#                           pkg-config, debhelper and Conan (in build/conan) for the packages
 # apt is used as root or with passwordless sudo; otherwise the one command to run is printed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -99,8 +99,11 @@ if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     have aarch64-linux-gnu-gcc && have qemu-aarch64-static || set -- "$@" gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
     have dh || set -- "$@" debhelper
     have ssh && have ssh-keygen || set -- "$@" openssh-client
-    # systemd would start the server for everybody: it is installed only where no systemd runs.
+    # systemd would start these servers for everybody: they are installed only where no systemd runs.
     [ -d /run/systemd/system ] || [ -x /usr/sbin/sshd ] || have sshd || set -- "$@" openssh-server
+    [ -d /run/systemd/system ] || [ -x /usr/sbin/slurmctld ] || have slurmctld || set -- "$@" slurm-wlm
+    [ -x /usr/sbin/iptables ] || have iptables || set -- "$@" iptables
+    have musl-gcc || set -- "$@" musl-tools
     # All at once; if that fails, each package separately.
     if [ $# -gt 0 ]; then
         apt_install "$@" || for package; do apt_install "$package" || true; done
