@@ -39,6 +39,7 @@ typedef struct broker {
 static void ask(broker *b, connection *p, channel_word word, const void *what, size_t bytes)
 {
     p->asked = 1;
+    p->c.patience = 0;
     node_send(&b->n, p, word, what, bytes, NULL, 0);
 }
 
@@ -131,6 +132,10 @@ static ddp_status probe(broker *b, ddp_error *err)
     if (path[0]) remove(path);
     free(b->net_text);
     b->net_text = NULL;
+    if (s == DDP_OK && b->net.devices != b->n.wanted) {
+        s = refuse(err, DDP_FORMAT, "node 0 sent a network of %d devices, and there are %d nodes", b->net.devices, b->n.wanted);
+        ddp_network_free(&b->net);
+    }
     return s;
 }
 
@@ -228,7 +233,7 @@ static void ship_start(broker *b)
     for (int k = 0; b->net_text && k < b->stages && used < sizeof start.devices; k++)
         used += (size_t)snprintf(start.devices + used, sizeof start.devices - used, "%s%d", k ? "," : "@", b->device[k]);
     start.first = b->saved, start.save_every = b->w.save_every;
-    start.world = b->stages, start.insecure = b->w.keys.insecure, start.send_back = b->w.store != NULL;
+    start.world = b->stages, start.send_back = b->w.store != NULL;
     start.peer_timeout_s = b->w.peer_timeout;
     for (int i = 0; i < b->w.j.ops; i++) {
         const channel_part part = {i, 0};
@@ -239,6 +244,7 @@ static void ship_start(broker *b)
         if (b->net_text) node_send(&b->n, peer_of(b, k), WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
         start.rank = k;
         ask(b, peer_of(b, k), WORD_START, &start, sizeof start);
+        peer_of(b, k)->c.patience = CHANNEL_STEP_SECONDS; /* it reads its data between steps */
     }
 }
 
@@ -307,6 +313,7 @@ static ddp_status run(broker *b, ddp_error *err)
         channel_word w;
         for (; sent < steps && sent < heard + 2 && sent < hold; sent++) ship_data(b, sent); /* behind a checkpoint: not before it is here */
         w = next_word(&b->n, &from, ddp_now() + 3600);
+        if (!w && !cli_interrupted) return refuse(err, DDP_TIMEOUT, "no node sent a message for an hour");
         if (!w) return DDP_ABORTED;
         if (from < 0) continue;
         if (!b->n.peer[from].asked) { /* a spare, or one that has done its part: it is gone, or sent what was not asked for */
@@ -374,7 +381,7 @@ static ddp_status train(broker *b, ddp_error *err)
         memset(err, 0, sizeof *err);
         if (settle(&b->n, err)) return err->code;
         if (++b->restarts > b->w.restarts)
-            return refuse(err, DDP_PEER_LOST, "a node was lost for the %d. time, and --restarts is %ld", b->restarts, b->w.restarts);
+            return refuse(err, DDP_PEER_LOST, "nodes were lost %d times, and --restarts is %ld", b->restarts, b->w.restarts);
         if (b->saved) fprintf(stderr, "broker: a node was lost; the job goes on from its checkpoint after step %ld\n", b->saved);
         else fprintf(stderr, "broker: a node was lost; the job starts again from the beginning (--save-every keeps checkpoints)\n");
         s = gather(&b->n, b->w.join_timeout, b->w.quiet, err);

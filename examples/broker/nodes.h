@@ -1,5 +1,5 @@
-/* The connections of a broker. One poll loop serves all of them, none ever blocks, and each has a state: a caller has to register
- * before it is a node, and delays no node meanwhile. */
+/* The connections of a broker. One poll loop serves all of them without blocking, and each has a state: a caller has to register
+ * before it is a node, and delays no node meanwhile. Only the end of a TLS connection may wait, for at most 0.2 s. */
 #ifndef EXAMPLES_BROKER_NODES_H
 #define EXAMPLES_BROKER_NODES_H
 
@@ -100,12 +100,12 @@ static void connection_poll(const connection *p, struct pollfd *poll)
 /* A whole hello: 0, or the sentence that refuses it. */
 static const char *connection_greets(connection *p, const nodes *n, char *why, size_t room)
 {
-    char host[64];
+    char host[66];
     int version = 0;
 
-    if (sscanf(p->c.data, "%d %63s", &version, host) != 2 || strspn(host, "0123456789abcdefghijklmnopqrstuvwxyz"
+    if (sscanf(p->c.data, "%d %65s", &version, host) != 2 || strlen(host) > 63 || strspn(host, "0123456789abcdefghijklmnopqrstuvwxyz"
                                                                     "ABCDEFGHIJKLMNOPQRSTUVWXYZ-._:[]%") != strlen(host))
-        return "malformed registration: --host must be a name or an address";
+        return "malformed registration: --host must be a name or an address of at most 63 characters";
     if (version != CHANNEL_VERSION) {
         snprintf(why, room, "this node speaks version %d, the broker version %d: use the same release", version, CHANNEL_VERSION);
         return why;
@@ -131,7 +131,7 @@ static void caller_registers(nodes *n, connection *p)
     const char *why = connection_greets(p, n, text, sizeof text);
     ddp_error err;
 
-    if (!why && ddp__tcp_tune(p->c.fd, CHANNEL_STALL, NULL, &err)) why = err.msg;
+    if (!why && ddp__tcp_tune(p->c.fd, CHANNEL_STEP_SECONDS, NULL, &err)) why = err.msg;
     if (why) {
         connection_end(p, 1, why);
         return;

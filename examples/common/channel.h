@@ -35,6 +35,7 @@ enum {
     CHANNEL_STEP = 1 << 16, /* bytes that a buffer starts with: a length that a peer announces allocates no more */
     CHANNEL_READS = 16,     /* of one channel_advance, so that no peer delays the others */
     CHANNEL_STALL = 60,     /* seconds without a byte, in the middle of a message, after which a peer is lost */
+    CHANNEL_STEP_SECONDS = 3600, /* for a step of a node, in which it reads nothing */
     CHANNEL_PATH = 512
 };
 
@@ -45,7 +46,7 @@ typedef struct channel_start {
     char    devices[1024];        /* "@3,0,1": which of the network's is which rank, "": links as they are */
     int64_t first, save_every;    /* steps */
     double  peer_timeout_s;
-    int32_t rank, world, insecure, send_back;
+    int32_t rank, world, send_back;
 } channel_start;
 typedef struct channel_done { uint64_t hash; double step_s; } channel_done;
 typedef struct channel_failure { int32_t code; char text[508]; } channel_failure;
@@ -73,6 +74,7 @@ typedef struct channel {
     int          shut;      /* nothing more can be sent; what the peer sent before may still come */
     double       heard;     /* when the last byte came */
     double       taken;     /* when the last byte left, or the first one began to wait */
+    double       patience;  /* seconds in which the peer may take nothing; 0: CHANNEL_STALL */
     channel_word word;
     char        *data;      /* [bytes] and a NUL */
     size_t       bytes, room;
@@ -181,7 +183,7 @@ static inline ddp_status channel_dial(channel *c, const ddp__addr *to, ddp__tls 
     if (c->fd < 0)
         return refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", ddp__addr_text(to, text),
                       strerror(errno));
-    s = ddp__tcp_tune(c->fd, CHANNEL_STALL, NULL, err);
+    s = ddp__tcp_tune(c->fd, CHANNEL_STEP_SECONDS, NULL, err);
     c->tls = tls;
     if (s == DDP_OK) s = channel_greet(c, until > ddp_now() + 5 ? until : ddp_now() + 5, err);
     if (s != DDP_OK) channel_close(c);
@@ -402,8 +404,8 @@ static void channel_check(channel *c, double now)
     if (c->got && !c->whole && now > c->heard + (double)CHANNEL_STALL) {
         snprintf(c->why, sizeof c->why, "sent part of a message, and nothing for %d s", CHANNEL_STALL);
         c->gone = 1;
-    } else if (channel_waiting(c) && now > c->taken + (double)CHANNEL_STALL) {
-        snprintf(c->why, sizeof c->why, "received nothing for %d s", CHANNEL_STALL);
+    } else if (channel_waiting(c) && now > c->taken + (c->patience > 0 ? c->patience : (double)CHANNEL_STALL)) {
+        snprintf(c->why, sizeof c->why, "received nothing for %.0f s", now - c->taken);
         c->gone = 1;
     }
 }

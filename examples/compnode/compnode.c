@@ -243,16 +243,17 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
 
 static int send_states(node *n, job_part *part, int bare)
 {
+    int bad;
+
     for (int i = 0; i < n->j.ops; i++) {
         const size_t floats = job_floats(part, i, bare);
         const channel_part head = {i, 0};
         float *x = floats ? (float *)malloc(floats * sizeof *x) : NULL;
         if (!floats) continue;
-        if (!x || job_get(part, i, bare, x) || !tell(n, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) {
-            free(x);
-            return (int)DDP_MEMORY;
-        }
+        bad = x ? job_get(part, i, bare, x) : (int)DDP_MEMORY;
+        if (!bad && !tell(n, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) bad = (int)DDP_NET;
         free(x);
+        if (bad) return bad;
     }
     tell(n, WORD_SAVED, NULL, 0, NULL, 0);
     return 0;

@@ -432,7 +432,10 @@ static int start(int rank, const host *at, char **argv)
     w->input = -1;
     w->ready = w->started = !at;
     w->pid = fork();
-    if (w->pid < 0) return complain(1, "worker %d: %s", rank, strerror(errno));
+    if (w->pid < 0) {
+        w->pid = 0;
+        return complain(1, "worker %d: %s", rank, strerror(errno));
+    }
     if (w->pid == 0) {
         const int in = relay ? pipes[0][0] : rank ? open("/dev/null", O_RDONLY) : 0;
         setpgid(0, 0);

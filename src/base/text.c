@@ -269,7 +269,7 @@ int ddp__parse_ratio(const char *s, double *out)
     top[slash - s] = 0;
     if (!ddp__parse_double(top, out) || !ddp__parse_double(slash + 1, &below) || !(below > 0)) return 0;
     *out /= below;
-    return 1;
+    return ddp__finite(*out);
 }
 
 int ddp__parse_long(const char *s, long *out)

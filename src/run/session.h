@@ -17,14 +17,15 @@ DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
- * or once here when a launcher already made the ranks (whose number counts, not cfg->world) or world <= 1. fn gets an open context, which ddp_launch closes;
- * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
+ * or once here when a launcher already made the ranks, whose number counts instead of cfg->world, or world <= 1. fn gets an
+ * open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes the parent only supervises: nothing
+ * that fn stores is seen by it.
  * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
  * first failure with its sentence in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open MPI", "MPICH",
- * "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if nobody did. A program reads it to choose by the
+ * "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did. A program reads it to choose by the
  * number of ranks before it opens a context; ddp_open and ddp_launch read the same. Errors: DDP_ARG as ddp_open, for
  * variables that contradict each other. Not while another thread changes the environment. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);

@@ -51,6 +51,8 @@ static void a_worker_joins_at_the_public_address_of_a_forwarded_port(void **stat
     (void)state;
 
     run_begin(&p, DDP_LOCALSGD, 2, 1000);
+    /* 0.0.0.0 needs a port that no other test has at any address */
+    snprintf(strrchr(p.addr, ':'), 8, ":%d", 11000 + (int)(getpid() % 8000));
     nat_begin(&p);
     p.max_world = 3;
     p.last_comer = 2;

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -105,6 +106,39 @@ def a_node_that_sends_what_is_not_its_own_is_lost(job, folder):
                    "the node received %s; the broker: exit %d: %s" % (received, attempt.broker.returncode, err))
         finally:
             attempt.close()
+
+
+@case
+def a_network_of_another_size_is_refused(job, folder):
+    """Of links that the first node has measured: its devices would be numbers of nodes that do not exist."""
+    rows = [[1 if i != j else 0 for j in range(700)] for i in range(700)]
+    text = json.dumps({"N": 700, "delay_ms": rows, "bandwidth_gbps": rows, "tflops": [1] * 700}).encode()
+    job.listen("--nodes", 2, "--model", "gpt2", *GPT, "--data", "text", "--steps", 2, "--restarts", 0)
+
+    def node():
+        with job.connect() as s, s.makefile("rb") as stream:
+            s.sendall(word(1, b"1 -"))
+            while True:
+                head = stream.read(16)
+                if len(head) < 16:
+                    return
+                _, kind, length = struct.unpack("<IIQ", head)
+                first = stream.read(length).startswith(b"0 ")
+                if kind == 2:
+                    return
+                try:
+                    s.sendall({3: word(4, b"1e9 9"), 5: word(6, text) if first else word(8)}.get(kind, b""))
+                except OSError:
+                    return
+
+    both = [threading.Thread(target=node) for _ in range(2)]
+    for t in both:
+        t.start()
+    err = job.broker.communicate(timeout=60)[1]
+    for t in both:
+        t.join()
+    expect(job.broker.returncode == 1 and "node 0 sent a network of 700 devices, and there are 2 nodes" in err,
+           "exit %d: %s" % (job.broker.returncode, err))
 
 
 def two_nodes_and_a_stranger(job, folder, stranger):
