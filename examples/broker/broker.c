@@ -379,7 +379,7 @@ static ddp_status train(broker *b, ddp_error *err)
         *err = why;
         if (s != DDP_PEER_LOST) return s;
         memset(err, 0, sizeof *err);
-        if (settle(&b->n, err)) return err->code;
+        if (settle(&b->n, b->w.peer_timeout, err)) return err->code;
         if (++b->restarts > b->w.restarts)
             return refuse(err, DDP_PEER_LOST, "nodes were lost %d times, and --restarts is %ld", b->restarts, b->w.restarts);
         if (b->saved) fprintf(stderr, "broker: a node was lost; the job goes on from its checkpoint after step %ld\n", b->saved);

@@ -407,12 +407,15 @@ static ddp_status node_failed(const nodes *n, int i, ddp_error *err)
     return refuse(err, (ddp_status)f.code, "node %d (%.60s): %.400s", i, n->peer[i].host, f.text);
 }
 
-/* An attempt has failed somewhere: all are called off, and stay for another one. DDP_OK where that may do better, else the
- * reason of the node that cannot do its part. */
-static inline ddp_status settle(nodes *n, ddp_error *err)
+/* An attempt has failed somewhere: all nodes end it, and stay for another one. A node notices the loss of another within the
+ * peer time-out, or within the 30 s that it waits for all to connect; one that answers nothing is lost. DDP_OK where another
+ * attempt may succeed, else the reason of the node that cannot do its part. */
+static inline ddp_status settle(nodes *n, double peer_timeout, ddp_error *err)
 {
-    const double until = ddp_now() + 60;
+    const double seconds = (peer_timeout > 0 ? peer_timeout : 30) + 30, until = ddp_now() + seconds;
     int from, open = 0;
+
+    fprintf(stderr, "broker: a node is lost; the others end this attempt, within %.0f s\n", seconds);
 
     for (int i = 0; i < n->count; i++) {
         if (n->peer[i].asked) channel_send(&n->peer[i].c, WORD_CANCEL, NULL, 0, NULL, 0);
@@ -427,8 +430,11 @@ static inline ddp_status settle(nodes *n, ddp_error *err)
         if (w == WORD_LOST) node_lost(n, from);
     }
     nodes_serve(n, 0);
-    for (int i = n->count - 1; i >= 0; i--) /* who does not answer, or is gone */
+    for (int i = n->count - 1; i >= 0; i--) { /* who does not answer, or is gone */
+        if (n->peer[i].asked && !n->peer[i].c.why[0])
+            snprintf(n->peer[i].c.why, sizeof n->peer[i].c.why, "did not answer within %.0f s", seconds);
         if (n->peer[i].asked || n->peer[i].c.gone || n->peer[i].state != CONNECTION_NODE) node_lost(n, i);
+    }
     return err->code;
 }
 

@@ -398,6 +398,10 @@ int main(int argc, char **argv)
     memcpy(all, table, sizeof table);
     code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", all, OWN + shared);
     if (code >= 0) return code;
+    if (n.threads < 1 || n.threads > 1024) {
+        fprintf(stderr, "compnode: --threads %ld: 1 to 1024\n", n.threads);
+        return 2;
+    }
     cli_catch_interrupt();
     until = ddp_now() + n.timeout;
     s = channel_keys_open(&n.keys, &tls, &err);

@@ -296,6 +296,7 @@ static int read_hosts(const char *path)
         free(where);
     }
     free(line);
+    if (ferror(f)) ok = complain(0, "--hosts %s: %s", path, strerror(errno)); /* a directory, for example */
     fclose(f);
     return ok && (hosts || complain(0, "--hosts %s names no host; write lines of [USER@]HOST [slots=N]", path));
 }
@@ -305,7 +306,7 @@ static int parse(int argc, char **argv)
 {
     static const struct { const char *option, *variable; } fields[] = {
         {"--net", "DREAMDDP_NET"}, {"--strategy", "DREAMDDP_STRATEGY"}, {"--period", "DREAMDDP_PERIOD"}};
-    int i = 1, ok = 1;
+    int i = 1, ok = 1, port_given = 0, ssh_given = 0;
 
     for (; i < argc && argv[i][0] == '-' && ok; i++) {
         const char *o = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -324,10 +325,13 @@ static int parse(int argc, char **argv)
         else if (!strcmp(o, "--set")) ok = set(value);
         else if (!strcmp(o, "--min-world")) ok = number(o, value, 1, MOST, &min_world) && set(format("DREAMDDP_MIN_WORLD=%s", value));
         else if (!strcmp(o, "--hosts")) ok = read_hosts(value);
-        else if (!strcmp(o, "--port")) ok = number(o, value, 1, 65535, &port);
-        else if (!strcmp(o, "--ssh")) ok = split_ssh(value);
+        else if (!strcmp(o, "--port")) ok = port_given = number(o, value, 1, 65535, &port);
+        else if (!strcmp(o, "--ssh")) ok = ssh_given = split_ssh(value);
         else return complain(-3, "unknown option %s; --help lists all", o);
     }
+    if (ok && !hosts && (port_given || ssh_given))
+        return complain(-3, "%s needs --hosts FILE: the workers of one machine need no %s", port_given ? "--port" : "--ssh",
+                        port_given ? "port" : "ssh");
     return ok ? i : -3;
 }
 

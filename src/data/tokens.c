@@ -48,8 +48,8 @@ static int ddp__tokens_text(const unsigned char *p, size_t n)
     return 1;
 }
 
-/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token: small, and
- * 0 for most tokens, while the lower halves take large values. Where all are 0 the lower halves need not be large. */
+/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token, which is
+ * small, while the lower halves take large values. Where all upper halves are 0 the lower ones need not be large. */
 static int ddp__tokens_wide(const unsigned char *p, size_t n)
 {
     size_t zeros = 0;
@@ -62,7 +62,7 @@ static int ddp__tokens_wide(const unsigned char *p, size_t n)
         small |= p[i];
         large |= p[i + 1];
     }
-    return zeros == n / 4 ? (small | large) != 0 : large && 2 * zeros >= n / 4;
+    return zeros == n / 4 ? (small | large) != 0 : large != 0;
 }
 
 static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
@@ -108,15 +108,15 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
 {
     const size_t sample = n < DDP__TOKENS_SAMPLE ? n : DDP__TOKENS_SAMPLE;
     const int bin = ddp__tokens_named(name, ".bin"), width = ddp__tokens_named(name, ".u32") ? 4 : 2;
+    const char *ending = bin ? ".bin" : width == 2 ? ".u16" : ".u32";
 
     if (!bin && width == 2 && !ddp__tokens_named(name, ".u16")) return DDP_OK;
-    if (bin && ddp__tokens_text(p, sample))
-        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a .bin file holds 16-bit tokens: rename it to end in .txt "
-                         "to train on its bytes", name);
+    if (ddp__tokens_text(p, sample))
+        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a %s file holds %d-bit tokens: rename it to end in .txt to train on "
+                         "its bytes", name, ending, 8 * width);
     if (n % (size_t)width)
         return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
-                         "another ending it is read as bytes)", name, n, bin ? ".bin" : width == 2 ? ".u16" : ".u32",
-                         8 * width, width == 2 ? "an even number" : "a multiple of 4");
+                         "another ending it is read as bytes)", name, n, ending, 8 * width, width == 2 ? "an even number" : "a multiple of 4");
     if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
         return ddp__fail(err, DDP_FORMAT, "%s holds 32-bit tokens, but a .bin file without a header of llm.c holds 16-bit "
                          "tokens: rename it to end in .u32 (or in .u16 if its tokens do have 16 bits)", name);
