@@ -19,12 +19,12 @@ static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
 {
     const int there = p->relayed && !p->direct && p->via == via;
 
-    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->reverse)) return; /* an old call */
+    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->dialler)) return; /* an old call */
     if (there && p->state != DDP__LINK_DOWN) return;
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
     p->relayed = 1;
-    p->direct = p->reverse = 0;
+    p->direct = p->dialler = 0;
     p->via = via;
     p->refused_since = -1;
     p->dial_at = ddp_now();

@@ -62,7 +62,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
              p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
     if (p->direct) { /* the end that seeks has dialled */
         p->relayed = 0;
-        p->reverse = p->seeks ? t->base.rank < p->peer : p->peer < t->base.rank;
+        p->dialler = p->seeks ? 1 : -1;
     }
     p->direct = p->moved = 0;
     ddp__way_name(t, p);
@@ -151,6 +151,13 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
     return DDP__WELCOME;
 }
 
+/* Whether this rank, not the peer, makes the next direct connection of a pair. */
+static int ddp__way_dials(const ddp__resume_wire *t, const ddp__way *p)
+{
+    if (p->relayed) return p->seeks;
+    return p->dialler ? p->dialler > 0 : t->base.rank > p->peer;
+}
+
 int ddp__knows(void *user, const ddp__addr *from)
 {
     const ddp__resume_wire *t = (const ddp__resume_wire *)user;
@@ -171,7 +178,7 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
     p = &t->way[h->rank];
     if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
-    if (p->relayed ? p->seeks : (h->rank < (uint32_t)t->base.rank) != p->reverse) return DDP__REFUSE_RANK;
+    if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
     if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
@@ -272,7 +279,7 @@ static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
     if (now < p->dial_at) return 0;
     if (p->relayed) ddp__way_route(t, p, now);
     if (!ddp__way_where(t, p)->size) return 0;
-    if (!p->relayed && p->reverse && t->base.rank > p->peer) { /* it cannot be reached, and dials */
+    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse: that does not mean that it is gone */
         p->dial_at = now + ddp__dial_most;
         return 0;
     }
@@ -289,7 +296,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
     if (ddp__tcp_dial_end(p->fd) < 0) return errno;
-    if (t->base.rank < p->peer && !p->relayed && !p->reverse) { /* it lives and will come */
+    if (!p->relayed && !ddp__way_dials(t, p)) { /* it lives and will come */
         p->pause = ddp__dial_most;
         return EAGAIN;
     }

@@ -45,7 +45,8 @@ typedef struct ddp__way {
     int       seeks;            /* relayed: if the relay is lost, this rank tries the peer's own address, else the peer does */
     int       direct, moved;    /* of a relayed pair: this attempt goes to that address; the relay has been replaced */
     int       named;            /* the relay in names[peer] + 1; 0: none */
-    int       reverse;          /* the lower rank dials: the higher one cannot reach it */
+    int       dialler;          /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer, which this rank
+                                 * cannot reach; 0 of any other pair: the higher rank dials, the lower one probes */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;

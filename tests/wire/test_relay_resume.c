@@ -68,11 +68,46 @@ static void without_their_relay_a_pair_connects_directly(void **state)
     for (int k = 1; k < 3; k++) m[k].wire->table->close(m[k].wire);
 }
 
+/* Rank 1, the lower one, cannot reach rank 2, which dials it once their relay is gone. The NAT in front of rank 2 refuses
+ * connections: when the direct link breaks, rank 1 must not declare rank 2 lost. */
+static void rank_waits_for_a_peer_that_it_cannot_reach(void **state)
+{
+    static meet_rank m[3];
+    const unsigned char want[3] = {1, 1, 1};
+    ddp__resume_wire *low, *high;
+    char nat[DDP__ADDR_TEXT], c;
+    int count;
+    double end;
+    (void)state;
+
+    meet_relayed(m, 3, NULL);
+    low = (ddp__resume_wire *)(void *)m[1].wire;
+    high = (ddp__resume_wire *)(void *)m[2].wire;
+    low->way[2].seeks = 0; /* as if rank 1 had joined a run of which rank 2 was a member */
+    high->way[1].seeks = 1;
+    meet_unused(nat);
+    assert_int_equal(ddp__addr_parse(nat, &low->way[2].where, 1, &count, NULL), DDP_OK);
+    m[0].wire->table->close(m[0].wire);
+    until_back(m, 1);
+    assert_null(strstr(m[1].wire->names[2], "via"));
+    for (int k = 1; k < 3; k++) {
+        m[k].wire->table->cut(m[k].wire, 3 - k);
+        end = ddp_now() + 0.6; /* rank 2 is slow: rank 1 has time for refused connections */
+        while (ddp_now() < end) {
+            if (m[1].wire->table->recv(m[1].wire, 2, &c, 1) < 0) fail_msg("rank 1 declares rank 2 lost: %s", strerror(errno));
+            m[1].wire->table->wait(m[1].wire, NULL, want, ddp_now() + 0.01);
+        }
+        until_back(m, 1 + k);
+    }
+    for (int k = 1; k < 3; k++) m[k].wire->table->close(m[k].wire);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(relayed_pairs_come_back),
         cmocka_unit_test(without_their_relay_a_pair_connects_directly),
+        cmocka_unit_test(rank_waits_for_a_peer_that_it_cannot_reach),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
