@@ -47,7 +47,7 @@ int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
     if (p->call_fd < 0) return 0;
     p->call_state = DDP__LINK_DIALLING;
     p->call_via = via;
-    p->call_until = ddp_now() + ddp__call_limit;
+    p->call_since = ddp_now();
     p->answer_got = 0;
     t->away++;
     t->ticked = 0;
@@ -111,8 +111,8 @@ double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
         }
     } while (!why && p->call_state != was && p->call_state != DDP__LINK_NONE);
     if (p->call_state == DDP__LINK_NONE) return now;
-    if (!why && now >= p->call_until) why = ETIMEDOUT;
-    if (!why) return p->call_until;
+    if (!why && now >= p->call_since + ddp__call_limit) why = ETIMEDOUT;
+    if (!why) return p->call_since + ddp__call_limit;
     ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: cannot connect to the joining worker %d by way of rank %d: %s",
              t->base.rank, p->peer, p->call_via, strerror(why));
     ddp__call_end(t, p); /* the worker retries */

@@ -301,6 +301,7 @@ static void ddp__resume_stopped(ddp__wire *w, double seconds, double now)
         ddp__extend(&p->heard, seconds, now);
         ddp__extend(&p->unheard_since, seconds, now);
         ddp__extend(&p->refused_since, seconds, now);
+        ddp__extend(&p->call_since, seconds, now);
     }
 }
 

@@ -79,7 +79,7 @@ typedef struct ddp__way {
     /* it waits at a relay, to which this rank connects; see callback.c */
     ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
     int       call_fd, call_via;
-    double    call_until;
+    double    call_since;
 } ddp__way;
 
 typedef struct ddp__resume_wire {

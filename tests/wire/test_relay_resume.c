@@ -102,12 +102,44 @@ static void rank_waits_for_a_peer_that_it_cannot_reach(void **state)
     for (int k = 1; k < 3; k++) m[k].wire->table->close(m[k].wire);
 }
 
+/* A process that was stopped for longer than a call to a joining worker may take continues the call. */
+static void call_outlasts_a_stop_of_the_process(void **state)
+{
+    static meet_rank m[3];
+    ddp__resume_wire *t;
+    ddp__way *p;
+    double now;
+    int ends[2];
+    (void)state;
+
+    meet_relayed(m, 3, NULL);
+    t = (ddp__resume_wire *)(void *)m[1].wire;
+    p = &t->way[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0); /* the relay, which does not answer yet */
+    assert_int_equal(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    p->call_fd = ends[0];
+    p->call_state = DDP__LINK_ASKING;
+    p->call_via = 0;
+    t->away++;
+    now = ddp_now();
+    p->call_since = now - 60; /* the process was stopped just after it had begun */
+    t->base.table->stopped(&t->base, 60, now);
+    (void)ddp__call_tick(t, p, now);
+    assert_int_equal(p->call_state, DDP__LINK_ASKING);
+    p->call_since = now - 60;
+    (void)ddp__call_tick(t, p, now);
+    assert_int_equal(p->call_state, DDP__LINK_NONE);
+    close(ends[1]);
+    for (int k = 2; k >= 0; k--) m[k].wire->table->close(m[k].wire);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(relayed_pairs_come_back),
         cmocka_unit_test(without_their_relay_a_pair_connects_directly),
         cmocka_unit_test(rank_waits_for_a_peer_that_it_cannot_reach),
+        cmocka_unit_test(call_outlasts_a_stop_of_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
