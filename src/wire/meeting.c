@@ -201,7 +201,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
         h->detail != h->rank) {
-        if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other)
+        if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other >= 0)
             (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is ready */
         return DDP__WELCOME;
     }

@@ -147,7 +147,7 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
         return DDP__REFUSE_NAME;
     if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
-    else if (other && t->visit) ddp__call_send(t, other, (int)h->rank);
+    else if (other >= 0 && t->visit) ddp__call_send(t, other, (int)h->rank);
     return DDP__WELCOME;
 }
 

@@ -205,7 +205,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     uint32_t name;
     int before;
 
-    *waits_for = 0;
+    *waits_for = -1;
     if (!p) {
         ddp__stream_close(x->c->tls, fd);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);

@@ -78,7 +78,7 @@ typedef struct ddp__pairs {
 } ddp__pairs;
 
 /* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked too both
- * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
+ * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or -1.
  * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
 /* "Join me to rank `about`", or from the relay "ask for that", or "you are joined". 0, or -1 and errno. */

@@ -229,6 +229,32 @@ static void closing_waits_for_last_words_only(void **state)
     ddp__relay_close(NULL);
 }
 
+/* Rank 0 is behind NAT too: rank 2 relays between it and rank 1, and has to notify it. */
+static void relay_names_the_rank_that_has_not_asked(void **state)
+{
+    ddp__tcp_config c;
+    ddp__pairs pairs;
+    ddp__hello h;
+    int mine, asks[2], other;
+    (void)state;
+
+    memset(&c, 0, sizeof c);
+    memset(&pairs, 0, sizeof pairs);
+    memset(&h, 0, sizeof h);
+    c.rank = 2;
+    pairs.c = &c;
+    for (int k = 0; k < 2; k++) {
+        connect_two(&asks[k], &mine);
+        h.rank = (uint32_t)(1 - k);
+        h.detail = (uint32_t)k;
+        assert_int_equal(ddp__pairs_take(&pairs, &h, mine, &other, NULL), DDP_OK);
+        assert_int_equal(other, k ? -1 : 0); /* first rank 1 has asked for rank 0, then both have */
+    }
+    for (int k = 0; k < 2; k++) close(asks[k]);
+    ddp__relay_close(c.relay);
+    ddp__pairs_close(&pairs);
+}
+
 /* ---- meetings ---- */
 
 typedef struct lines {
@@ -470,6 +496,7 @@ int main(void)
         cmocka_unit_test(one_end_may_close_and_still_listen),
         cmocka_unit_test(an_end_that_breaks_ends_the_other),
         cmocka_unit_test(closing_waits_for_last_words_only),
+        cmocka_unit_test(relay_names_the_rank_that_has_not_asked),
         cmocka_unit_test(pairs_that_cannot_connect_are_relayed),
         cmocka_unit_test(rank_0_stays_for_the_last_words_of_a_pair),
         cmocka_unit_test(a_failed_direct_attempt_becomes_a_relay),
