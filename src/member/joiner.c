@@ -168,14 +168,18 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
 static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, ddp_error *err)
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
-    char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT];
-    int code = DDP__JOIN_LATER, doors;
+    char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT] = "";
+    int code = DDP__JOIN_LATER, doors, connected = 0;
 
     for (;;) {
-        DDP__TRY(ddp__joiner_doors(j, unresolved, err));
+        /* a look-up may block for seconds: not while another address leads to a member */
+        if (!connected) DDP__TRY(ddp__joiner_doors(j, unresolved, err));
         doors = j->doors;
-        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+        connected = 0;
+        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++) {
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
+            connected |= j->connected;
+        }
         if (code == DDP__JOIN_OK) return DDP_OK;
         if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
         if (ddp_now() >= until) break;

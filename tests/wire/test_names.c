@@ -113,6 +113,55 @@ static void a_joining_worker_retries_a_name_that_appears_later(void **state)
     ddp__joiner_close(j);
 }
 
+/* Closes every connection that it accepts, as a member without time for a joining worker does. */
+typedef struct busy_member {
+    int listener, accepted;
+    int stop; /* atomic */
+    pthread_t thread;
+} busy_member;
+
+static void *refuse_all(void *arg)
+{
+    busy_member *b = (busy_member *)arg;
+
+    while (!ddp__atomic_load(&b->stop)) {
+        int fd;
+        if (!ddp__fd_wait(b->listener, POLLIN, ddp_now() + 0.05)) continue;
+        fd = ddp__tcp_accept(b->listener, NULL);
+        if (fd < 0) continue;
+        b->accepted++;
+        close(fd);
+    }
+    return NULL;
+}
+
+/* The time-out of a resolver that does not answer would delay every attempt at the address that works. */
+static void unresolved_name_is_not_looked_up_while_a_member_answers(void **state)
+{
+    char addr[DDP__ADDR_TEXT], spec[2 * DDP__ADDR_TEXT + 1];
+    ddp__join_config c;
+    busy_member b;
+    ddp__joiner *j;
+    ddp_error err;
+    (void)state;
+
+    memset(&c, 0, sizeof c);
+    memset(&b, 0, sizeof b);
+    b.listener = meet_listen(addr);
+    assert_int_equal(pthread_create(&b.thread, NULL, refuse_all, &b), 0);
+    c.connect_timeout_s = 2;
+    snprintf(spec, sizeof spec, NAME ":29500,%s", addr);
+    c.addr = spec;
+    resolver_fails(1 << 30, EAI_AGAIN, 0);
+    assert_int_equal(ddp__joiner_open(&c, &j, &err), DDP_TIMEOUT);
+    ddp__joiner_close(j);
+    ddp__atomic_store(&b.stop, 1);
+    pthread_join(b.thread, NULL);
+    close(b.listener);
+    assert_true(b.accepted > 1);
+    assert_int_equal(lookups, 1);
+}
+
 /* Look-ups that block for seconds are no stop of the process, by which the time-out would move. */
 static void slow_lookups_count_towards_the_time_out(void **state)
 {
@@ -185,6 +234,7 @@ int main(void)
         cmocka_unit_test(a_rank_retries_a_name_that_appears_later),
         cmocka_unit_test(rank_0_listens_where_its_name_leads_later),
         cmocka_unit_test(a_joining_worker_retries_a_name_that_appears_later),
+        cmocka_unit_test(unresolved_name_is_not_looked_up_while_a_member_answers),
         cmocka_unit_test(slow_lookups_count_towards_the_time_out),
         cmocka_unit_test(a_call_to_stop_ends_the_retries),
         cmocka_unit_test(what_cannot_be_a_name_fails_at_once),
