@@ -411,9 +411,8 @@ static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 
     if (before & ~lost & ~ddp__bit(e->rank)) return -1;
     for (int r = 0; r < e->world; r++) {
-        const char *name = e->wire->names[r];
-        const long relay = (before & lost) >> r & 1 && !strncmp(name, "via rank ", 9) ? strtol(name + 9, NULL, 10) : -1;
-        if (relay >= 0 && relay < e->world && lost >> relay & 1) return (int)relay;
+        const int relay = (before & lost) >> r & 1 ? ddp__wire_relay(e->wire, r) : -1;
+        if (relay >= 0 && lost >> relay & 1) return relay;
     }
     return -1;
 }

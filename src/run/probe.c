@@ -195,9 +195,6 @@ static int ddp__opponent(int rank, int round, int even)
     return (2 * round - rank + 2 * seats) % seats;
 }
 
-/* The wire names such a peer by its way: wire/reconnect.c. */
-static int ddp__is_relayed(const ddp_ctx *d, int peer) { return !strncmp(d->engine->wire->names[peer], "via ", 4); }
-
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
     const int world = q->d->world, even = world + world % 2;
@@ -208,7 +205,7 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
         DDP__DO(ddp_barrier(q->d));
         if (peer >= world) continue;
         DDP__DO(ddp__probe_pair(q, peer, pair));
-        pair->relayed = ddp__is_relayed(q->d, peer);
+        pair->relayed = ddp__wire_relay(q->d->engine->wire, peer) >= 0;
     }
     return 0;
 }

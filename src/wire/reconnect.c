@@ -237,6 +237,7 @@ static void ddp__resume_free(ddp__resume_wire *t)
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
     DDP_FREE(t->way);
+    DDP_FREE(t->base.relays);
     DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
@@ -334,6 +335,7 @@ void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
 
     if (p->named == named) return;
     p->named = named;
+    ddp__atomic_store(&t->base.relays[p->peer], named);
     (void)ddp__addr_peer(p->fd, &a);
     ddp__addr_text(&a, at);
     if (p->relayed) snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
@@ -408,8 +410,9 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->base.disown = ddp__resume_disown;
     t->door.knows = ddp__knows;
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
+    t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
-    if (!t->way || !t->polls || !t->rings)
+    if (!t->way || !t->polls || !t->base.relays || !t->rings)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");

@@ -55,6 +55,8 @@ int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int wor
     return w->names != NULL;
 }
 
+int ddp__wire_relay(const ddp__wire *w, int peer) { return w->relays ? ddp__atomic_load(&w->relays[peer]) - 1 : -1; }
+
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
     return &hub->rings[(size_t)from * (size_t)(hub->world - 1) + (size_t)(to - (to > from))];

@@ -42,6 +42,7 @@ struct ddp__wire {
     const ddp__carrier *carrier; /* NULL: bytes move by the table */
     int    rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a relayed peer */
+    int   *relays;     /* [world] atomic: the rank that relays a peer's bytes + 1, 0: none; NULL: none */
     size_t pair_bytes; /* memory of its own that it takes per peer */
     double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
@@ -55,6 +56,8 @@ struct ddp__wire {
 
 /* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
 DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
+/* The rank that relays the bytes of a peer, or last relayed those of a lost peer; -1: none. Any thread. */
+DDP_LIB int ddp__wire_relay(const ddp__wire *w, int peer);
 
 /* ---- threads of one process ---- */
 

@@ -52,6 +52,8 @@ static void without_their_relay_a_pair_connects_directly(void **state)
 
     meet_relayed(m, 3, NULL);
     assert_non_null(strstr(m[1].wire->names[2], "via rank 0 at "));
+    assert_int_equal(ddp__wire_relay(m[1].wire, 2), 0);
+    assert_int_equal(ddp__wire_relay(m[1].wire, 0), -1);
     m[0].wire->table->close(m[0].wire);
     iov.iov_base = &sent;
     iov.iov_len = 1;
@@ -65,6 +67,7 @@ static void without_their_relay_a_pair_connects_directly(void **state)
         m[1].wire->table->wait(m[1].wire, NULL, want, ddp_now() + 0.01);
     assert_int_equal(c, 7);
     for (int k = 1; k < 3; k++) assert_null(strstr(m[k].wire->names[3 - k], "via"));
+    for (int k = 1; k < 3; k++) assert_int_equal(ddp__wire_relay(m[k].wire, 3 - k), -1);
     for (int k = 1; k < 3; k++) m[k].wire->table->close(m[k].wire);
 }
 
