@@ -86,7 +86,8 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *
  * ddp_weights_load - after ddp_graph_build: every parameter and buffer from the file; F32, F64, F16 or BF16. All is
  * checked before the first is changed: a tensor that is missing, not of this model, of another shape or no float is an
- * error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO. Only a disk that fails half way through (DDP_IO) leaves a mixture.
+ * error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO. Only a disk that fails half way
+ * through (DDP_IO) leaves a mixture.
  * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
  * Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own stage's tensors.
  * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. Of a model in stages

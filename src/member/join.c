@@ -97,12 +97,12 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
                  own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
-                 own->how);
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings",
+                 in->how, own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
-            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value", l->name[i],
-                     in->value[i], own->value[i]);
+            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value",
+                        l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }

@@ -30,8 +30,9 @@ typedef enum ddp__refusal {
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian; `kind` shares its four bytes with a
- * checksum of the frame. A refusal carries the sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
- * above them the ids of a world with room for more, else 0; highest bit: links outlive their connections. */
+ * checksum of the frame. A refusal carries the sender's own run, rank and world, so that both sides can name both. world:
+ * the ranks that meet in the lower 16 bits; above them the ids of a world with room for more, else 0; highest bit: links
+ * outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     int      damaged;         /* received: the checksum is wrong */

@@ -94,7 +94,10 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
     return 0;
 }
 
-int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why) { return t ? t->table->may_be(t, fd, name, why) : 1; }
+int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why)
+{
+    return t ? t->table->may_be(t, fd, name, why) : 1;
+}
 
 int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why)
 {

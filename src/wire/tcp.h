@@ -115,7 +115,7 @@ typedef struct ddp__rendezvous {
  * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
  * for it, passing over one that another run has left.
  * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
- * (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there, its name does not resolve), DDP_MISMATCH
- * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
- * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there, its name does not resolve),
+ * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST
+ * (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
