@@ -104,7 +104,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     }
     if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
         p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
-        p->code = DDP__JOIN_LATER; /* it makes no sense */
+        p->code = DDP__JOIN_LATER; /* malformed: retry */
 }
 
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
@@ -157,7 +157,7 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
         }
         if (bad) return ddp__fail(err, bad, "%s", local.msg);
         if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+            return ddp__fail(err, DDP_ARG, "%s is not a loopback address: use --tls-psk, or --insecure if the network "
                              "can be trusted", ddp__addr_text(&j->at[j->doors], text));
         j->resolved |= bit;
         j->doors += count;
@@ -251,7 +251,8 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     j->unreached = 0;
     j->place.live = ddp__hello_get(b + 8, 8);
     if (j->donor < 0 || j->donor >= j->place.world || j->place.live >> j->place.id & 1)
-        return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
+        return ddp__fail(err, DDP_PEER_LOST, "malformed reply from the coordinator; check that all workers run "
+                         "version " DDP_VERSION_STRING);
     return DDP_OK;
 }
 

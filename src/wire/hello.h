@@ -54,7 +54,8 @@ DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 /* What a hello says of a world of so many ranks and ids, which are at least as many. */
 DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
-/* self's version, run, rank, world and port with that kind, reason and detail. Who changes bytes behind it seals them. */
+/* self's version, run, rank, world and port with that kind, reason and detail. A caller that changes bytes of it afterwards
+ * calls ddp__hello_seal. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                              unsigned char *b);
 DDP_LIB void ddp__hello_seal(unsigned char *b); /* writes the checksum */

@@ -9,7 +9,7 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     if (m->c.tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
-        return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
+        return ddp__fail(err, DDP_ARG, "%s is not a loopback address, and the connections are neither encrypted nor "
                          "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
                          "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
     ddp__log(&m->c.log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);

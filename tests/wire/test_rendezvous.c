@@ -545,7 +545,7 @@ static void bad_addresses_are_explained(void **state)
         {"file://", "names no file"},
         {"::1:29500", "write an IPv6 address in brackets"},
         {"[::1]x:5", "names no host"},
-        {"192.0.2.7:29500", "lies beyond this machine"},
+        {"192.0.2.7:29500", "is not a loopback address"},
         {"0.0.0.0:29500", "DREAMDDP_INSECURE=1"},
     };
     size_t i;

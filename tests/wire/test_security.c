@@ -22,7 +22,7 @@ static void an_address_beyond_this_machine_needs_a_key_or_consent(void **state)
     meet_prepare(m, 2, -1, "192.0.2.7:29500");
     meet_start(m, 1);
     meet_join(m, 1);
-    assert_says(&m[0], DDP_ARG, "192.0.2.7:29500 lies beyond this machine");
+    assert_says(&m[0], DDP_ARG, "192.0.2.7:29500 is not a loopback address");
     assert_says(&m[0], DDP_ARG, "--tls-psk FILE or DREAMDDP_TLS_PSK");
     assert_says(&m[0], DDP_ARG, "--insecure");
 }
