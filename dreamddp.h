@@ -203,14 +203,15 @@ DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
 /* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
- * or once here when a launcher already made the ranks (whose number counts, not cfg->world) or world <= 1. fn gets an open context, which ddp_launch closes;
- * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
+ * or once here when a launcher already made the ranks, whose number counts instead of cfg->world, or world <= 1. fn gets an
+ * open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes the parent only supervises: nothing
+ * that fn stores is seen by it.
  * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
  * first failure with its sentence in *err. */
 DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_launched - who started this process as one rank of several: "DREAMDDP_RANK" (ddprun), "torchrun", "Open MPI", "MPICH",
- * "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if nobody did. A program reads it to choose by the
+ * "PMIx" or "Slurm", with its rank and the number of ranks; NULL, 0 and 0 if no launcher did. A program reads it to choose by the
  * number of ranks before it opens a context; ddp_open and ddp_launch read the same. Errors: DDP_ARG as ddp_open, for
  * variables that contradict each other. Not while another thread changes the environment. */
 DDP_API ddp_status ddp_launched(const char **launcher, int *rank, int *world, ddp_error *err);
@@ -3531,7 +3532,8 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
  *
  * ddp_weights_load - after ddp_graph_build: every parameter and buffer from the file; F32, F64, F16 or BF16. All is
  * checked before the first is changed: a tensor that is missing, not of this model, of another shape or no float is an
- * error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO. Only a disk that fails half way through (DDP_IO) leaves a mixture.
+ * error (DDP_FORMAT) that names file and tensor; a shard that cannot be read is DDP_IO. Only a disk that fails half way
+ * through (DDP_IO) leaves a mixture.
  * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
  * Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own stage's tensors.
  * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. Of a model in stages
@@ -5378,7 +5380,7 @@ int ddp__parse_ratio(const char *s, double *out)
     top[slash - s] = 0;
     if (!ddp__parse_double(top, out) || !ddp__parse_double(slash + 1, &below) || !(below > 0)) return 0;
     *out /= below;
-    return 1;
+    return ddp__finite(*out);
 }
 
 int ddp__parse_long(const char *s, long *out)
@@ -13578,8 +13580,8 @@ static int ddp__tokens_text(const unsigned char *p, size_t n)
     return 1;
 }
 
-/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token: small, and
- * 0 for most tokens, while the lower halves take large values. Where all are 0 the lower halves need not be large. */
+/* Do these bytes hold 32-bit numbers? Seen as 16-bit numbers every second one is then the upper half of a token, which is
+ * small, while the lower halves take large values. Where all upper halves are 0 the lower ones need not be large. */
 static int ddp__tokens_wide(const unsigned char *p, size_t n)
 {
     size_t zeros = 0;
@@ -13592,7 +13594,7 @@ static int ddp__tokens_wide(const unsigned char *p, size_t n)
         small |= p[i];
         large |= p[i + 1];
     }
-    return zeros == n / 4 ? (small | large) != 0 : large && 2 * zeros >= n / 4;
+    return zeros == n / 4 ? (small | large) != 0 : large != 0;
 }
 
 static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
@@ -13638,15 +13640,15 @@ static ddp_status ddp__tokens_raw(ddp_tokens *t, const char *name, const unsigne
 {
     const size_t sample = n < DDP__TOKENS_SAMPLE ? n : DDP__TOKENS_SAMPLE;
     const int bin = ddp__tokens_named(name, ".bin"), width = ddp__tokens_named(name, ".u32") ? 4 : 2;
+    const char *ending = bin ? ".bin" : width == 2 ? ".u16" : ".u32";
 
     if (!bin && width == 2 && !ddp__tokens_named(name, ".u16")) return DDP_OK;
-    if (bin && ddp__tokens_text(p, sample))
-        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a .bin file holds 16-bit tokens: rename it to end in .txt "
-                         "to train on its bytes", name);
+    if (ddp__tokens_text(p, sample))
+        return ddp__fail(err, DDP_FORMAT, "%s holds text, but a %s file holds %d-bit tokens: rename it to end in .txt to train on "
+                         "its bytes", name, ending, 8 * width);
     if (n % (size_t)width)
         return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a %s file holds %d-bit tokens, %s: is it cut off? (under "
-                         "another ending it is read as bytes)", name, n, bin ? ".bin" : width == 2 ? ".u16" : ".u32",
-                         8 * width, width == 2 ? "an even number" : "a multiple of 4");
+                         "another ending it is read as bytes)", name, n, ending, 8 * width, width == 2 ? "an even number" : "a multiple of 4");
     if (bin && n % 4 == 0 && ddp__tokens_wide(p, sample))
         return ddp__fail(err, DDP_FORMAT, "%s holds 32-bit tokens, but a .bin file without a header of llm.c holds 16-bit "
                          "tokens: rename it to end in .u32 (or in .u16 if its tokens do have 16 bits)", name);
@@ -14194,9 +14196,10 @@ typedef struct ddp__weight_files {
     int               count;
 } ddp__weight_files;
 
-/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists shards in its own folder;
- * or a folder with such an index or, without one, with *.safetensors files. Errors: a shard that is missing, unreadable or
- * lacks a tensor that the index places in it; a folder without weights. Closed by ddp__weight_files_close, also on error. */
+/* Opens the files that path names: a safetensors file; NAME.safetensors.index.json, whose weight_map lists shards in its
+ * own folder; or a folder with such an index or, without one, with *.safetensors files. Errors: a shard that is missing,
+ * unreadable or lacks a tensor that the index places in it; a folder without weights. Closed by ddp__weight_files_close,
+ * also on error. */
 DDP_LIB ddp_status ddp__weight_files_open(ddp__weight_files *files, const char *path, ddp_error *err);
 DDP_LIB void       ddp__weight_files_close(ddp__weight_files *files);
 #endif
@@ -15006,6 +15009,7 @@ struct ddp__wire {
     const ddp__carrier *carrier; /* NULL: bytes move by the table */
     int    rank, world;
     char (*names)[DDP__WIRE_NAME]; /* [world] of peers: "127.0.0.1:40123", "thread 2", "via rank 0 at ..." for a relayed peer */
+    int   *relays;     /* [world] atomic: the rank that relays a peer's bytes + 1, 0: none; NULL: none */
     size_t pair_bytes; /* memory of its own that it takes per peer */
     double round_trip; /* seconds, of the farthest peer; 0: all are on this machine, < 0: not known */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
@@ -15019,6 +15023,8 @@ struct ddp__wire {
 
 /* For who makes a wire that is all zero; names are to be freed. 0 when memory is short. */
 DDP_LIB int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int world);
+/* The rank that relays the bytes of a peer, or last relayed those of a lost peer; -1: none. Any thread. */
+DDP_LIB int ddp__wire_relay(const ddp__wire *w, int peer);
 
 /* ---- threads of one process ---- */
 
@@ -15123,6 +15129,8 @@ int ddp__wire_init(ddp__wire *w, const ddp__wire_table *table, int rank, int wor
     w->names = (char(*)[DDP__WIRE_NAME])ddp__calloc((size_t)world, sizeof *w->names);
     return w->names != NULL;
 }
+
+int ddp__wire_relay(const ddp__wire *w, int peer) { return w->relays ? ddp__atomic_load(&w->relays[peer]) - 1 : -1; }
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 {
@@ -16148,8 +16156,9 @@ typedef enum ddp__refusal {
 } ddp__refusal;
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian; `kind` shares its four bytes with a
- * checksum of the frame. A refusal carries the sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
- * above them the ids of a world with room for more, else 0; highest bit: links outlive their connections. */
+ * checksum of the frame. A refusal carries the sender's own run, rank and world, so that both sides can name both. world:
+ * the ranks that meet in the lower 16 bits; above them the ids of a world with room for more, else 0; highest bit: links
+ * outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     int      damaged;         /* received: the checksum is wrong */
@@ -16171,7 +16180,8 @@ DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 /* What a hello says of a world of so many ranks and ids, which are at least as many. */
 DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
-/* self's version, run, rank, world and port with that kind, reason and detail. Who changes bytes behind it seals them. */
+/* self's version, run, rank, world and port with that kind, reason and detail. A caller that changes bytes of it afterwards
+ * calls ddp__hello_seal. */
 DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
                              unsigned char *b);
 DDP_LIB void ddp__hello_seal(unsigned char *b); /* writes the checksum */
@@ -16428,7 +16438,10 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
     return 0;
 }
 
-int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why) { return t ? t->table->may_be(t, fd, name, why) : 1; }
+int ddp__stream_is_named(ddp__tls *t, int fd, const char *name, char *why)
+{
+    return t ? t->table->may_be(t, fd, name, why) : 1;
+}
 
 int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why)
 {
@@ -17297,7 +17310,7 @@ typedef struct ddp__pairs {
 } ddp__pairs;
 
 /* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked too both
- * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
+ * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or -1.
  * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
 DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
 /* "Join me to rank `about`", or from the relay "ask for that", or "you are joined". 0, or -1 and errno. */
@@ -17334,9 +17347,9 @@ typedef struct ddp__rendezvous {
  * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
  * for it, passing over one that another run has left.
  * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
- * (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there, its name does not resolve), DDP_MISMATCH
- * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
- * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * (cannot listen, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there, its name does not resolve),
+ * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST
+ * (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 /* ==== wire/door.h ==== [wire] */
@@ -17875,7 +17888,8 @@ typedef struct ddp__way {
     int       seeks;            /* relayed: if the relay is lost, this rank tries the peer's own address, else the peer does */
     int       direct, moved;    /* of a relayed pair: this attempt goes to that address; the relay has been replaced */
     int       named;            /* the relay in names[peer] + 1; 0: none */
-    int       reverse;          /* the lower rank dials: the higher one cannot reach it */
+    int       dialler;          /* of a pair once relayed, now direct: 1: this rank dials, -1: the peer, which this rank
+                                 * cannot reach; 0 of any other pair: the higher rank dials, the lower one probes */
     ddp__addr where;
     /* outgoing */
     ddp__replay ring;
@@ -17908,7 +17922,7 @@ typedef struct ddp__way {
     /* it waits at a relay, to which this rank connects; see callback.c */
     ddp__link_state call_state; /* NONE: it does not wait, DIALLING, SHAKING, ASKING */
     int       call_fd, call_via;
-    double    call_until;
+    double    call_since;
 } ddp__way;
 
 typedef struct ddp__resume_wire {
@@ -18172,7 +18186,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
              p->peer, t->base.names[p->peer], away, strerror(p->why), (unsigned long)(p->next - h->received));
     if (p->direct) { /* the end that seeks has dialled */
         p->relayed = 0;
-        p->reverse = p->seeks ? t->base.rank < p->peer : p->peer < t->base.rank;
+        p->dialler = p->seeks ? 1 : -1;
     }
     p->direct = p->moved = 0;
     ddp__way_name(t, p);
@@ -18257,8 +18271,15 @@ static ddp__refusal ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hel
         return DDP__REFUSE_NAME;
     if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
-    else if (other && t->visit) ddp__call_send(t, other, (int)h->rank);
+    else if (other >= 0 && t->visit) ddp__call_send(t, other, (int)h->rank);
     return DDP__WELCOME;
+}
+
+/* Whether this rank, not the peer, makes the next direct connection of a pair. */
+static int ddp__way_dials(const ddp__resume_wire *t, const ddp__way *p)
+{
+    if (p->relayed) return p->seeks;
+    return p->dialler ? p->dialler > 0 : t->base.rank > p->peer;
 }
 
 int ddp__knows(void *user, const ddp__addr *from)
@@ -18281,7 +18302,7 @@ ddp__refusal ddp__knock(void *user, const ddp__caller *c, const ddp__hello *h, c
     if (h->kind == DDP__JOIN_MESH) return ddp__knock_join(t, c, h, why);
     p = &t->way[h->rank];
     if (h->kind != DDP__RESUME) return DDP__REFUSE_RANK;
-    if (p->relayed ? p->seeks : (h->rank < (uint32_t)t->base.rank) != p->reverse) return DDP__REFUSE_RANK;
+    if (ddp__way_dials(t, p)) return DDP__REFUSE_RANK;
     if (!ddp__way_is(t, p, c->fd, why)) return DDP__REFUSE_NAME;
     if (p->state == DDP__LINK_ENDED) return p->newcomer_fd < 0 ? DDP__REFUSE_RANK : DDP__REFUSE_MUTE; /* lost, or not yet in */
     if (!ddp__resume_fits(t, p, h)) return DDP__REFUSE_TWICE;
@@ -18382,7 +18403,7 @@ static int ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
     if (now < p->dial_at) return 0;
     if (p->relayed) ddp__way_route(t, p, now);
     if (!ddp__way_where(t, p)->size) return 0;
-    if (!p->relayed && p->reverse && t->base.rank > p->peer) { /* it cannot be reached, and dials */
+    if (!p->relayed && p->dialler < 0) { /* a NAT in front of the peer may refuse: that does not mean that it is gone */
         p->dial_at = now + ddp__dial_most;
         return 0;
     }
@@ -18399,7 +18420,7 @@ static int ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
     if (!ddp__fd_wait(p->fd, POLLOUT, now)) return 0;
     if (ddp__tcp_dial_end(p->fd) < 0) return errno;
-    if (t->base.rank < p->peer && !p->relayed && !p->reverse) { /* it lives and will come */
+    if (!p->relayed && !ddp__way_dials(t, p)) { /* it lives and will come */
         p->pause = ddp__dial_most;
         return EAGAIN;
     }
@@ -18566,12 +18587,12 @@ static void ddp__call_member(ddp__resume_wire *t, ddp__way *p, int via)
 {
     const int there = p->relayed && !p->direct && p->via == via;
 
-    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->reverse)) return; /* an old call */
+    if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_NONE || !(p->relayed || p->dialler)) return; /* an old call */
     if (there && p->state != DDP__LINK_DOWN) return;
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
     p->relayed = 1;
-    p->direct = p->reverse = 0;
+    p->direct = p->dialler = 0;
     p->via = via;
     p->refused_since = -1;
     p->dial_at = ddp_now();
@@ -18594,7 +18615,7 @@ int ddp__call_begin(ddp__resume_wire *t, int via, uint32_t id)
     if (p->call_fd < 0) return 0;
     p->call_state = DDP__LINK_DIALLING;
     p->call_via = via;
-    p->call_until = ddp_now() + ddp__call_limit;
+    p->call_since = ddp_now();
     p->answer_got = 0;
     t->away++;
     t->ticked = 0;
@@ -18658,8 +18679,8 @@ double ddp__call_tick(ddp__resume_wire *t, ddp__way *p, double now)
         }
     } while (!why && p->call_state != was && p->call_state != DDP__LINK_NONE);
     if (p->call_state == DDP__LINK_NONE) return now;
-    if (!why && now >= p->call_until) why = ETIMEDOUT;
-    if (!why) return p->call_until;
+    if (!why && now >= p->call_since + ddp__call_limit) why = ETIMEDOUT;
+    if (!why) return p->call_since + ddp__call_limit;
     ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: cannot connect to the joining worker %d by way of rank %d: %s",
              t->base.rank, p->peer, p->call_via, strerror(why));
     ddp__call_end(t, p); /* the worker retries */
@@ -18910,6 +18931,7 @@ static void ddp__resume_free(ddp__resume_wire *t)
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
     DDP_FREE(t->way);
+    DDP_FREE(t->base.relays);
     DDP_FREE(t->base.names);
     DDP_FREE(t);
 }
@@ -18974,6 +18996,7 @@ static void ddp__resume_stopped(ddp__wire *w, double seconds, double now)
         ddp__extend(&p->heard, seconds, now);
         ddp__extend(&p->unheard_since, seconds, now);
         ddp__extend(&p->refused_since, seconds, now);
+        ddp__extend(&p->call_since, seconds, now);
     }
 }
 
@@ -19006,6 +19029,7 @@ void ddp__way_name(ddp__resume_wire *t, ddp__way *p)
 
     if (p->named == named) return;
     p->named = named;
+    ddp__atomic_store(&t->base.relays[p->peer], named);
     (void)ddp__addr_peer(p->fd, &a);
     ddp__addr_text(&a, at);
     if (p->relayed) snprintf(name, DDP__WIRE_NAME, "via rank %d at %.71s", p->via, at);
@@ -19080,8 +19104,9 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->base.disown = ddp__resume_disown;
     t->door.knows = ddp__knows;
     t->polls = (struct pollfd *)ddp__calloc(world + 2 + (size_t)t->door.room, sizeof *t->polls);
+    t->base.relays = (int *)ddp__calloc(world, sizeof *t->base.relays);
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
-    if (!t->way || !t->polls || !t->rings)
+    if (!t->way || !t->polls || !t->base.relays || !t->rings)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
                          c->rank, (unsigned long)((world - 1) * room));
     snprintf(t->congestion, sizeof t->congestion, "%s", c->congestion ? c->congestion : "");
@@ -19323,7 +19348,7 @@ ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *wait
     uint32_t name;
     int before;
 
-    *waits_for = 0;
+    *waits_for = -1;
     if (!p) {
         ddp__stream_close(x->c->tls, fd);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
@@ -19817,7 +19842,7 @@ ddp__refusal ddp__meeting_decide(void *user, const ddp__caller *c, const ddp__he
     if (!ddp__stream_may_be(tls, c->fd, (int)h->rank, why)) return DDP__REFUSE_NAME;
     if (m->meshing && rank == 0 && h->kind == DDP__RELAY && h->detail > 0 && h->detail < (uint32_t)m->r->world &&
         h->detail != h->rank) {
-        if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other)
+        if (ddp__pairs_take(&m->pairs, h, c->fd, &other, &m->failed) == DDP_OK && other >= 0)
             (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h->rank); /* one that is gone never is ready */
         return DDP__WELCOME;
     }
@@ -20327,7 +20352,7 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     if (m->c.tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
-        return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
+        return ddp__fail(err, DDP_ARG, "%s is not a loopback address, and the connections are neither encrypted nor "
                          "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
                          "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
     ddp__log(&m->c.log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
@@ -27541,9 +27566,8 @@ static int ddp__lost_relay(const ddp__engine *e, uint64_t before)
 
     if (before & ~lost & ~ddp__bit(e->rank)) return -1;
     for (int r = 0; r < e->world; r++) {
-        const char *name = e->wire->names[r];
-        const long relay = (before & lost) >> r & 1 && !strncmp(name, "via rank ", 9) ? strtol(name + 9, NULL, 10) : -1;
-        if (relay >= 0 && relay < e->world && lost >> relay & 1) return (int)relay;
+        const int relay = (before & lost) >> r & 1 ? ddp__wire_relay(e->wire, r) : -1;
+        if (relay >= 0 && lost >> relay & 1) return relay;
     }
     return -1;
 }
@@ -29827,12 +29851,12 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
                  own->layers, own->hash);
     else if (strcmp(in->how, own->how) || in->settings != own->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings", in->how,
-                 own->how);
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker runs %.100s, this run %.100s: start it with the same settings",
+                 in->how, own->how);
     for (int i = 0; i < own->settings && !why[0]; i++)
         if (in->value[i] != own->value[i])
-            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value", l->name[i],
-                     in->value[i], own->value[i]);
+            ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value",
+                        l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
@@ -30242,7 +30266,7 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     }
     if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
         p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
-        p->code = DDP__JOIN_LATER; /* it makes no sense */
+        p->code = DDP__JOIN_LATER; /* malformed: retry */
 }
 
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
@@ -30295,7 +30319,7 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
         }
         if (bad) return ddp__fail(err, bad, "%s", local.msg);
         if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+            return ddp__fail(err, DDP_ARG, "%s is not a loopback address: use --tls-psk, or --insecure if the network "
                              "can be trusted", ddp__addr_text(&j->at[j->doors], text));
         j->resolved |= bit;
         j->doors += count;
@@ -30306,14 +30330,18 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, char *unresolved, ddp_error 
 static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, ddp_error *err)
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
-    char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT];
-    int code = DDP__JOIN_LATER, doors;
+    char why[DDP__JOIN_TEXT] = "", unresolved[DDP__JOIN_TEXT] = "";
+    int code = DDP__JOIN_LATER, doors, connected = 0;
 
     for (;;) {
-        DDP__TRY(ddp__joiner_doors(j, unresolved, err));
+        /* a look-up may block for seconds: not while another address leads to a member */
+        if (!connected) DDP__TRY(ddp__joiner_doors(j, unresolved, err));
         doors = j->doors;
-        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+        connected = 0;
+        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++) {
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
+            connected |= j->connected;
+        }
         if (code == DDP__JOIN_OK) return DDP_OK;
         if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
         if (ddp_now() >= until) break;
@@ -30385,7 +30413,8 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     j->unreached = 0;
     j->place.live = ddp__hello_get(b + 8, 8);
     if (j->donor < 0 || j->donor >= j->place.world || j->place.live >> j->place.id & 1)
-        return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
+        return ddp__fail(err, DDP_PEER_LOST, "malformed reply from the coordinator; check that all workers run "
+                         "version " DDP_VERSION_STRING);
     return DDP_OK;
 }
 
@@ -53637,9 +53666,6 @@ static int ddp__opponent(int rank, int round, int even)
     return (2 * round - rank + 2 * seats) % seats;
 }
 
-/* The wire names such a peer by its way: wire/reconnect.c. */
-static int ddp__is_relayed(const ddp_ctx *d, int peer) { return !strncmp(d->engine->wire->names[peer], "via ", 4); }
-
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
     const int world = q->d->world, even = world + world % 2;
@@ -53650,7 +53676,7 @@ static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
         DDP__DO(ddp_barrier(q->d));
         if (peer >= world) continue;
         DDP__DO(ddp__probe_pair(q, peer, pair));
-        pair->relayed = ddp__is_relayed(q->d, peer);
+        pair->relayed = ddp__wire_relay(q->d->engine->wire, peer) >= 0;
     }
     return 0;
 }
