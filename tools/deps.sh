@@ -88,7 +88,7 @@ if [ "$1" = test-all ] && [ ! -e build/.deps-test-all ]; then
     { python3 -c 'import torch' || /usr/bin/python3 -c 'import torch'; } 2>/dev/null || set -- "$@" python3-torch
     have spin || set -- "$@" spin
     { python3 -c 'import igraph' || /usr/bin/python3 -c 'import igraph'; } 2>/dev/null || set -- "$@" python3-igraph
-    { python3 -c 'import pycparser' || /usr/bin/python3 -c 'import pycparser'; } 2>/dev/null || set -- "$@" python3-pycparser
+    /usr/bin/python3 -c 'import pycparser' 2>/dev/null || set -- "$@" python3-pycparser # beside PyTorch
     /usr/bin/python3 -c 'import venv, ensurepip, setuptools, wheel' 2>/dev/null || set -- "$@" python3-venv python3-pip python3-setuptools python3-wheel
     have mpicc && have mpirun || set -- "$@" libopenmpi-dev openmpi-bin
     have mpiexec.hydra || set -- "$@" mpich
