@@ -17943,7 +17943,7 @@ typedef struct ddp__resume_wire {
     void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
-    long     returns;           /* links that came back so far */
+    long     returns;           /* atomic: links that came back so far */
     int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 
@@ -18179,7 +18179,7 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
     p->peer_number = h->number;
     (void)ddp__replay_forget(&p->ring, h->received);
-    t->returns++;
+    ddp__atomic_add(&t->returns, 1);
     t->bytes_again += (int64_t)(p->next - h->received);
     ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
              "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,

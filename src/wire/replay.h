@@ -100,7 +100,7 @@ typedef struct ddp__resume_wire {
     void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
-    long     returns;           /* links that came back so far */
+    long     returns;           /* atomic: links that came back so far */
     int64_t  bytes_again;       /* bytes of streams sent twice */
 } ddp__resume_wire;
 

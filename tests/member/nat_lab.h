@@ -57,7 +57,7 @@ static int break_relays(const plan_of_run *p, ddp_ctx *d, int number)
     static int broken;
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)d->engine->wire;
 
-    if (number == p->last_comer) ddp__atomic_store(&nats->returns, t->returns);
+    if (number == p->last_comer) ddp__atomic_store(&nats->returns, ddp__atomic_load(&t->returns));
     if (ddp_rank(d) || broken || ddp__atomic_load(&p->b->step[p->last_comer]) == 0 || !t->cfg.relay) return 0;
     for (uint32_t low = 1; low < 4; low++)
         for (uint32_t high = low + 1; high < 4; high++) ddp__relay_cut(t->cfg.relay, low << 16 | high);
