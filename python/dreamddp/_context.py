@@ -6,6 +6,7 @@ import sys
 import tempfile
 
 from . import _binding as c
+from . import _interrupt
 from ._library import InvalidArgument, UsageError, config_of, failure, load
 
 RULES = {  # the maker's arguments and their defaults
@@ -82,11 +83,25 @@ class Context:
         if device == "cuda":
             self._kept.append(_cuda(self.lib, config, stream))
         self.micro_batches = config.micro_batches or 1
-        self.ptr = self.lib.ddp_open(config, err)
-        if not self.ptr:
-            raise failure(err)
+        self._cancel = ctypes.c_int(0)
+        config.cancel = ctypes.pointer(self._cancel)
         self.started = False
         self.on_close = []
+        self.ptr, self.call = None, object()
+        opened = []
+        _interrupt.watch(self)
+        try:
+            # not an assignment: KeyboardInterrupt between the return of ddp_open and it would lose the context
+            opened.extend(map(self.lib.ddp_open, [config], [err]))
+            self.ptr = opened[0]
+            if not self.ptr:
+                raise failure(err)
+            self.call = None
+        except BaseException:
+            _interrupt.unwatch(self)
+            if opened and opened[0]:
+                self.lib.ddp_close(opened[0])
+            raise
 
     def _alive(self):
         if not self.ptr:
@@ -99,13 +114,27 @@ class Context:
             raise failure(self.lib.ddp_last_error(self.ptr).contents)
 
     def _call(self, function, *arguments):
-        self.check(getattr(self.lib, function)(self._alive(), *arguments))
+        ptr = self._alive()
+        self.call = object()  # unlike that of every other call
+        try:
+            status = getattr(self.lib, function)(ptr, *arguments)
+        finally:
+            self.call = None
+        self.check(status)
+
+    def interrupt(self):
+        """Ends the call in progress; on the thread of _interrupt."""
+        self._cancel.value = 1
+        if self.ptr:
+            why = "rank %d was interrupted (SIGINT, Ctrl-C) while it waited" % self.lib.ddp_rank(self.ptr)
+            self.lib.ddp_abort(self.ptr, why.encode())
 
     def close(self):
         if not self.ptr:
             return
         for undo in self.on_close:
             undo()
+        _interrupt.unwatch(self)
         ptr, self.ptr = self.ptr, None
         if getattr(sys, "last_type", None) and sys.last_type is not SystemExit:  # the program ends by an exception
             why = "rank %d ended by %s: %s" % (self.lib.ddp_rank(ptr), sys.last_type.__name__, sys.last_value)

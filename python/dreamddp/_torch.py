@@ -72,7 +72,7 @@ class _Begin:
 
 class Wrapped:
     def __init__(self, context, model, optimizer):
-        self.context, self.lib, self.ptr = context, context.lib, context.ptr
+        self.context, self.lib, self.ptr, self.call = context, context.lib, context.ptr, context._call
         self.micro = context.micro_batches
         self.alone = context.world == 1
         self.strategy = context.strategy()
@@ -171,17 +171,13 @@ class Wrapped:
             for p in layer.params:
                 p.fires, p.touched = 0, False
 
-    def check(self, status):
-        if status:
-            self.context.check(status)
-
     def forward(self, index):
         if self.done:
             return  # an evaluation between backward and step
         if not torch.is_grad_enabled() and not self.layers[index].module.training:
-            self.check(self.lib.ddp_wait(self.ptr))  # an evaluation: the first hook of a step lets joining workers in
+            self.call("ddp_wait")  # an evaluation: the first hook of a step lets joining workers in
             return
-        self.check(self.lib.ddp_forward_begin(self.ptr, index))
+        self.call("ddp_forward_begin", index)
 
     def fired(self, p, *_):
         """The gradient of p is complete, in this backward pass."""
@@ -201,7 +197,7 @@ class Wrapped:
         if p.fires > layer.passes and all(q.fires > layer.passes or not q.tensor.requires_grad for q in layer.params):
             layer.passes += 1
             if layer.passes < self.micro:
-                self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
+                self.call("ddp_backward_end", layer.index)
             else:
                 self.advance()
 
@@ -221,12 +217,12 @@ class Wrapped:
             p.version = p.grad._version
         if not layer.passes:
             for _ in range(self.micro):
-                self.check(self.lib.ddp_skip(self.ptr, layer.index))
+                self.call("ddp_skip", layer.index)
             return
-        self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
+        self.call("ddp_backward_end", layer.index)
 
     def end(self):
-        self.check(self.lib.ddp_step_end(self.ptr))
+        self.call("ddp_step_end")
         self.done = True
 
     def rest(self):
@@ -243,7 +239,7 @@ class Wrapped:
                 for p in layer.params:
                     p.take()
                 for _ in range(layer.passes, self.micro - 1):
-                    self.check(self.lib.ddp_backward_end(self.ptr, layer.index))
+                    self.call("ddp_backward_end", layer.index)
                 layer.passes = self.micro
             self.give(layer)
         self.end()

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""[test-all: needs PyTorch] The Python package without PyTorch: arrays train, and ranks that end or are killed.
+"""[test-all: needs PyTorch] The Python package without PyTorch: arrays train, and ranks that end, are killed or interrupted.
 
     tests/python/test_arrays.py [WORD...]     only the cases whose names contain one of the words
 """
 import os
+import signal
+import subprocess
 import sys
+import time
 
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-from cases import Skipped, case, comma_locale, expect, run_cases, skip_script  # noqa: E402
+from cases import Skipped, Wrong, case, comma_locale, expect, run_cases, skip_script, unused_address  # noqa: E402
 from ddprun import built, clean, run, started  # noqa: E402
 
 WITHOUT = """
@@ -120,6 +123,184 @@ except dreamddp.PeerTimeout as e:
 """)
     expect(r.returncode != 0, "exit %d" % r.returncode)
     expect("lost: " in r.stdout or "SIGTERM" in r.stderr or "killed by signal 9" in r.stderr, r.stdout + r.stderr)
+
+
+INTERRUPTED = """
+import array, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with SIGINT ignored
+import dreamddp
+where, rank = sys.argv[1], int(sys.argv[2])
+def say(*words):
+    print(*words, flush=True)
+try:
+    if where == "init":
+        say("calls")
+    dreamddp.init(connect_timeout_s=300, join_timeout_s=300, op_timeout_s=300)
+    w, g = array.array("f", [1.0] * 8), array.array("f", [0.5] * 8)
+    dreamddp.add_layer("w", w, g)
+    dreamddp.set_optimizer("sgd", lr=0.5)
+    if rank == 1:
+        say("computes")
+        sys.stdin.readline()
+    say("calls")
+    if where == "step":
+        dreamddp.backward_end(0)
+        dreamddp.step_end()
+        dreamddp.forward_begin(0)
+    dreamddp.sync_all()
+except (KeyboardInterrupt, dreamddp.Error) as e:
+    say("ended by %s: %s" % (type(e).__name__, e))
+    raise
+"""
+
+
+class Ranks:
+    """Processes of a program, which the test starts one by one: ddprun would end the others itself."""
+
+    def __init__(self, folder, text, world, *arguments):
+        self.path, self.address = os.path.join(folder, "program.py"), unused_address()
+        self.world, self.arguments, self.processes = world, arguments, []
+        with open(self.path, "w", encoding="ascii") as f:
+            f.write(text)
+
+    def start(self, rank):
+        env = clean(DREAMDDP_RANK=str(rank), DREAMDDP_WORLD_SIZE=str(self.world), DREAMDDP_ADDR=self.address)
+        p = subprocess.Popen([sys.executable, self.path, *self.arguments, str(rank)], env=env, stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+        self.processes.append(p)
+        return p
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in self.processes:
+            p.kill()
+            p.communicate()
+
+
+def reached(p, line):
+    """Reads up to this line."""
+    for text in iter(p.stdout.readline, ""):
+        if text.strip() == line:
+            return
+    raise Wrong("the program ended before '%s': %s" % (line, p.stderr.read()[-600:]))
+
+
+def interrupted(p):
+    """SIGINT when the process has made its call and sleeps there."""
+    reached(p, "calls")
+    while True:
+        with open("/proc/%d/stat" % p.pid) as f:
+            if f.read().rpartition(")")[2].split()[0] == "S":
+                break
+        time.sleep(0.05)
+    p.send_signal(signal.SIGINT)
+
+
+def ended(p, word):
+    """The process ends, without a rank that would let its call return, and long before a time-out of the library."""
+    out, err = p.communicate(timeout=100)
+    expect("ended by " + word in out, "'%s' is not in: %s" % (word, out + err[-600:]))
+
+
+@case
+def ctrl_c_ends_init_while_ranks_are_missing(folder):
+    with Ranks(folder, INTERRUPTED, 3, "init") as ranks:
+        first, second = ranks.start(0), ranks.start(1)
+        interrupted(second)
+        ended(second, "KeyboardInterrupt")
+        interrupted(first)
+        ended(first, "KeyboardInterrupt")
+
+
+def ctrl_c_in(folder, where):
+    """Rank 0 waits in a call for rank 1, which computes until rank 0 has ended."""
+    with Ranks(folder, INTERRUPTED, 3, where) as ranks:
+        first, late, third = [ranks.start(r) for r in range(3)]
+        reached(late, "computes")
+        reached(third, "calls")
+        interrupted(first)
+        ended(first, "KeyboardInterrupt")
+        ended(third, "Aborted: rank 0 was interrupted (SIGINT, Ctrl-C)")
+        late.stdin.write("\n")
+        late.stdin.flush()
+        ended(late, "Aborted: rank 0 was interrupted (SIGINT, Ctrl-C)")
+
+
+@case
+def ctrl_c_ends_sync_all_on_every_rank(folder):
+    ctrl_c_in(folder, "sync_all")
+
+
+@case
+def ctrl_c_ends_a_step_on_every_rank(folder):
+    ctrl_c_in(folder, "step")
+
+
+@case
+def handlers_of_the_program_stay_in_force(folder):
+    text = """
+import os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import dreamddp
+rank = int(sys.argv[1])
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+signal.set_wakeup_fd(writer)
+dreamddp.init(connect_timeout_s=60)
+if rank == 0:
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(60)
+        raise SystemExit("no KeyboardInterrupt outside of the library")
+    except KeyboardInterrupt:
+        pass
+    assert os.read(reader, 8) == bytes([signal.SIGINT]), "the program's own wakeup descriptor"
+    dreamddp.barrier()  # the interrupt outside of a call has not ended the run
+    signal.signal(signal.SIGINT, lambda *_: print("handled", flush=True))
+    print("calls", flush=True)
+else:
+    dreamddp.barrier()
+    print("computes", flush=True)
+    sys.stdin.readline()
+dreamddp.barrier()
+child = os.fork()
+if not child:
+    os._exit(0 if signal.set_wakeup_fd(-1) == -1 else 1)
+assert os.waitpid(child, 0)[1] == 0, "a forked process writes its signals to its parent's descriptor"
+dreamddp.close()
+assert signal.set_wakeup_fd(-1) == writer, "close has not restored the descriptor"
+print("done", flush=True)
+"""
+    with Ranks(folder, text, 2) as ranks:
+        first, late = ranks.start(0), ranks.start(1)
+        reached(late, "computes")
+        interrupted(first)
+        time.sleep(1)  # longer than a call of a program without a handler of its own is left alone
+        late.stdin.write("\n")
+        late.stdin.flush()
+        for p in (first, late):
+            out, err = p.communicate(timeout=100)
+            expect(p.returncode == 0 and "done" in out, out + err[-600:])
+            expect(("handled" in out) == (p is first), out)
+
+
+@case
+def a_context_of_another_thread_leaves_signals_alone(folder):
+    r = started(folder, """
+import signal, threading, dreamddp
+def work():
+    dreamddp.init()
+    dreamddp.barrier()
+    dreamddp.close()
+    print("closed", flush=True)
+t = threading.Thread(target=work)
+t.start()
+t.join()
+assert signal.set_wakeup_fd(-1) == -1
+""")
+    expect(r.returncode == 0 and r.stdout.count("closed") == 2, r.stdout + r.stderr)
 
 
 if __name__ == "__main__":
