@@ -1,16 +1,16 @@
 """PyTorch: hooks on modules and gradients, and the optimizer's step.
 
-A module that owns parameters, or running statistics, is a layer. Its gradients are collected in arrays that stay where
+A module that owns parameters, or buffers of float32, is a layer. Its gradients are collected in arrays that stay where
 they are; when all of them are there, the layer's backward is over. Layers are told to the library from the last to the
 first, as all ranks have to agree on one order; one that is ready early waits for its turn.
 """
 import contextlib
 import functools
 import types
+import warnings
 
 import torch
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import is_lazy
 
 from ._context import address_of
 from ._library import InvalidArgument, Unsupported, UsageError
@@ -49,6 +49,7 @@ class _Layer:
     def __init__(self, index, name):
         self.index, self.name = index, name
         self.params = []  # those that are trained
+        self.buffers = []  # (key, tensor) of those that are averaged
         self.passes = 0   # backward passes of this step that are complete
         self.given = False
 
@@ -79,10 +80,12 @@ class Wrapped:
         self.gradients = self.strategy not in AVERAGES_PARAMETERS
         self.local = 0  # > 0: inside no_sync
         self.layers, self.hooks, self.nodes = [], [], []
+        self.others = []  # (name, buffer) of those that are not averaged
         self.check_arguments(model, optimizer)
         self.register(model)
         self.optimizer, self.count = optimizer, self.optimizer_params(optimizer)
         context.set_optimizer("own")
+        self.share()
         self.hook(model)
         self.reset()
         self.take_step(optimizer)
@@ -115,17 +118,82 @@ class Wrapped:
             own = [(n, p) for n, p in module.named_parameters(recurse=False) if id(p) not in seen]
             seen.update(id(p) for _, p in own)
             for n, p in own:
-                if isinstance(p, UninitializedParameter):
+                if is_lazy(p):
                     raise InvalidArgument("parameter %s.%s has no shape yet: run the model once before" % (name, n))
             own = [(n, p) for n, p in own if p.numel()]
-            statistics = [b for b in module.buffers(recurse=False) if b.dtype == torch.float32 and b.numel()] \
-                if isinstance(module, _NormBase) else []
-            if own or statistics:
-                self.add(name, module, own, statistics)
+            buffers = self.buffers_of(name, module, seen)
+            if own or buffers:
+                self.add(name, module, own, buffers)
         if not any(l.params for l in self.layers):
             raise InvalidArgument("wrap: no parameter of the model requires a gradient")
 
-    def add(self, name, module, own, statistics):
+    def buffers_of(self, name, module, seen):
+        """(key, tensor) of the module's own buffers that the library averages; notes the others."""
+        averaged = []
+        for key, b in module.named_buffers(recurse=False):
+            full = (name + "." if name else "") + key
+            if is_lazy(b):
+                raise InvalidArgument("buffer %s has no shape yet: run the model once before" % full)
+            if id(b) in seen or not b.numel():
+                continue
+            seen.add(id(b))
+            if b.dtype == torch.float32 and b.is_contiguous() and b.device.type == self.context.device:
+                averaged.append((key, b))
+            else:
+                self.others.append((full, b))
+        return averaged
+
+    def share(self):
+        """Rank 0's values of the buffers that are not averaged, in one message; names those that differ afterwards."""
+        floats = [n for n, b in self.others if b.is_floating_point() or b.is_complex()]
+        if self.alone or not self.others:
+            return
+        if self.context.step:  # the other workers are past this collective
+            self.warn([n for n, _ in self.others], "have the values of this worker, which joined at step %d: load them "
+                      "from a checkpoint of the program" % self.context.step)
+            return
+        known, unknown = [], []
+        for n, b in self.others:
+            try:
+                known.append((n, b, b.detach().cpu().contiguous().reshape(-1).view(torch.uint8)))
+            except (RuntimeError, NotImplementedError):  # sparse, quantised, without memory
+                unknown.append(n)
+        if known:
+            # one byte in a float32, so that no bit pattern is read as a number
+            every = torch.cat([data for _, _, data in known]).to(torch.float32).to(self.context.device)
+            self.context.broadcast(every)
+            parts = every.cpu().to(torch.uint8).split([data.numel() for _, _, data in known])
+            for (n, b, own), data in zip(known, parts):
+                try:
+                    if not torch.equal(own, data):
+                        # a clone begins where its type can be read
+                        b.detach().copy_(data.clone().view(b.dtype).reshape(b.shape))
+                except RuntimeError:  # several elements share memory (expand)
+                    unknown.append(n)
+        self.warn(unknown, "cannot be shared and have the values of each rank: store them as dense tensors")
+        self.warn([n for n in floats if n not in unknown], "were set to rank 0's values and are not averaged later: make "
+                  "them contiguous float32 tensors on %s, or keep them equal on all ranks" % self.context.device)
+
+    @staticmethod
+    def warn(names, what):
+        if names:
+            more = " and %d more" % (len(names) - 8) if len(names) > 8 else ""
+            warnings.warn("dreamddp: the buffers %s%s %s" % (", ".join(names[:8]), more, what), stacklevel=5)
+
+    def gather(self, layer):
+        """Brings the values of buffers that the program has replaced (self.mean = ...) to where the library reads them."""
+        for key, b in layer.buffers:
+            now = layer.module._buffers.get(key)
+            if now is b:
+                continue
+            if now is None or now.shape != b.shape:
+                raise UsageError("buffer %s of layer %s was removed, or replaced by another shape, after wrap" % (
+                    key, layer.name))
+            with torch.no_grad():
+                b.copy_(now)
+            layer.module._buffers[key] = b
+
+    def add(self, name, module, own, buffers):
         layer = _Layer(len(self.layers), name or type(module).__name__)
         grads = []
         for n, p in own:
@@ -135,10 +203,11 @@ class Wrapped:
             if p.requires_grad:
                 layer.params.append(_Param(full, p, layer))
                 grads[-1] = layer.params[-1].grad
-        layer.module = module
+        layer.module, layer.buffers = module, buffers
         layer.frozen = [(n, p) for n, p in own if not p.requires_grad]
         self.layers.append(layer)
-        self.context.add_layer(layer.name, [p.detach() for _, p in own], grads, statistics)
+        self.context.add_layer(layer.name, [p.detach() for _, p in own], grads,
+                               [b.detach() for _, b in buffers])
 
     def hook(self, model):
         for layer in self.layers:
@@ -213,6 +282,7 @@ class Wrapped:
     def give(self, layer):
         self.next -= 1
         layer.given = True
+        self.gather(layer)
         for p in layer.params:
             p.version = p.grad._version
         if not layer.passes:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import sys
 import tempfile
+import warnings
 
 import dreamddp
 import torch
@@ -358,6 +359,91 @@ def running_statistics_are_averaged_by_sync_all():
         mean = model[1].running_mean
         with world():
             expect(torch.equal(mean, dreamddp.broadcast(mean.clone())), "%s: running means differ" % strategy)
+
+
+class Buffers(torch.nn.Module):
+    """Buffers of many types, each rank with other values, in modules with and without parameters."""
+
+    def __init__(self, rank):
+        super().__init__()
+        g = torch.Generator().manual_seed(rank)
+        self.inner = torch.nn.Module()  # has no parameters
+        self.inner.register_buffer("features", torch.randn(6, 6, generator=g))
+        self.inner.register_buffer("mask", torch.rand(6, generator=g) > 0.5)
+        self.inner.register_buffer("far", torch.full((3,), float("-inf")), persistent=False)
+        self.out = torch.nn.Linear(6, 1)
+        self.out.register_buffer("codebook", torch.randn(4, 6, generator=g))
+        self.out.register_buffer("mean", torch.randn(6, generator=g))
+        self.out.register_buffer("none", None)
+        self.out.register_buffer("empty", torch.zeros(0))
+        for name, kind in (("bytes", torch.uint8), ("longs", torch.int64)):
+            self.out.register_buffer(name, torch.randint(0, 200, (5,), generator=g, dtype=kind))
+        self.out.register_buffer("scalar", torch.tensor(2 ** 40 + rank))
+        for name, kind in (("f64", torch.float64), ("f16", torch.float16), ("c64", torch.complex64)):
+            self.out.register_buffer(name, torch.randn(3, generator=g, dtype=torch.float64).to(kind))
+        self.out.register_buffer("turned", torch.randn(2, 3, generator=g).t())
+
+    def forward(self, x):
+        x = (x @ self.inner.features) * self.inner.mask
+        with torch.no_grad():
+            self.out.codebook.mul_(0.9).add_(0.1 * x.mean(0))
+            self.out.mean = 0.9 * self.out.mean + x.mean(0)  # another tensor
+        return self.out(x + self.out.codebook.mean(0) - self.out.mean)
+
+
+def equal_buffers(model, what):
+    """Bit for bit with rank 0, as another context sees them."""
+    with world():
+        for name, b in model.named_buffers():
+            parts = (b.real, b.imag) if b.is_complex() else (b,)
+            mine = torch.cat([p.double().reshape(-1) for p in parts] + [torch.zeros(1, dtype=torch.float64)])
+            high = mine.to(torch.float32)
+            for part in (high, (mine - high.double()).nan_to_num().to(torch.float32)):
+                theirs = dreamddp.broadcast(part.clone())
+                expect(torch.equal(part, theirs), "%s: %s differs" % (what, name))
+
+
+@worker
+def buffers_of_any_type_start_from_rank_0_and_floats_are_averaged():
+    for settings in ({"strategy": "wfbp"}, {"strategy": "localsgd", "period": 2}, {"strategy": "dreamddp", "period": 3},
+                     {"strategy": "diloco", "period": 2, "wire": "int8"}):
+        what = settings["strategy"]
+        with world(**settings) as rank:
+            model, first = Buffers(rank), Buffers(0)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                model, opt = dreamddp.wrap(model, adamw(model))
+            said = " ".join(str(w.message) for w in caught)
+            for name in ("out.f64", "out.f16", "out.c64", "out.turned"):
+                expect(name in said, "%s: %s is not in: %s" % (what, name, said))
+            for name in ("mask", "longs", "codebook", "features"):
+                expect(name not in said, "%s: %s is in: %s" % (what, name, said))
+            for (name, b), other in zip(model.named_buffers(), first.buffers()):
+                expect(torch.equal(b, other), "%s: %s is not rank 0's after wrap" % (what, name))
+            mean = dict(model.out.named_buffers())["mean"]
+            for s in range(4):
+                opt.zero_grad()
+                loss_of(model, rank, s).backward()
+                opt.step()
+            expect(model.out.mean is mean, "%s: the program's new tensor was not brought to the library's" % what)
+            dreamddp.sync_all()
+        equal_buffers(model, what)
+        far = [model.inner.far.tolist(), (model.out.mean != first.out.mean).any().item(), model.out.mean.isfinite().all().item()]
+        expect(far == [[float("-inf")] * 3, True, True], "%s: %s" % (what, far))
+
+
+@worker
+def a_replaced_buffer_of_another_shape_is_one_sentence():
+    with world(strategy="wfbp") as rank:
+        model = model_of(kind="norm")
+        model, opt = dreamddp.wrap(model, adamw(model))
+        try:
+            model[1].running_mean = torch.zeros(3)
+            model[2](torch.ones(2, 8)).sum().backward()
+            opt.step()
+            raise Wrong("not refused")
+        except dreamddp.UsageError as e:
+            expect("running_mean" in str(e) and "another shape" in str(e), str(e))
 
 
 @worker
