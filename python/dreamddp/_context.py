@@ -82,7 +82,6 @@ class Context:
         self._kept = [texts]  # borrowed by the library until close
         if device == "cuda":
             self._kept.append(_cuda(self.lib, config, stream))
-        self.micro_batches = config.micro_batches or 1
         self._cancel = ctypes.c_int(0)
         config.cancel = ctypes.pointer(self._cancel)
         self.started = False
@@ -97,6 +96,8 @@ class Context:
             if not self.ptr:
                 raise failure(err)
             self.call = None
+            # of the settings in force, which may be from DREAMDDP_MICRO_BATCHES
+            self.micro_batches = self.lib.ddp_settings(self.ptr).contents.micro_batches
         except BaseException:
             _interrupt.unwatch(self)
             if opened and opened[0]:

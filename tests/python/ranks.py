@@ -4,6 +4,7 @@ Every rank trains, and knows what the others' data are. Cases run one after the 
 """
 import contextlib
 import copy
+import os
 import sys
 import tempfile
 import warnings
@@ -252,6 +253,11 @@ def gradients_accumulate():
     near(flat(trained({"strategy": "wfbp", "micro_batches": 2}, loop=twice)), right, "micro_batches")
     near(flat(trained({"strategy": "localsgd", "period": 2, "micro_batches": 2}, loop=twice)),
          alone(average=2, loss=two), "micro_batches of localsgd")
+    os.environ["DREAMDDP_MICRO_BATCHES"] = "2"
+    try:
+        near(flat(trained({"strategy": "wfbp"}, loop=twice)), right, "DREAMDDP_MICRO_BATCHES")
+    finally:
+        del os.environ["DREAMDDP_MICRO_BATCHES"]
 
 
 class Odd(torch.nn.Module):
