@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ static const char *const help =
     "  --port P           rank 0's port with --hosts [29500]\n"
     "  --ssh COMMAND      command with options that runs in place of ssh, such as \"ssh -F config\" [ssh]\n"
     "  --no-prefix        prints the lines of the workers without their ranks\n"
-    "  --quiet            prints no summary\n"
+    "  --quiet            prints no summary, and no warning if no worker used the library\n"
     "  --help             prints this text\n\n"
     "DREAMDDP_ADDR and DREAMDDP_RUN_ID of --set or of the environment replace the address and the run id of ddprun.\n\n"
     "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); 2 usage;\n"
@@ -721,9 +722,10 @@ static int supervise(void)
     return first;
 }
 
-/* A folder for the file in which rank 0 publishes its address; NULL after an error. */
+/* A folder for the file in which rank 0 publishes its address; NULL after an error. Its modification time is 0 until then. */
 static char *temporary_folder(void)
 {
+    static const struct timespec zero[2] = {{0, 0}, {0, 0}};
     const char *given = getenv("TMPDIR");
     char *parent = realpath(given && *given ? given : "/tmp", NULL);
     char *folder = parent ? format("%s/ddprun-XXXXXX", parent) : NULL;
@@ -733,8 +735,17 @@ static char *temporary_folder(void)
                  given && *given ? given : "/tmp", strerror(errno));
         folder = NULL;
     }
+    if (folder) utimensat(AT_FDCWD, folder, zero, 0);
     free(parent);
     return folder;
+}
+
+/* 1 if no worker has published an address: the library removes the file later, which leaves the folder's time changed. */
+static int is_untouched(const char *folder)
+{
+    struct stat info;
+
+    return stat(folder, &info) == 0 && info.st_mtim.tv_sec == 0;
 }
 
 /* A program started with SIGHUP ignored, as by nohup, leaves it ignored, and so do its workers. */
@@ -791,6 +802,9 @@ int main(int argc, char **argv)
     if (code) signal_all(SIGKILL);
     else code = supervise();
     if (folder) {
+        if (!code && !quiet && n > 1 && !summary[0] && is_untouched(folder))
+            complain(0, "warning: no worker joined, so %s ran as %d independent programs; call dreamddp.init() or ddp_open "
+                     "in it", argv[at], n);
         unlink(format("%s/addr", folder));
         rmdir(folder);
     }

@@ -202,6 +202,20 @@ def address_and_run_id_of_the_user_are_passed_on(folder):
 
 
 @case
+def a_program_that_never_joins_is_warned_about(folder):
+    words = "no worker joined, so"
+    program = script(folder, "exit $1\n")
+    r = run("-n", "2", program, "0")
+    expect(r.returncode == 0 and r.stderr.count(words) == 1 and "2 independent programs" in r.stderr, r.stderr)
+    for args in (("-n", "2", "--quiet", program, "0"), ("-n", "1", program, "0"), ("-n", "2", program, "3"),
+                 ("-n", "2", "--set", "DREAMDDP_ADDR=127.0.0.9:77", program, "0"),
+                 ("-n", "2", os.path.join(BUILD, "own_loop")),
+                 ("-n", "2", "--set", "DREAMDDP_LOG=error", os.path.join(BUILD, "own_loop"))):
+        r = run(*args, cwd=folder)
+        expect(words not in r.stderr, "%s: %s" % (args, r.stderr[-400:]))
+
+
+@case
 def ranks_meet_in_a_deep_temporary_folder(folder):
     deep = folder
     for _ in range(6):
