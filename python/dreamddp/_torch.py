@@ -137,7 +137,8 @@ class Wrapped:
             if id(b) in seen or not b.numel():
                 continue
             seen.add(id(b))
-            if b.dtype == torch.float32 and b.is_contiguous() and b.device.type == self.context.device:
+            dense = b.layout is torch.strided and b.is_contiguous()
+            if dense and b.dtype == torch.float32 and b.device.type == self.context.device:
                 averaged.append((key, b))
             else:
                 self.others.append((full, b))
