@@ -429,6 +429,16 @@ static void one_worker_is_aborted_in_the_same_words(void **state)
 
 /* ---- the meeting ---- */
 
+/* An address of this process, so that two runs of this test do not meet. */
+static const char *own_address(void)
+{
+    static char addr[40];
+    const int id = (int)getpid();
+
+    snprintf(addr, sizeof addr, "127.%d.%d.%d:29583", 1 + (id >> 15) % 127, (id >> 7) % 256, 1 + id % 128);
+    return addr;
+}
+
 static volatile int cancelled;
 
 static void *cancel_soon(void *arg)
@@ -451,7 +461,7 @@ static void cancel_ends_the_meeting(void **state)
         cfg.no_env = 1;
         cfg.world = 2;
         cfg.rank = rank;
-        cfg.addr = "127.0.0.1:29583";
+        cfg.addr = own_address();
         cfg.cancel = &cancelled;
         cancelled = 0;
         pthread_create(&thread, NULL, cancel_soon, NULL);
@@ -466,6 +476,7 @@ static void each_time_out_of_the_meeting_names_its_variable(void **state)
 {
     static const char *const name[] = {"DREAMDDP_JOIN_TIMEOUT", "DREAMDDP_CONNECT_TIMEOUT"};
 
+
     (void)state;
     for (int rank = 0; rank < 2; rank++) {
         ddp_config cfg;
@@ -474,7 +485,7 @@ static void each_time_out_of_the_meeting_names_its_variable(void **state)
         memset(&cfg, 0, sizeof cfg);
         cfg.world = 2;
         cfg.rank = rank;
-        cfg.addr = "127.0.0.1:29584";
+        cfg.addr = own_address();
         setenv(name[rank], "0.4", 1); /* the other one stays at its 30 s */
         assert_null(ddp_open(&cfg, &err));
         unsetenv(name[rank]);
