@@ -190,6 +190,7 @@ DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *er
 DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
+DDP_LIB const char *ddp__env_get(const char *name); /* a variable; NULL if it is unset or empty */
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_ratio(const char *s, double *out); /* the same, or a fraction of two: "1/64" */
 DDP_LIB int ddp__parse_long(const char *s, long *out);

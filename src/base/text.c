@@ -85,6 +85,12 @@ const char *ddp__file_kind(mode_t mode)
     return S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
+const char *ddp__env_get(const char *name)
+{
+    const char *v = name ? getenv(name) : NULL;
+    return v && *v ? v : NULL;
+}
+
 size_t ddp__bom_bytes(const char *text, size_t n) { return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; }
 
 ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)

@@ -394,7 +394,7 @@ DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
 /* A peer has left: what still needs it fails, or a membership is told. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
-/* A serve that nobody has come for is over, as is an answer to a peer that is lost; 0: it is neither, and fails. */
+/* A serve without a request is over, as is an answer to a peer that is lost; 0: it is neither, and fails. */
 DDP_LIB int  ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
@@ -411,7 +411,7 @@ DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 DDP_LIB void ddp__strips_close(ddp__engine *e); /* where ddp__engine_pieces made room */
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
 DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
-/* 0 after a failure: the program has freed what an operation under way uses there. Asked again after each wait. */
+/* 0 after a failure: the program has freed memory that an operation in flight uses. Asked again after each wait. */
 DDP_LIB int ddp__memory_there(ddp__engine *e, const ddp__op *op, size_t at);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
@@ -430,7 +430,7 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* Adds the residual of count values to what is to be summed, and keeps nothing of it. */
+/* Adds the residual to the count values before they are summed, and clears it. Values without a gradient keep theirs. */
 DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
 /* Adds it and rounds the sum, whose rest it becomes; at a block's start. 0 after a failure: one has no code. */
 DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
@@ -499,14 +499,14 @@ DDP_LIB int    ddp__was_stopped(ddp__engine *e, double now);
 /* Heartbeats, silent peers, old operations; sets when to look again. */
 DDP_LIB void ddp__check_liveness(ddp__engine *e, double now);
 
-/* ---- delay.c: what is under way on the emulated link ---- */
+/* ---- delay.c: frames in flight on the emulated link ---- */
 /* Does what the script asks for by now; returns when to look again, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it may */
 /* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
 DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
-/* When the last chunk of a peer that is under way will be here; -1: none is. */
+/* Arrival time of the last chunk in flight from a peer; -1: none. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
@@ -534,7 +534,7 @@ DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
 DDP_LIB void ddp__publish(ddp__engine *e); /* tells the submitters what is complete */
-DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: a copy of the log for who waits for it */
+DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: copies the log for the waiting thread */
 
 /* ---- thread.c ---- */
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */
@@ -542,6 +542,6 @@ DDP_LIB int  ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
 #define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
 #define DDP__DRIVE_S 0.1 /* a longer call returns the engine to the comm thread, whose heartbeats no caller delays */
-/* Under the lock: what the comm thread must not sleep over. */
+/* Under the lock: 1 if the comm thread has work and must not sleep. */
 DDP_LIB int  ddp__needed(const ddp__engine *e);
 DDP_LIB void *ddp__engine_main(void *engine);

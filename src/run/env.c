@@ -20,12 +20,6 @@ enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED
        DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 enum { DDP__JOB_TEXT = 128 }; /* room for what a launcher calls its run */
 
-const char *ddp__env_get(const char *name)
-{
-    const char *v = name ? getenv(name) : NULL;
-    return v && *v ? v : NULL;
-}
-
 static ddp_status ddp__env_int(const char *name, int least, int most, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);

@@ -35,8 +35,7 @@ DDP_LIB ddp_status ddp__settings_check(const ddp__strategies *list, const ddp_co
 DDP_LIB void       ddp__settings_default(const ddp__strategies *list, ddp_config *c);
 DDP_LIB int        ddp__settings_own(ddp_config *c); /* copies texts; 0: out of memory */
 DDP_LIB void       ddp__settings_disown(ddp_config *c);
-/* An empty variable counts as unset: NULL. Refuses names that nobody knows. Fills fields of c that are zero. */
-DDP_LIB const char *ddp__env_get(const char *name);
+/* Rejects unknown names of variables. Fills fields of c that are zero. */
 DDP_LIB ddp_status  ddp__env_check_names(ddp_error *err);
 DDP_LIB ddp_status  ddp__env_settings(const ddp__strategies *list, ddp_config *c, ddp_error *err);
 

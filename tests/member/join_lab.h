@@ -347,7 +347,7 @@ static DDP__UNUSED void refused(const plan_of_run *joining, const char *what)
     assert_int_equal(b->done[0] | b->done[1], 0);
 }
 
-/* A worker that the run refuses for now, and that asks again until its connect_timeout_s. On a busy machine a short one
+/* A worker that the run refuses temporarily: it asks again until its connect_timeout_s. On a busy machine a short one
  * may end before the first answer, so a longer one follows. */
 static DDP__UNUSED void waits_in_vain(plan_of_run joining, int number, const char *what)
 {
