@@ -280,10 +280,15 @@ DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
+ * ddp_share - every rank gets the parameters and buffers of rank 0 (of the lowest live rank), and the strategy begins from
+ *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer momentum
+ *   and what rounding has cut off become 0; the optimizer's state stays. Collective, between two steps. DDP_UNSUPPORTED
+ *   with servers, which hold the parameters.
  * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
  * begins to wait, returns within a second. Any thread. */
 DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
+DDP_API int  ddp_share(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
 /* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
@@ -914,6 +919,9 @@ typedef struct ddp_strategy_ops {
     /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
      * are). Nothing is in flight. */
     int  (*sync_all)(ddp_ctx *d, void *self);
+    /* ddp_share: the program has replaced the parameters, which are equal on all ranks now; nothing is in flight. The
+     * strategy begins from them. NULL: it stores nothing that depends on them. */
+    int  (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
     int  (*members_changed)(ddp_ctx *d, void *self);
     /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a thread of
@@ -34534,6 +34542,7 @@ DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
 /* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
 DDP_LIB size_t     ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
 /* Makes room in the engines for a message of all layers, such as a push to a server. No message is in flight. */
@@ -42708,7 +42717,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 
 /* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
  * and frozen layers included. */
-static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < d->layers; l++)
         for (int b = 0; b < d->unit[l].blocks; b++) {
@@ -43307,18 +43316,51 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
     return ddp__device_wait(d, &d->host.error);
 }
 
+static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
+{
+    DDP__TRY(ddp__is_in_step(d, call));
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].passes)
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s comes in the middle of a step: %s%s has had its "
+                             "ddp_backward_end, and ddp_step_end is missing", d->step, call, DDP__LAYER(d->unit[l].name));
+    return DDP_OK;
+}
+
 int ddp_sync_all(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
-    if (s == DDP_OK) s = ddp__is_in_step(d, "ddp_sync_all");
-    for (int l = 0; l < d->layers && s == DDP_OK; l++)
-        if (d->unit[l].passes)
-            s = ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_sync_all comes in the middle of a step: %s%s has had its "
-                          "ddp_backward_end, and ddp_step_end is missing", d->step, DDP__LAYER(d->unit[l].name));
+    if (s == DDP_OK) s = ddp__between_steps(d, "ddp_sync_all");
     if (s == DDP_OK) s = ddp__sync_everything(d);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+static ddp_status ddp__share_again(ddp_ctx *d)
+{
+    ddp_error *err = &d->host.error;
+
+    DDP__TRY(ddp__between_steps(d, "ddp_share"));
+    if (d->ops.traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "ddp_share with strategy %s: its servers hold the parameters: replace them "
+                         "before ddp_set_optimizer", d->ops.name);
+    DDP__TRY(ddp__strategy_drain(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+    }
+    DDP__TRY(DDP__EVENT(d, restart, (d, d->self)));
+    return ddp__device_wait(d, err);
+}
+
+int ddp_share(ddp_ctx *d)
+{
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    else s = ddp__share_again(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 
@@ -45583,6 +45625,7 @@ DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int  ddp__outer_start(ddp_ctx *d, void *self);
 DDP_LIB int  ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__outer_sync_all(ddp_ctx *d, void *self);
+DDP_LIB int  ddp__outer_restart(ddp_ctx *d, void *self);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS
@@ -45986,6 +46029,23 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
     return 0;
 }
 
+/* Parameters were replaced: the momentum and the rounding errors belong to other ones. */
+int ddp__outer_restart(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (y->momentum && o->whole) DDP__DO(ddp_set(d, y->momentum, y->length, 0));
+        else if (y->momentum) memset(y->momentum, 0, y->length * sizeof *y->momentum);
+        if (y->error) memset(y->error, 0, (o->keep ? y->share : y->length) * sizeof *y->error);
+        y->fresh = 0;
+        y->updates = ddp_updates_of(d, l);
+        DDP__DO(ddp__outer_anchor(d, y));
+    }
+    return 0;
+}
+
 /* ==== strategy/outer_late.c ==== [strategy] */
 /* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own step and
  * lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer of the one before. */
@@ -46151,6 +46211,22 @@ static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
     return ddp__outer_sync_all(d, self);
 }
 
+static int ddp__late_restart(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__outer_restart(d, self));
+    for (int l = 0; l < ddp_layers(d); l++) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (!y->count) continue;
+        if (y->own) DDP__DO(ddp_copy(d, y->own, y->anchor, y->count));
+        if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
+        DDP__DO(ddp__late_set(d, y, -1));
+    }
+    return 0;
+}
+
 /* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
 
 /* Fragments of every n-th layer, sent in equal distances. */
@@ -46257,6 +46333,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->step_end = ddp__streaming_step_end;
     ops->wait = ddp__streaming_wait;
     ops->sync_all = ddp__streaming_sync_all;
+    ops->restart = ddp__late_restart;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
     ops->plan_fits = ddp__streaming_fits;
@@ -46356,6 +46433,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
         ops->step_end = ddp__eager_step_end;
         ops->wait = ddp__late_wait;
         ops->sync_all = ddp__eager_sync_all;
+        ops->restart = ddp__late_restart;
     }
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
@@ -46377,6 +46455,7 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__outer_step_end;
     ops->sync_all = ddp__outer_sync_all;
+    ops->restart = ddp__outer_restart;
     ops->close = ddp__partial_close;
     ops->transfers = ddp__local_transfers;
 }

@@ -303,6 +303,7 @@ DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
 /* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
 DDP_LIB size_t     ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
 /* Makes room in the engines for a message of all layers, such as a push to a server. No message is in flight. */

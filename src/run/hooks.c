@@ -245,18 +245,51 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
     return ddp__device_wait(d, &d->host.error);
 }
 
+static ddp_status ddp__between_steps(ddp_ctx *d, const char *call)
+{
+    DDP__TRY(ddp__is_in_step(d, call));
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].passes)
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: %s comes in the middle of a step: %s%s has had its "
+                             "ddp_backward_end, and ddp_step_end is missing", d->step, call, DDP__LAYER(d->unit[l].name));
+    return DDP_OK;
+}
+
 int ddp_sync_all(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
-    if (s == DDP_OK) s = ddp__is_in_step(d, "ddp_sync_all");
-    for (int l = 0; l < d->layers && s == DDP_OK; l++)
-        if (d->unit[l].passes)
-            s = ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_sync_all comes in the middle of a step: %s%s has had its "
-                          "ddp_backward_end, and ddp_step_end is missing", d->step, DDP__LAYER(d->unit[l].name));
+    if (s == DDP_OK) s = ddp__between_steps(d, "ddp_sync_all");
     if (s == DDP_OK) s = ddp__sync_everything(d);
+    return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+static ddp_status ddp__share_again(ddp_ctx *d)
+{
+    ddp_error *err = &d->host.error;
+
+    DDP__TRY(ddp__between_steps(d, "ddp_share"));
+    if (d->ops.traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "ddp_share with strategy %s: its servers hold the parameters: replace them "
+                         "before ddp_set_optimizer", d->ops.name);
+    DDP__TRY(ddp__strategy_drain(d, err));
+    if (d->engine) {
+        DDP__TRY(ddp__share_parameters(d, err));
+        ddp__coded_start(d, 1);
+    }
+    DDP__TRY(DDP__EVENT(d, restart, (d, d->self)));
+    return ddp__device_wait(d, err);
+}
+
+int ddp_share(ddp_ctx *d)
+{
+    ddp_status s = DDP_OK;
+
+    DDP__ENTER(d);
+    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    else s = ddp__share_again(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
 

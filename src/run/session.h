@@ -94,10 +94,15 @@ DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
+ * ddp_share - every rank gets the parameters and buffers of rank 0 (of the lowest live rank), and the strategy begins from
+ *   them: a program that has replaced them, for example from a file, calls it before the next step. The outer momentum
+ *   and what rounding has cut off become 0; the optimizer's state stays. Collective, between two steps. DDP_UNSUPPORTED
+ *   with servers, which hold the parameters.
  * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
  * begins to wait, returns within a second. Any thread. */
 DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
+DDP_API int  ddp_share(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
 /* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and

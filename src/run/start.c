@@ -263,7 +263,7 @@ static ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 
 /* Everybody starts from the parameters of rank 0, or of the first rank of a layer's group, buffers
  * and frozen layers included. */
-static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
+ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
     for (int l = 0; l < d->layers; l++)
         for (int b = 0; b < d->unit[l].blocks; b++) {

@@ -76,6 +76,9 @@ typedef struct ddp_strategy_ops {
     /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
      * are). Nothing is in flight. */
     int  (*sync_all)(ddp_ctx *d, void *self);
+    /* ddp_share: the program has replaced the parameters, which are equal on all ranks now; nothing is in flight. The
+     * strategy begins from them. NULL: it stores nothing that depends on them. */
+    int  (*restart)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
     int  (*members_changed)(ddp_ctx *d, void *self);
     /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a thread of

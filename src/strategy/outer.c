@@ -393,3 +393,20 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
     }
     return 0;
 }
+
+/* Parameters were replaced: the momentum and the rounding errors belong to other ones. */
+int ddp__outer_restart(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (y->momentum && o->whole) DDP__DO(ddp_set(d, y->momentum, y->length, 0));
+        else if (y->momentum) memset(y->momentum, 0, y->length * sizeof *y->momentum);
+        if (y->error) memset(y->error, 0, (o->keep ? y->share : y->length) * sizeof *y->error);
+        y->fresh = 0;
+        y->updates = ddp_updates_of(d, l);
+        DDP__DO(ddp__outer_anchor(d, y));
+    }
+    return 0;
+}

@@ -85,6 +85,7 @@ DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int  ddp__outer_start(ddp_ctx *d, void *self);
 DDP_LIB int  ddp__outer_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__outer_sync_all(ddp_ctx *d, void *self);
+DDP_LIB int  ddp__outer_restart(ddp_ctx *d, void *self);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS

@@ -163,6 +163,22 @@ static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
     return ddp__outer_sync_all(d, self);
 }
 
+static int ddp__late_restart(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    DDP__DO(ddp__late_read(d, o));
+    DDP__DO(ddp__outer_restart(d, self));
+    for (int l = 0; l < ddp_layers(d); l++) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (!y->count) continue;
+        if (y->own) DDP__DO(ddp_copy(d, y->own, y->anchor, y->count));
+        if (y->previous) DDP__DO(ddp_copy(d, y->previous, y->anchor + y->from, y->length));
+        DDP__DO(ddp__late_set(d, y, -1));
+    }
+    return 0;
+}
+
 /* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
 
 /* Fragments of every n-th layer, sent in equal distances. */
@@ -269,6 +285,7 @@ static void ddp__outer_stream(ddp_strategy_ops *ops)
     ops->step_end = ddp__streaming_step_end;
     ops->wait = ddp__streaming_wait;
     ops->sync_all = ddp__streaming_sync_all;
+    ops->restart = ddp__late_restart;
     ops->plan_make = ddp__streaming_make;
     ops->plan_take = ddp__streaming_take;
     ops->plan_fits = ddp__streaming_fits;
@@ -368,6 +385,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
         ops->step_end = ddp__eager_step_end;
         ops->wait = ddp__late_wait;
         ops->sync_all = ddp__eager_sync_all;
+        ops->restart = ddp__late_restart;
     }
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
@@ -389,6 +407,7 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__outer_step_end;
     ops->sync_all = ddp__outer_sync_all;
+    ops->restart = ddp__outer_restart;
     ops->close = ddp__partial_close;
     ops->transfers = ddp__local_transfers;
 }

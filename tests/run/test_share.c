@@ -1,0 +1,150 @@
+/* ddp_share: the program replaces its parameters between two steps, and every strategy goes on from rank 0's. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { WORLD = 2, LAYERS = 4, VALUES = 150, PERIOD = 4 };
+
+typedef struct program {
+    float w[LAYERS][VALUES], g[LAYERS][VALUES];
+    float rate;
+} program;
+
+static float value_of(int layer, int i, int salt) { return (float)((layer * 31 + i * 7 + salt * 13) % 101 - 50) / 64.0f; }
+
+static void fill(program *p, int salt)
+{
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < VALUES; i++) p->w[l][i] = value_of(l, i, salt);
+}
+
+/* One step with an update of the program's own: gradients differ from rank to rank. */
+static int step(ddp_ctx *d, program *p)
+{
+    for (int l = LAYERS - 1; l >= 0; l--) {
+        for (int i = 0; i < VALUES; i++) p->g[l][i] = value_of(l, i, 3 + ddp_rank(d));
+        if (ddp_backward_end(d, l)) return 1;
+    }
+    if (ddp_step_end(d)) return 1;
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < VALUES; i++) p->w[l][i] -= p->rate * p->g[l][i];
+    return 0;
+}
+
+static int is_filled(const program *p, int salt)
+{
+    for (int l = 0; l < LAYERS; l++)
+        for (int i = 0; i < VALUES; i++)
+            if (p->w[l][i] != value_of(l, i, salt)) return 0;
+    return 1;
+}
+
+static int replace_and_train(ddp_ctx *d, void *user)
+{
+    const ddp_optimizer own = ddp_own_update();
+    const int rank = ddp_rank(d);
+    program *p = (program *)calloc(1, sizeof *p);
+    char name[16];
+    int bad = 0;
+
+    (void)user;
+    fill(p, rank);
+    p->rate = 0.01f;
+    for (int l = 0; l < LAYERS; l++) {
+        snprintf(name, sizeof name, "layer %d", l);
+        bad |= ddp_add_block(d, name, p->w[l], p->g[l], VALUES);
+    }
+    bad |= ddp_set_optimizer(d, &own) || !is_filled(p, 0);
+    for (int s = 0; s < 3 * PERIOD - 1 && !bad; s++) bad = step(d, p); /* averages may be on their way */
+    fill(p, 7 + rank);
+    bad = bad || ddp_share(d) || !is_filled(p, 7);
+    /* at rate 0 nothing moves them: neither an old anchor nor momentum, nor what was still on its way */
+    p->rate = 0;
+    for (int s = 0; s < 4 * PERIOD && !bad; s++) bad = step(d, p) || !is_filled(p, 7);
+    bad = bad || ddp_sync_all(d) || !is_filled(p, 7);
+    free(p);
+    return bad;
+}
+
+static void train(ddp_strategy strategy, ddp_overlap overlap, ddp_wire wire)
+{
+    ddp_config c = DDP__ZEROS;
+    ddp_error err = DDP__ZEROS;
+
+    c.strategy = strategy;
+    c.overlap = overlap;
+    c.wire = wire;
+    c.world = WORLD;
+    c.period = PERIOD;
+    c.transport = DDP_THREADS;
+    c.deterministic = 1;
+    if (overlap == DDP_OVERLAP_EAGER && wire == DDP_WIRE_F32) c.compensation = 0.5;
+    if (ddp_launch(&c, replace_and_train, NULL, &err))
+        fail_msg("%s, overlap %d, wire %s: %s", ddp_strategy_name(strategy), (int)overlap, ddp_wire_name(wire), err.msg);
+}
+
+static void every_strategy_begins_from_what_was_loaded(void **state)
+{
+    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_USBYTE, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_DILOCO,
+                                       DDP_SPARSELOCO};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) train(all[i], DDP_OVERLAP_NONE, DDP_WIRE_DEFAULT);
+}
+
+static void late_and_rounded_averages_too(void **state)
+{
+    static const ddp_wire wire[] = {DDP_WIRE_F32, DDP_WIRE_INT8, DDP_WIRE_INT4};
+
+    (void)state;
+    for (int o = DDP_OVERLAP_NONE; o <= DDP_OVERLAP_EAGER; o++)
+        for (size_t w = 0; w < sizeof wire / sizeof *wire; w++) train(DDP_DILOCO, (ddp_overlap)o, wire[w]);
+    for (int o = DDP_OVERLAP_NONE; o <= DDP_OVERLAP_EAGER; o++) train(DDP_SPARSELOCO, (ddp_overlap)o, DDP_WIRE_DEFAULT);
+    train(DDP_LOCALSGD, DDP_OVERLAP_NONE, DDP_WIRE_INT8);
+    train(DDP_DREAMDDP, DDP_OVERLAP_NONE, DDP_WIRE_INT8);
+}
+
+static int share_in_a_step(ddp_ctx *d, void *user)
+{
+    const ddp_optimizer own = ddp_own_update();
+    float w[2][8] = {{0}}, g[2][8] = {{0}};
+    int bad;
+
+    (void)user;
+    bad = ddp_add_block(d, "a", w[0], g[0], 8) || ddp_add_block(d, "b", w[1], g[1], 8) || ddp_set_optimizer(d, &own);
+    bad = bad || ddp_backward_end(d, 1);
+    return bad || ddp_share(d) != DDP_USAGE; /* the context, and so ddp_launch, has the error */
+}
+
+static void not_in_the_middle_of_a_step(void **state)
+{
+    ddp_config c = DDP__ZEROS;
+    ddp_error err = DDP__ZEROS;
+
+    (void)state;
+    c.world = 1;
+    assert_int_equal(ddp_launch(&c, share_in_a_step, NULL, &err), DDP_USAGE);
+    if (!strstr(err.msg, "ddp_share comes in the middle of a step")) fail_msg("%s", err.msg);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_strategy_begins_from_what_was_loaded),
+        cmocka_unit_test(late_and_rounded_averages_too),
+        cmocka_unit_test(not_in_the_middle_of_a_step),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
