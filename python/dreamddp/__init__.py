@@ -7,6 +7,7 @@
 Settings are those of ddp_config by name; what init is not given, DREAMDDP_ variables say. docs/python.md.
 """
 import atexit
+import contextlib
 
 from . import _plan
 from ._binding import DDP_VERSION_STRING as __version__
@@ -15,8 +16,9 @@ from ._library import (Aborted, Error, FileError, FormatError, InvalidArgument, 
                        OutOfMemory, PeerLost, PeerTimeout, Unsupported, UsageError)
 from ._plan import Plan, Profile
 
-_context = None
-_wrapped = None
+_context = None  # of init
+_wrapped = None  # the model of the first wrap
+_more = []       # contexts of further ones
 
 
 def init(**settings):
@@ -39,6 +41,9 @@ def close():
     """Leaves the world; also done when the program ends."""
     global _context, _wrapped
     left, _context, _wrapped = _context, None, None
+    for other in _more:
+        other.close()
+    _more.clear()
     if left is not None:
         left.close()
 
@@ -46,26 +51,45 @@ def close():
 atexit.register(close)
 
 
+def _contexts():
+    return [context()] + _more
+
+
 def wrap(model, optimizer):
     """Gives the model's parameters and the optimizer's step to the library; returns both. Every rank starts from rank
-    0's parameters. Collective."""
+    0's parameters. Collective.
+
+    optimizer: one, or a list of all that update the model. A further wrap, of another model, opens a context of its own,
+    which averages at the steps of its own optimizers."""
     global _wrapped
     d = context()
     try:
         from . import _torch
     except ImportError as e:
         raise Unsupported("wrap needs PyTorch (%s): install torch, or give numpy arrays to add_layer" % e) from None
-    if _wrapped is not None:
-        raise UsageError("wrap was called before: one model in a context; close() and init() begin another")
-    _wrapped = _torch.Wrapped(d, model, optimizer)
+    if _wrapped is None:
+        _wrapped = _torch.Wrapped(d, model, optimizer)
+        return model, optimizer
+    _torch.check_other(model, [w for c in _contexts() for w in c.models])
+    other = d.beside()
+    try:
+        _torch.Wrapped(other, model, optimizer)
+    except BaseException:
+        other.close()
+        raise
+    _more.append(other)
     return model, optimizer
 
 
 def no_sync():
-    """Backward passes inside `with dreamddp.no_sync():` only accumulate gradients."""
+    """Backward passes inside `with dreamddp.no_sync():` only accumulate gradients, of all models."""
     if _wrapped is None:
         raise UsageError("no_sync: call dreamddp.wrap(model, opt) first")
-    return _wrapped.no_sync()
+    stack = contextlib.ExitStack()
+    for c in _contexts():
+        for w in c.models:
+            stack.enter_context(w.no_sync())
+    return stack
 
 
 def rank():
@@ -86,12 +110,14 @@ def stats():
 
 def wait():
     """Finishes what is in flight and averages nothing more."""
-    context().wait()
+    for c in _contexts():
+        c.wait()
 
 
 def sync_all():
     """Finishes and averages: every rank leaves with equal parameters. Collective."""
-    context().sync_all()
+    for c in _contexts():
+        c.sync_all()
 
 
 def report(loss=0.0, samples=0, epoch=0.0, lr=0.0):
@@ -201,3 +227,8 @@ def choose(profile=None, net=None, workers=None, utilisation=90, period=None):
     if net is None:
         net = _plan.net_of(stats(), workers)
     return _plan.choose(profile, net, workers, utilisation, period)
+
+
+def is_initialized():
+    """Whether init was called, and close was not."""
+    return _context is not None

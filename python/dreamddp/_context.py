@@ -2,12 +2,13 @@
 import ctypes
 import os
 import shutil
+import socket
 import sys
 import tempfile
 
 from . import _binding as c
 from . import _interrupt
-from ._library import InvalidArgument, UsageError, config_of, failure, load
+from ._library import InvalidArgument, Unsupported, UsageError, config_of, failure, load
 
 RULES = {  # the maker's arguments and their defaults
     "sgd": ("ddp_sgd_decay", {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
@@ -68,6 +69,19 @@ def _cuda(lib, config, stream):
     return backend
 
 
+def _free_port(host):
+    """A port that nobody listens on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for place in (host, ""):  # the name may be that of a router
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((place, 0))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    return 0
+
+
 class Context:
     """One rank of a world. device "cuda" takes the library that nvcc built, and torch's current device and stream;
     stream: another cudaStream_t, as a number."""
@@ -86,6 +100,10 @@ class Context:
         config.cancel = ctypes.pointer(self._cancel)
         self.started = False
         self.on_close = []
+        self.models = []  # those of wrap
+        self.besides = 0  # contexts opened beside this one
+        self.steps_before = 0  # of the context that this one continues
+        self.settings = dict(settings, device=device, stream=stream)
         self.ptr, self.call = None, object()
         opened = []
         _interrupt.watch(self)
@@ -97,7 +115,8 @@ class Context:
                 raise failure(err)
             self.call = None
             # of the settings in force, which may be from DREAMDDP_MICRO_BATCHES
-            self.micro_batches = self.lib.ddp_settings(self.ptr).contents.micro_batches
+            used = self.lib.ddp_settings(self.ptr).contents
+            self.micro_batches, self.deterministic = used.micro_batches, bool(used.deterministic)
         except BaseException:
             _interrupt.unwatch(self)
             if opened and opened[0]:
@@ -155,7 +174,13 @@ class Context:
 
     @property
     def step(self):
-        return self.lib.ddp_step(self._alive())
+        return self.steps_before + self.lib.ddp_step(self._alive())
+
+    def __repr__(self):
+        if not self.ptr:
+            return "<dreamddp.Context, closed>"
+        return "<dreamddp.Context of rank %d of %d, strategy %s, step %d>" % (
+            self.rank, self.world, self.strategy(), self.step)
 
     def strategy(self):
         return self.stats()["strategy"]
@@ -228,7 +253,19 @@ class Context:
         self._call("ddp_wait")
 
     def sync_all(self):
+        self._pull()
         self._call("ddp_sync_all")
+        self._push()
+
+    def _pull(self):
+        """Before a call that reads parameters: those of which the library has a copy."""
+        for model in self.models:
+            model.pull()
+
+    def _push(self):
+        """After a call that may have changed parameters."""
+        for model in self.models:
+            model.push()
 
     def abort(self, why):
         self.lib.ddp_abort(self._alive(), why.encode()[:300])
@@ -258,18 +295,59 @@ class Context:
         self._call("ddp_all_gather", at, count // self.world)
         return array
 
+    def broadcast_bytes(self, address, count, root=0):
+        """The bytes at this address of the host become rank root's. Collective."""
+        piece = c.ddp_piece(count=count)
+        piece.bytes = address
+        message = c.ddp_message(verb=c.DDP_BROADCAST, from_count=1, bytes=1, peer=root, layer=c.DDP_NO_LAYER, here=b"\1")
+        setattr(message, "from", ctypes.pointer(piece))
+        self._call("ddp_exchange", message)
+
+    def beside(self):
+        """Another context of the same ranks and settings, over connections of its own. Collective."""
+        if self.lib.ddp_settings(self._alive()).contents.min_world > 0:
+            raise Unsupported("an elastic world (min_world) has one context, since a joining worker could not enter two: put "
+                              "all models into one torch.nn.ModuleList, wrap that with a list of optimizers, and let all "
+                              "parameters that are trained later require a gradient before wrap")
+        more = dict(self.settings, rank=self.rank, world=self.world)
+        self.besides += 1
+        if self.world > 1:
+            more["addr"] = self._address_beside(self.lib.ddp_settings(self.ptr).contents.addr.decode())
+        return Context(**more)
+
+    def reopen(self):
+        """Continues in a context without layers, of the same ranks and settings. Collective."""
+        self.sync_all()
+        before = self.step
+        other = self.beside()
+        _interrupt.unwatch(other)
+        self.lib.ddp_close(self.ptr)
+        self.ptr, self._kept, self._cancel, other.ptr = other.ptr, other._kept, other._cancel, None
+        self.started, self.steps_before = False, before
+
+    def _address_beside(self, addr):
+        """Where the ranks of another context meet: another file, or another port of rank 0."""
+        if addr.startswith("file://"):
+            return "%s.%d" % (addr, self.besides)
+        host = addr.rpartition(":")[0] or addr
+        number = (ctypes.c_float * 1)(_free_port(host.strip("[]")) if self.rank == 0 else 0)
+        self._call("ddp_broadcast", ctypes.addressof(number), 1, 0)
+        return "%s:%d" % (host, int(number[0]))
+
     def barrier(self):
         self._call("ddp_barrier")
 
     # ---- checkpoints ----
 
     def save(self, folder, keep=0):
+        self._pull()
         self._call("ddp_checkpoint_save", os.fspath(folder).encode(), keep)
 
     def load(self, folder):
         """Between wrap, or set_optimizer, and the first step. Of how many ranks the checkpoint is."""
         world = ctypes.c_int()
         self._call("ddp_checkpoint_load", os.fspath(folder).encode(), world)
+        self._push()
         return world.value
 
     def _same_folder(self):

@@ -344,20 +344,6 @@ def a_layer_that_is_frozen_later_stays():
 
 
 @worker
-def clipping_while_gradients_are_in_flight_is_named():
-    with world(strategy="wfbp", bucket_bytes=100) as rank:
-        model = Odd()
-        model, opt = dreamddp.wrap(model, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1))
-        odd_loss(model, rank, 0).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        try:
-            opt.step()
-            raise Wrong("it was not noticed")
-        except dreamddp.UsageError as e:
-            expect("clip_norm" in str(e) and "was changed between backward() and step()" in str(e), str(e))
-
-
-@worker
 def running_statistics_are_averaged_by_sync_all():
     for strategy in ("wfbp", "localsgd"):
         model = trained({"strategy": strategy, "period": 3}, kind="norm")
@@ -522,7 +508,7 @@ class Listed:
 
 
 @worker
-def an_evaluation_begins_no_step():
+def an_evaluation_calls_nothing_of_the_library():
     with world(strategy="localsgd", period=1) as rank:
         model = model_of()
         model, opt = dreamddp.wrap(model, adamw(model))
@@ -532,22 +518,20 @@ def an_evaluation_begins_no_step():
             model.eval()
             with torch.no_grad():
                 loss_of(model, rank, 0)
-            expect("ddp_wait" in listed.calls and "ddp_forward_begin" not in listed.calls, "an evaluation: %s" % listed.calls)
+            expect(not listed.calls, "an evaluation: %s" % listed.calls)
             model.train()
             loss_of(model, rank, step).backward()
             opt.step()
-            expect("ddp_forward_begin" in listed.calls, "a step: %s" % listed.calls)
+            expect("ddp_step_end" in listed.calls, "a step: %s" % listed.calls)
             listed.calls.clear()
 
 
 @worker
-def a_copy_of_the_model_has_no_hooks():
+def a_copy_of_the_model_trains_alone():
     with world(strategy="wfbp") as rank:
         model = model_of()
         model, opt = dreamddp.wrap(model, adamw(model))
         copied = copy.deepcopy(model)
-        hooks = [h for m in copied.modules() for h in m._forward_pre_hooks.values()]
-        expect(hooks and all(h.wrapped is None for h in hooks), "the copy's hooks")
         loss_of(copied, rank, 0).backward()
         expect(dreamddp.step() == 0, "the copy trains")
         with tempfile.TemporaryFile() as f:
@@ -570,10 +554,6 @@ def mistake(kind, words, make, settings=None):
 
 @worker
 def what_cannot_be_wrapped_is_one_sentence():
-    def not_contiguous(m):
-        m[0].weight.data = torch.randn(6, 8).t()
-        dreamddp.wrap(m, adamw(m))
-
     def twice(m):
         dreamddp.wrap(m, adamw(m))
         dreamddp.wrap(m, adamw(m))
@@ -589,12 +569,10 @@ def what_cannot_be_wrapped_is_one_sentence():
         dreamddp.wrap(m.requires_grad_(False), adamw(m))
 
     d = dreamddp
-    mistake(d.InvalidArgument, "parameter 0.weight is torch.float64: dreamddp takes torch.float32",
+    mistake(d.InvalidArgument, "parameter 0.weight is torch.float64: dreamddp trains float32, bfloat16 and float16",
             lambda m: d.wrap(m.double(), adamw(m)))
-    mistake(d.InvalidArgument, "parameter 0.weight is not contiguous", not_contiguous)
-    mistake(d.InvalidArgument, "parameter 0.weight is on meta, the context on cpu",
-            lambda m: d.wrap(m.to("meta"), adamw(m)))
-    mistake(d.UsageError, "wrap was called before", twice)
+    mistake(d.InvalidArgument, "parameter 0.weight has no values (device meta)", lambda m: d.wrap(m.to("meta"), adamw(m)))
+    mistake(d.UsageError, "parameter 0.weight was given to an earlier wrap", twice)
     mistake(d.InvalidArgument, "has no shape yet", lazy)
     mistake(d.InvalidArgument, "that is not the model's", another)
     mistake(d.InvalidArgument, "no parameter of the model requires a gradient", nothing)
@@ -618,26 +596,20 @@ def what_cannot_be_trained_is_one_sentence():
     def more(_, o):
         o.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
 
-    def thawed(m):
-        m[0].requires_grad_(False)
-        loop(m, lambda m, _: m[0].requires_grad_(True))
-
     def sparse(_):
         m = torch.nn.Embedding(5, 3, sparse=True)
         m, _o = dreamddp.wrap(m, torch.optim.SGD(m.parameters(), lr=0.1))
         m(torch.tensor([1, 2])).sum().backward()
 
-    def second(_):
-        m = Odd()
+    def third(m):
         m, _o = dreamddp.wrap(m, torch.optim.SGD(m.parameters(), lr=0.1))
-        odd_loss(m, 1, 0).backward()
-        odd_loss(m, 1, 0).backward()
+        for s in range(3):
+            loss_of(m, 0, s).backward()
 
     mistake(dreamddp.UsageError, "parameter 2.weight was moved to other memory", lambda m: loop(m, moved))
     mistake(dreamddp.UsageError, "parameters after wrap", lambda m: loop(m, more))
-    mistake(dreamddp.UsageError, "was frozen when wrap was called", thawed)
-    mistake(dreamddp.Unsupported, "dense float32 is needed", sparse)
-    mistake(dreamddp.UsageError, "no_sync", second)
+    mistake(dreamddp.Unsupported, "a dense one of shape (5, 3) is needed", sparse, {"strategy": "wfbp"})
+    mistake(dreamddp.UsageError, "had more than micro_batches=2 gradients in one step", third, {"micro_batches": 2})
 
 
 @worker
@@ -665,8 +637,8 @@ def settings_are_named_like_the_fields():
         expect("init() first" in str(e), str(e))
 
 
-def work(names):
-    """This process is a rank: runs the cases, one after the other."""
+def work(names, missing=()):
+    """This process is a rank: runs the cases, one after the other. missing: what a case raises that cannot run here."""
     failed = 0
     for function in CASES:
         if names and function.__name__ not in names:
@@ -674,6 +646,8 @@ def work(names):
         try:
             function()
             print("done %s" % function.__name__, flush=True)
+        except missing as e:
+            print("SKIP %s: %s" % (function.__name__, e), flush=True)
         except Exception as e:  # a line for the parent; what it was is in there
             failed = 1
             print("FAIL %s: %s: %s" % (function.__name__, type(e).__name__, e), flush=True)

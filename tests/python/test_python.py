@@ -11,12 +11,8 @@ import re
 import sys
 
 sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
-from cases import Skipped, case, chosen, expect, run_cases, skip_script, told  # noqa: E402
-from ddprun import DDPRUN, RANKS, RANKS_PY, ROOT, SOURCE, built, clean, run, started  # noqa: E402
-
-
-def has(module, python=sys.executable):
-    return run(python, "-c", "import " + module).returncode == 0
+from cases import Skipped, case, expect, run_cases, skip_script, told  # noqa: E402
+from ddprun import DDPRUN, HERE, ROOT, SOURCE, built, clean, has, run, started, together  # noqa: E402
 
 
 @case
@@ -103,29 +99,11 @@ def the_example_learns(folder):
     expect(len(losses) >= 2 and losses[-1] < losses[0], r.stdout)
 
 
-def together():
-    """The cases of the workers: {name: what went wrong, "" if nothing}."""
-    with open(RANKS_PY, encoding="ascii") as f:
-        names = re.findall(r"^@worker\ndef (\w+)", f.read(), re.M)
-    names = [n for n in names if chosen(n.replace("_", " "))]
-    if not names:
-        return {}
-    if not has("torch"):
-        return {n: Skipped("no PyTorch") for n in names}
-    r = run(DDPRUN, "-n", RANKS, "--quiet", sys.executable, RANKS_PY, *names, limit=600)
-    out = {}
-    for n in names:
-        wrong = re.findall(r"^(\[\d\] )FAIL %s: (.*)$" % n, r.stdout, re.M)
-        fine = len(re.findall(r"^\[\d\] done %s$" % n, r.stdout, re.M))
-        out[n] = "; ".join(a + b for a, b in wrong) or ("" if fine == RANKS else "%d of %d ranks ended it: %s" % (
-            fine, RANKS, r.stderr[-600:]))
-    return out
-
-
 def main():
     if not built():
         skip_script("build/ddprun or build/lib/libdreamddp.so is missing: make lib build/ddprun build/plan")
-    return run_cases(kinds=[told(name.replace("_", " "), why) for name, why in together().items()])
+    return run_cases(kinds=[told(name.replace("_", " "), why) for name, why in
+                            together(os.path.join(HERE, "ranks.py")).items()])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,289 @@
+"""What happens in a backward pass: gradients are given to the library layer by layer, and its step ends with the pass.
+
+Layers are told to the library from the last to the first, since all ranks have to agree on one order; one that is ready
+early waits for its turn. When a pass ends, what had no gradient is skipped, and the library's step ends: the averages are
+complete when loss.backward() returns, whatever the order of modules, so a program may clip or inspect gradients.
+"""
+import functools
+import sys
+
+import torch
+
+from ._library import UsageError
+
+_APPLY = torch.autograd.function.BackwardCFunction.apply.__code__
+_task_id = getattr(torch._C, "_current_graph_task_id", lambda: 0)  # from 2.0 on
+
+
+def _is_nested():
+    """Whether this is a pass inside the backward of a Python function: reentrant checkpointing, whose end is not the end of
+    the program's backward pass."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code is _APPLY:
+            return True
+        frame = frame.f_back
+    return False
+
+
+class Backward:
+    """The state of one step.
+
+    done: the library's step is over; stepped: optimizers that have used its gradients. A gradient that comes after that
+    begins the next step. touched: there are gradients that the library does not have: of no_sync.
+    """
+
+    def __init__(self, wrapped, layers):
+        self.wrapped, self.layers, self.context = wrapped, layers, wrapped.context
+        self.call, self.lib = self.context._call, self.context.lib
+        self.micro = self.context.micro_batches
+        self.alone = self.context.world == 1
+        self.averages_gradients = wrapped.averages_gradients
+        # under strategies that average parameters nobody reads gradients; on a device a copy would need memory
+        self.collects = self.averages_gradients or self.context.device != "cpu"
+        self.hooks, self.nodes = [], []
+        self.done, self.stepped, self.touched = False, [], False
+        self.number = 0       # of this backward pass
+        self.running = False  # it has begun
+        self.queued = False   # finish() comes at its end
+        self.task = 0         # autograd's number of it
+        self.again = False    # it adds to gradients that were averaged in this step
+        self.passes = 0       # complete ones of this step
+        # From the second step on: layers that no step has used do not keep others waiting for their turn. Where gradients
+        # are averaged they do, since a gradient that comes after all could not be averaged any more.
+        self.skips_early = False
+        self.reset()
+
+    # ---- hooks ----
+
+    def hook(self):
+        for layer in self.layers.list:
+            for p in layer.params:
+                fired = functools.partial(self.fired, p, layer)
+                if hasattr(p.tensor, "register_post_accumulate_grad_hook"):  # from 2.1 on
+                    self.hooks.append(p.tensor.register_post_accumulate_grad_hook(fired))
+                else:
+                    with torch.enable_grad():
+                        node = p.tensor.expand_as(p.tensor).grad_fn.next_functions[0][0]
+                    self.nodes.append(node)  # its hooks live as long as it
+                    self.hooks.append(node.register_hook(fired))
+
+    def hook_again(self):
+        self.unhook()
+        self.hook()
+        self.next = len(self.layers.list) - 1
+
+    def unhook(self):
+        for h in self.hooks:
+            h.remove()
+        self.hooks.clear()
+        self.nodes.clear()
+
+    # ---- one step ----
+
+    def reset(self):
+        """The next gradient belongs to a new step."""
+        self.done, self.started, self.passes = False, False, 0
+        self.next = len(self.layers.list) - 1
+        for layer in self.layers.list:
+            layer.told, layer.given, layer.fired = 0, False, 0
+
+    def fired(self, p, layer, *_):
+        """The gradient of p is complete in this backward pass."""
+        self.touched = True
+        if not self.wrapped.synchronises():
+            self.mark(p)
+            return
+        if not self.running or (self.queued and _task_id() != self.task and not _is_nested()):
+            p, layer = self.begin(p, layer)
+        elif not self.queued:
+            self.queue()
+        if not self.queued:
+            self.mark(p)
+        if not self.collects:
+            p.given = p.tensor.grad
+            p.version = p.given._version
+        if self.again:
+            return
+        if p.seen == self.number:  # once more, in another nested pass
+            if layer.given and not p.hidden and self.averages_gradients and not self.alone:
+                raise UsageError("%s had a second gradient while that of its layer was being averaged: use "
+                                 "checkpoint(use_reentrant=False)" % p.name)
+            return
+        p.seen = self.number
+        layer.fired += 1
+        if layer.fired == layer.expected:
+            self.ready(layer)
+
+    def mark(self, p):
+        """The gradient of p may stay this rank's until opt.step()."""
+        p.local = p.tensor.grad
+        p.local_version = p.local._version
+
+    def begin(self, p, layer):
+        """A backward pass begins with the gradient of p; returns p and its layer, which may be other objects now."""
+        if self.running and any(layer.given for layer in self.layers.list):
+            raise UsageError("an earlier backward pass of this step ended by an exception when gradients had been sent: it "
+                             "cannot be repeated; restart from a checkpoint")
+        if self.done:
+            self.again = not self.stepped and self.adds_to(p)
+            if self.again and self.micro > 1:
+                raise UsageError("%s had more than micro_batches=%d gradients in one step: call opt.step() after them, or put "
+                                 "passes that only accumulate into `with dreamddp.no_sync():`" % (p.name, self.micro))
+            if not self.again:
+                self.reset()
+        if not self.again and self.start():
+            p, layer = next((q, l) for l in self.layers.list for q in l.params if q.tensor is p.tensor)
+        self.number += 1
+        self.running, self.queued = True, False
+        for each in self.layers.list:
+            each.fired, each.expected = 0, sum(q.tensor.requires_grad for q in each.params)
+        self.queue()
+        return p, layer
+
+    def start(self):
+        """Before the library's first call of a step. True if layers were registered anew."""
+        if self.started:
+            return False
+        self.started = True
+        return self.wrapped.step_begins()
+
+    @staticmethod
+    def adds_to(p):
+        """Whether the gradient of p is the averaged one plus what this pass added: it was neither replaced nor zeroed."""
+        return p.given is not None and p.tensor.grad is p.given and p.given._version == p.version + 1
+
+    def queue(self):
+        if not _is_nested():
+            self.queued, self.task = True, _task_id()
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)
+
+    def ready(self, layer):
+        if self.passes + 1 < self.micro:
+            layer.told += 1
+            self.call("ddp_backward_end", layer.index)
+            return
+        while self.next >= 0:
+            layer = self.layers.list[self.next]
+            complete = layer.expected > 0 and layer.fired >= layer.expected
+            if layer.params and not complete and not (self.skips_early and not layer.used):
+                return
+            self.give(layer, complete or not layer.params)
+        if not self.queued:  # nobody tells when the outermost pass ends
+            self.finish()
+
+    def give(self, layer, has_gradient):
+        self.next -= 1
+        layer.given = True
+        layer.used = layer.used or has_gradient
+        self.layers.buffers.gather(layer)
+        if has_gradient and self.collects:
+            hides = self.queued and self.averages_gradients and not self.alone
+            for p in layer.params:
+                p.take()
+                p.hidden = False
+                if hides:
+                    p.hide()
+                elif p.given is not None:
+                    p.version = p.given._version
+        if not self.averages_gradients:
+            for p in layer.masters:
+                p.pull()
+        for _ in range(layer.told, self.micro):
+            self.call("ddp_backward_end" if has_gradient else "ddp_skip", layer.index)
+
+    def finish(self):
+        """The end of a backward pass."""
+        self.running = False
+        if self.again:
+            self.again = self.touched = False
+            if self.averages_gradients and not self.alone:
+                self.average_again()
+            return
+        self.passes += 1
+        if self.passes >= self.micro:
+            self.close()
+
+    def close(self):
+        """Ends the library's step: layers that have no gradient are skipped."""
+        self.start()
+        if self.averages_gradients and not self.alone and not self.queued:
+            self.check_unchanged()
+        while self.next >= 0:
+            layer = self.layers.list[self.next]
+            self.give(layer, any(p.tensor.requires_grad and p.tensor.grad is not None for p in layer.params))
+        self.call("ddp_step_end")
+        self.done, self.running, self.touched, self.queued = True, False, False, False
+        self.skips_early = not self.averages_gradients and not self.context.deterministic
+        self.stepped.clear()
+        for p in self.layers.params:
+            p.local = None
+        if not self.averages_gradients:
+            self.layers.push()
+            self.finish_local()
+        elif not self.alone:
+            self.put_back()
+
+    def check_unchanged(self):
+        """Raises if the program has changed gradients that were not averaged when its backward pass ended."""
+        for layer in self.layers.list:
+            for p in layer.params:
+                before, version = (p.given, p.version) if layer.given else (p.local, p.local_version)
+                if before is not None and before._version != version:
+                    raise UsageError("the gradient of %s was changed between backward() and step(), when it was not averaged: "
+                                     "clip by init(clip_norm=...), use checkpoint(use_reentrant=False), or let the last "
+                                     "backward pass run outside no_sync" % p.name)
+
+    def finish_local(self):
+        """Gradients that only this rank uses are the mean of the micro-batches, as the library's would be."""
+        for p in self.layers.params:
+            grad = p.tensor.grad
+            if self.collects:
+                if p.given is not None and grad is p.given and grad is not p.grad:
+                    p.put()
+            elif self.micro > 1 and grad is not None:
+                with torch.no_grad():
+                    grad.div_(self.micro)
+                p.given, p.version = grad, grad._version
+
+    # ---- averaged gradients ----
+
+    def put_back(self):
+        """Averaged gradients become the parameters' own. One that no rank had is None, so the optimizer leaves it."""
+        more = []
+        for layer in self.layers.list:
+            left_out = self.lib.ddp_left_out(self.context.ptr, layer.index)
+            for p in layer.params:
+                if not p.tensor.requires_grad:
+                    continue
+                if p.hidden and p.tensor.grad is not None:
+                    more.append((p, p.tensor.grad))
+                p.hidden = False
+                if left_out or (p.empty and self.lib.ddp_no_gradient(p.grad_flat.data_ptr(), p.grad_flat.numel())):
+                    p.tensor.grad = p.given = None
+                else:
+                    p.put()
+        for p, grad in more:  # of nested passes
+            with torch.no_grad():
+                p.tensor.grad = grad if p.tensor.grad is None else p.tensor.grad.add_(grad)
+        if more:
+            self.average_again()
+
+    def average_again(self):
+        """The mean over all ranks of gradients that are averaged already but for what was added to them. Which parameters
+        have one travels along."""
+        params = self.layers.params
+        for p in params:
+            p.take()
+        has = torch.tensor([0.0 if p.empty else 1.0 for p in params], device=params[0].flat.device)
+        every = torch.cat([has] + [p.grad_flat for p in params])
+        self.context.all_mean(every)
+        parts = every.split([len(params)] + [p.grad_flat.numel() for p in params])
+        for p, had, part in zip(params, parts[0].tolist(), parts[1:]):
+            if not p.tensor.requires_grad:
+                continue
+            if had == 0:
+                p.tensor.grad = p.given = None
+                continue
+            p.grad_flat.copy_(part)
+            p.put()

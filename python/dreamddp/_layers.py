@@ -1,0 +1,243 @@
+"""The layers of a model: its parameters, and the memory in which the library finds their values and gradients.
+
+A module that owns parameters or buffers is a layer. A dense float32 parameter is given to the library in place, whatever
+the order of its dimensions. Any other one (bfloat16, float16, a view with gaps, memory that two parameters share) has a
+float32 master copy, which the library averages.
+"""
+import bisect
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ._context import address_of
+from ._library import InvalidArgument, Unsupported, UsageError
+
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def is_dense(tensor):
+    """Whether the elements fill one piece of memory without gaps and overlaps, in any order of the dimensions."""
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def flat_view(tensor):
+    """The elements of a dense tensor in the order in which they lie in memory."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
+
+
+class Spans:
+    """Pieces of memory that are in use."""
+
+    def __init__(self):
+        self.starts, self.ends = [], []
+
+    def add(self, start, end):
+        """False if a part of start..end-1 is in use already, else takes it."""
+        i = bisect.bisect_left(self.starts, start)
+        if (i > 0 and self.ends[i - 1] > start) or (i < len(self.starts) and self.starts[i] < end):
+            return False
+        self.starts.insert(i, start)
+        self.ends.insert(i, end)
+        return True
+
+
+class Param:
+    """A parameter that is trained.
+
+    flat, grad_flat: what the library reads and writes, float32 without gaps. grad: grad_flat in the parameter's shape.
+    has_master: flat is a copy; pull and push exchange values with the tensor.
+    """
+
+    def __init__(self, name, tensor, spans):
+        self.name, self.tensor = name, tensor
+        size = tensor.numel() * tensor.element_size()
+        in_place = tensor.dtype == torch.float32 and is_dense(tensor) and \
+            spans.add(tensor.data_ptr(), tensor.data_ptr() + size)
+        self.has_master = not in_place
+        self.grad_flat = torch.zeros(tensor.numel(), dtype=torch.float32, device=tensor.device)
+        if in_place:
+            self.flat = flat_view(tensor)  # keeps the memory alive whatever becomes of tensor.data
+            self.grad = self.grad_flat.as_strided(tensor.shape, tensor.stride())
+            self.pointer = tensor.data_ptr()
+        else:
+            self.flat = tensor.detach().reshape(-1).to(torch.float32, copy=True)
+            self.grad = self.grad_flat.view(tensor.shape)
+            self.pointer = None
+        self.seen = 0        # the last backward pass that gave a gradient
+        self.given = None    # the program's gradient tensor while the library has its values
+        self.empty = False   # there was none
+        self.hidden = False  # tensor.grad is None until the average is complete
+        self.version = 0     # of the program's gradient tensor, when the library got its values or returned them
+        self.local, self.local_version = None, 0  # the same of one that is not averaged yet, when a pass had written it
+
+    def take(self):
+        """Copies the gradient to where the library finds it."""
+        g = self.given = self.tensor.grad
+        self.empty = g is None
+        if g is self.grad:
+            return
+        if g is None:
+            self.grad_flat.fill_(-0.0)  # the sign of a zero says that there is no gradient (ddp_no_gradient)
+            return
+        if g.layout is not torch.strided or g.shape != self.grad.shape:
+            raise Unsupported("the gradient of %s is %s of shape %s: a dense one of shape %s is needed (Embedding: "
+                              "sparse=False)" % (self.name, g.layout, tuple(g.shape), tuple(self.grad.shape)))
+        with torch.no_grad():
+            self.grad.copy_(g)
+        if g.dtype == torch.float32:
+            self.given = self.tensor.grad = self.grad
+
+    def hide(self):
+        """While the library sums into grad: a second gradient of this step gets memory of its own."""
+        self.tensor.grad = None
+        self.hidden = True
+
+    def put(self):
+        """The averaged gradient becomes the tensor's."""
+        if self.tensor.dtype == torch.float32:
+            self.given = self.grad
+        else:
+            if self.given is None:
+                self.given = torch.empty_like(self.tensor)
+            with torch.no_grad():
+                self.given.copy_(self.grad)
+        self.tensor.grad = self.given
+        self.version = self.given._version
+
+    def pull(self):
+        """The tensor's changes become the master's: what the tensor's type cannot say stays in the master."""
+        with torch.no_grad():
+            now = self.tensor.detach().reshape(-1)
+            if now.dtype == torch.float32:
+                self.flat.copy_(now)
+            else:
+                rounded = self.flat.to(now.dtype)
+                self.flat.add_(now.to(torch.float32) - rounded.to(torch.float32))
+
+    def push(self):
+        """The master's values become the tensor's."""
+        with torch.no_grad():
+            self.tensor.copy_(self.flat.view(self.tensor.shape))
+
+
+class Layer:
+    """A module with parameters or buffers of its own."""
+
+    def __init__(self, index, name, module):
+        self.index, self.name, self.module = index, name, module
+        self.params = []     # those that are trained
+        self.frozen = []     # (name, tensor)
+        self.buffers = []    # (key, tensor) of those that are averaged
+        self.masters = []    # the params that have one
+        self.expected = 0    # gradients in this backward pass
+        self.fired = 0       # those that are there
+        self.told = 0        # calls of ddp_backward_end or ddp_skip in this step
+        self.given = False   # the library has its gradients of this step
+        self.used = False    # it had a gradient in some step
+
+
+class Layers:
+    """All layers, in the order in which modules are registered: that of the forward pass in usual models."""
+
+    def __init__(self, context, model, trained, buffers):
+        """trained: ids of the parameters that an optimizer updates. buffers: Buffers, which collects the others."""
+        self.context, self.model, self.trained, self.buffers = context, model, trained, buffers
+        self.build()
+
+    def build(self):
+        """Finds the layers and registers them; again for a context that was opened anew."""
+        model, trained = self.model, self.trained
+        self.list = []
+        self.spans, self.seen = Spans(), set()
+        self.buffers.clear()
+        for name, module in model.named_modules():
+            self.add(name, module, trained)
+        self.params = [p for layer in self.list for p in layer.params]
+        self.masters = [p for p in self.params if p.has_master]
+        if not self.params:
+            raise InvalidArgument("wrap: no parameter of the model requires a gradient")
+        for layer in self.list:
+            self.register(layer)
+
+    def add(self, name, module, trained):
+        layer = Layer(len(self.list), name or type(module).__name__, module)
+        for key, tensor in module.named_parameters(recurse=False):
+            full = "parameter " + (name + "." if name else "") + key
+            if id(tensor) in self.seen:
+                continue
+            self.seen.add(id(tensor))
+            self.check(full, tensor)
+            if tensor.numel():
+                self.add_param(layer, full, tensor, trained)
+        layer.buffers = self.buffers.of_module(name, module, self.seen, self.spans)
+        layer.masters = [p for p in layer.params if p.has_master]
+        if layer.params or layer.frozen or layer.buffers:
+            self.list.append(layer)
+
+    def check(self, name, tensor):
+        device = self.context.device
+        if is_lazy(tensor):
+            raise InvalidArgument("%s has no shape yet: run the model once before wrap" % name)
+        if tensor.device.type == "meta":
+            raise InvalidArgument("%s has no values (device meta): call model.to_empty(device=%r) and load values before "
+                                  "wrap" % (name, device))
+        if tensor.device.type != device:
+            raise InvalidArgument("%s is on %s, the context on %s: init(device=%r), or move the whole model there before "
+                                  "wrap" % (name, tensor.device, device, tensor.device.type))
+        if tensor.requires_grad and tensor.dtype not in TYPES:
+            raise InvalidArgument("%s is %s: dreamddp trains float32, bfloat16 and float16: call model.float() before wrap"
+                                  % (name, tensor.dtype))
+
+    def add_param(self, layer, name, tensor, trained):
+        if tensor.requires_grad and id(tensor) not in trained:
+            raise InvalidArgument("%s requires a gradient, but no optimizer that wrap was given updates it: give all of "
+                                  "them as a list, wrap(model, [opt1, opt2]), or freeze it (requires_grad_(False))" % name)
+        if tensor.requires_grad:
+            layer.params.append(Param(name, tensor, self.spans))
+            return
+        layer.frozen.append((name, tensor))
+        size = tensor.numel() * tensor.element_size()
+        if tensor.dtype != torch.float32 or not is_dense(tensor) or \
+                not self.spans.add(tensor.data_ptr(), tensor.data_ptr() + size):
+            self.buffers.add_frozen(name, tensor)
+
+    def register(self, layer):
+        """Tells the library of a layer. Strides that are not the usual ones are in its name, which ranks compare."""
+        shared = {id(t) for _, t in self.buffers.frozen}
+        name = layer.name
+        params = [p.flat for p in layer.params]
+        grads = [p.grad_flat for p in layer.params]
+        for p in layer.params:
+            if not p.has_master and not p.tensor.is_contiguous():
+                name += " (strides %s)" % ",".join(map(str, p.tensor.stride()))
+        for _, tensor in layer.frozen:
+            if id(tensor) not in shared:
+                params.append(flat_view(tensor))
+                grads.append(None)
+        for tensor in params:
+            address_of(tensor, "a parameter of layer %s" % name, self.context.device)
+        self.context.add_layer(name, params, grads, [b.detach() for _, b in layer.buffers])
+
+    def pull(self):
+        for p in self.masters:
+            p.pull()
+
+    def push(self):
+        for p in self.masters:
+            p.push()
+
+    def check_memory(self):
+        """Raises if the library's memory is not the model's any more."""
+        for p in self.params:
+            if p.pointer is not None and p.tensor.data_ptr() != p.pointer:
+                raise UsageError("%s was moved to other memory since wrap (.data = ..., model.to(...)): copy values into it "
+                                 "(p.data.copy_(...)), or move the model before wrap" % p.name)
+
+    def thawed(self):
+        """Whether a parameter that was frozen when layers were registered requires a gradient now."""
+        return any(tensor.requires_grad for layer in self.list for _, tensor in layer.frozen)

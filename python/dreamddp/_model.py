@@ -1,0 +1,95 @@
+"""What a wrapped model gains: .module, .no_sync(), .join(), require_backward_grad_sync; and what loading values into it
+means. A copy of the model, or one read from a file, has these too, and they do nothing there."""
+import contextlib
+import ctypes
+import hashlib
+
+import torch
+
+
+class Call:
+    """A method of the wrapped model."""
+
+    def __init__(self, wrapped, name):
+        self.wrapped, self.name = wrapped, name
+
+    def __call__(self, *arguments, **more):
+        if self.wrapped is None:
+            return contextlib.nullcontext()
+        return getattr(self.wrapped, self.name)(*arguments, **more)
+
+    def __deepcopy__(self, memo):
+        return Call(None, self.name)
+
+    def __reduce__(self):
+        return Call, (None, self.name)
+
+
+class Loading:
+    """A hook that runs before load_state_dict changes the model, or a part of it."""
+
+    def __init__(self, loads):
+        self.loads = loads
+
+    def __call__(self, *_):
+        if self.loads is not None:
+            self.loads.begin()
+
+    def __deepcopy__(self, memo):
+        return Loading(None)
+
+    def __reduce__(self):
+        return Loading, (None,)
+
+
+class Loads:
+    """Values that the program loads into the model (load_state_dict): whether they differ from those before."""
+
+    def __init__(self, model):
+        self.model, self.before, self.hooks = model, None, []
+
+    def hook(self):
+        hook = Loading(self)
+        for module in self.model.modules():
+            self.hooks.append(module._register_load_state_dict_pre_hook(hook))
+
+    def unhook(self):
+        for h in self.hooks:
+            h.remove()
+        self.hooks.clear()
+
+    def begin(self):
+        if self.before is None:
+            self.before = self.fingerprint()
+
+    def changed(self):
+        """Whether values other than those before were loaded since the last call."""
+        before, self.before = self.before, None
+        return before is not None and self.fingerprint() != before
+
+    def fingerprint(self):
+        total = hashlib.blake2b(digest_size=16)
+        for tensor in list(self.model.parameters()) + list(self.model.buffers()):
+            try:
+                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            except (RuntimeError, NotImplementedError):  # sparse, quantised, without memory
+                continue
+            if data.numel():
+                total.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
+        return total.digest()
+
+
+class Attributes:
+    """Names that the model gets unless it has them."""
+
+    def __init__(self, wrapped, model):
+        values = {"module": model, "require_backward_grad_sync": True}
+        values.update((name, Call(wrapped, name)) for name in ("no_sync", "join"))
+        self.model = model
+        self.names = [name for name in values if not hasattr(model, name)]
+        for name in self.names:
+            object.__setattr__(model, name, values[name])  # not registered as a submodule
+
+    def undo(self):
+        for name in self.names:
+            self.model.__dict__.pop(name, None)
