@@ -56,19 +56,21 @@ static int ddp__first_host(const char *list, char *out, size_t room)
     return n > 0;
 }
 
+/* torch.distributed, or torchrun's agent in its place, listens on MASTER_PORT. */
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
-    const char *host = ddp__env_get("MASTER_ADDR"), *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ddp__env_get("MASTER_ADDR");
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
-    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
-    if (store && !strcmp(store, "True")) {
-        port++; /* torchrun's agent itself listens on MASTER_PORT */
-        env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
-    }
+    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65535, &port, err));
+    if (port == 65535)
+        return ddp__fail(err, DDP_ARG, "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is no port; set "
+                         "DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
+    port++;
+    env->note = "rank 0 listens at MASTER_PORT + 1; torch.distributed uses MASTER_PORT";
     /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
      * the same place and open to nobody else */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));

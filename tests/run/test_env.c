@@ -108,7 +108,7 @@ static void launchers_are_recognised_in_order(void **state)
          3,
          8,
          1,
-         "10.0.0.1:29500"},
+         "10.0.0.1:29501"},
         {{"RANK=3", "WORLD_SIZE=8", "MASTER_ADDR=fe::1", "MASTER_PORT=29500",
           "TORCHELASTIC_USE_AGENT_STORE=True"},
          "torchrun",
@@ -219,6 +219,9 @@ static void mistakes_are_named(void **state)
         {{"RANK=0", "WORLD_SIZE=2"}, "MASTER_ADDR is not"},
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x"}, "MASTER_PORT is not"},
         {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=y"}, "MASTER_PORT='y'"},
+        {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=65536"}, "MASTER_PORT='65536'"},
+        {{"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=65535"},
+         "MASTER_PORT + 1, which is no port; set DREAMDDP_ADDR=HOST:PORT"},
         {{"RANK=two", "WORLD_SIZE=2"}, "RANK='two' is not a whole number from 0 to 1"},
         {{"RANK=2", "WORLD_SIZE=2"}, "RANK='2' is not a whole number from 0 to 1"},
         {{"RANK=-1", "WORLD_SIZE=2"}, "RANK='-1'"},
@@ -420,21 +423,22 @@ static void a_run_is_called_by_number_or_name(void **state)
     assert_true(ddp__run_id("99999999999999999999999") != UINT64_MAX); /* a name, not a number */
 }
 
-static void the_agent_of_torchrun_is_avoided_and_said_so(void **state)
+static void ranks_of_torchrun_meet_at_the_port_after_master_port(void **state)
 {
-    static const char *const a[] = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5",
-                                    "TORCHELASTIC_USE_AGENT_STORE=True", NULL};
-    static const char *const b[] = {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5",
-                                    "TORCHELASTIC_USE_AGENT_STORE=False", NULL};
-    ddp__env env;
-    ddp_error err;
+    static const char *const cases[][6] = {
+        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=True", NULL},
+        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", "TORCHELASTIC_USE_AGENT_STORE=False", NULL},
+        {"RANK=0", "WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=5", NULL},
+    };
+    size_t i;
     (void)state;
-    assert_int_equal(read_with(a, &env, &err), DDP_OK);
-    assert_string_equal(env.addr, "x:6");
-    assert_non_null(strstr(env.note, "MASTER_PORT + 1"));
-    assert_int_equal(read_with(b, &env, &err), DDP_OK);
-    assert_string_equal(env.addr, "x:5");
-    assert_null(env.note);
+    for (i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        ddp__env env;
+        ddp_error err;
+        assert_int_equal(read_with(cases[i], &env, &err), DDP_OK);
+        assert_string_equal(env.addr, "x:6");
+        assert_non_null(strstr(env.note, "MASTER_PORT + 1"));
+    }
 }
 
 static void a_batch_script_without_srun_is_told_so(void **state)
@@ -467,7 +471,7 @@ int main(void)
         cmocka_unit_test(two_runs_of_mpich_are_told_apart),
         cmocka_unit_test(who_started_this_process_is_told),
         cmocka_unit_test(a_run_is_called_by_number_or_name),
-        cmocka_unit_test(the_agent_of_torchrun_is_avoided_and_said_so),
+        cmocka_unit_test(ranks_of_torchrun_meet_at_the_port_after_master_port),
         cmocka_unit_test(a_batch_script_without_srun_is_told_so),
     };
     return cmocka_run_group_tests(tests, forget, NULL);

@@ -47,16 +47,15 @@ def a_file_instead_of_an_address():
 def every_launcher_is_recognised():
     right = alone(2)
     port = free_port(2)
-    agent = socket.socket()  # torchrun's, which holds MASTER_PORT
-    agent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    agent.bind(("", port))
-    agent.listen(8)
+    torch_server = socket.socket()  # of init_process_group or of torchrun's agent: it uses MASTER_PORT
+    torch_server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    torch_server.bind(("", port))
+    torch_server.listen(8)
     torch = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}
     launchers = {
         "DREAMDDP_RANK": lambda r: {"DREAMDDP_RANK": r, "DREAMDDP_WORLD_SIZE": 2, "RANK": 7,
                                     "WORLD_SIZE": 9},
-        "torchrun": lambda r: {**torch, "RANK": r, "MASTER_PORT": port, "SLURM_NTASKS": 9,
-                               "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "none"},
+        "torchrun": lambda r: {**torch, "RANK": r, "MASTER_PORT": port, "SLURM_NTASKS": 9},
         "Open MPI": lambda r: {"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": 2, "PMIX_RANK": r},
         "MPICH": lambda r: {"PMI_RANK": r, "PMI_SIZE": 2, "MPI_LOCALNRANKS": 2},
         "PMIx": lambda r: {"PMIX_RANK": r, "SLURM_NTASKS": 2, "SLURM_STEP_ID": 0, "SLURM_JOB_ID": 3},
@@ -70,9 +69,9 @@ def every_launcher_is_recognised():
         line = "rank 1 of 2, as %s says" % name
         expect(line in done[1][2], "no '%s' in %s" % (line, done[1][2]))
         if name == "torchrun":
-            expect("the ranks meet at MASTER_PORT + 1" in done[1][2], done[1][2])
+            expect("rank 0 listens at MASTER_PORT + 1" in done[1][2], done[1][2])
             expect("rank 0 listens on 127.0.0.1:%d" % (port + 1) in done[0][2], done[0][2])
-    agent.close()
+    torch_server.close()
 
 
 ONLY_SIX = """ip link set lo up && mount --bind "$1" /etc/hosts || exit 99

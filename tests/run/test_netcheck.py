@@ -89,7 +89,7 @@ def apart(folder):
     expect("2 workers" in out, out)
     expect(other.wait(timeout=60) == 0, "rank 1 failed")
     expect(other.communicate()[0] == "", "the table is rank 0's")
-    port = str(free_port())
+    port = str(free_port() - 1)  # rank 0 listens at the next one
     launched = [start(folder, NETCHECK, RANK=str(r), WORLD_SIZE="3", LOCAL_RANK=str(r), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=port) for r in range(3)]
     outs = [p.communicate(timeout=120) for p in launched]
