@@ -213,6 +213,7 @@
 #include "run/stager.c"
 #include "run/update.c"
 #include "run/collective.c"
+#include "run/reduce.c"
 #include "run/post.c"
 #include "run/refusals.c"
 #include "run/links.c"

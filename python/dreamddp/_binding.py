@@ -168,6 +168,10 @@ DDP_NOTE_EVEN = 1
 DDP_NOTE_REPLAN = 2
 DDP_NOTE_LOST = 3
 DDP_NOTE_JOINED = 4
+DDP_SUM = 0
+DDP_MEAN = 1
+DDP_MAX = 2
+DDP_MIN = 3
 DDP_SPAN_FORWARD = 0
 DDP_SPAN_BACKWARD = 1
 DDP_SPAN_UPDATE = 2
@@ -1098,6 +1102,7 @@ FUNCTIONS = {
     "ddp_world": (c_int, [c_void_p]),
     "ddp_step": (c_long, [c_void_p]),
     "ddp_taken": (c_int64, [c_void_p]),
+    "ddp_local_rank": (c_int, [c_void_p]),
     "ddp_set_lr": (None, [c_void_p, c_float]),
     "ddp_last_error": (POINTER(ddp_error), [c_void_p]),
     "ddp_checkpoint_save": (c_int, [c_void_p, c_char_p, c_int]),
@@ -1219,6 +1224,11 @@ FUNCTIONS = {
     "ddp_send": (c_int, [c_void_p, c_void_p, c_size_t, c_int]),
     "ddp_recv": (c_int, [c_void_p, c_void_p, c_size_t, c_int]),
     "ddp_exchange": (c_int, [c_void_p, POINTER(ddp_message)]),
+    "ddp_all_reduce_float": (c_int, [c_void_p, c_void_p, c_size_t, c_int]),
+    "ddp_all_reduce_double": (c_int, [c_void_p, POINTER(c_double), c_size_t, c_int]),
+    "ddp_all_reduce_int64": (c_int, [c_void_p, POINTER(c_int64), c_size_t, c_int]),
+    "ddp_broadcast_bytes": (c_int, [c_void_p, c_void_p, c_size_t, c_int]),
+    "ddp_all_gather_bytes": (c_int, [c_void_p, c_void_p, c_size_t]),
     "ddp_links": (c_int, [c_void_p]),
     "ddp_measure_links": (c_int, [c_void_p]),
     "ddp_get_link_stats": (c_int, [c_void_p, c_int, POINTER(ddp_link_stats)]),

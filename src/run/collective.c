@@ -95,7 +95,7 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
 
 /* ---- plain collectives ---- */
 
-static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
+int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
 
@@ -120,7 +120,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 {
     DDP__ENTER(d);
     if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
-    return ddp__exchange_of(d, "ddp_exchange", m);
+    return ddp__plain(d, "ddp_exchange", m);
 }
 
 /* n floats for each of the world's blocks, a sum times the scale. */
@@ -137,7 +137,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     if (verb < DDP_SEND) m.group = d->computing;
     m.scale = scale;
     m.peer = peer;
-    return ddp__exchange_of(d, name, &m);
+    return ddp__plain(d, name, &m);
 }
 
 int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
@@ -155,7 +155,7 @@ int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
     m.group = d->computing;
     m.mean = 1;
     m.scale = 0;
-    return ddp__exchange_of(d, "ddp_all_mean", &m);
+    return ddp__plain(d, "ddp_all_mean", &m);
 }
 
 int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
@@ -195,7 +195,7 @@ int ddp_barrier(ddp_ctx *d)
     m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
     m.layer = DDP__BARRIER;
     m.priority = 0;
-    s = ddp__exchange_of(d, "ddp_barrier", &m);
+    s = ddp__plain(d, "ddp_barrier", &m);
     DDP_FREE(token);
     return s;
 }

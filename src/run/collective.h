@@ -29,6 +29,48 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
+/* How ddp_all_reduce_float and its like combine the values of the ranks. */
+typedef enum ddp_reduction {
+    DDP_SUM,
+    DDP_MEAN, /* the sum divided by the number of ranks that took part */
+    DDP_MAX,  /* NaN if any rank has NaN */
+    DDP_MIN   /* the same */
+} ddp_reduction;
+
+/* ddp_all_reduce_float - x[n] becomes the sum, mean, maximum or minimum over all ranks that compute.
+ *
+ *   x  n values in host memory, also where layers are on a device; combined in place
+ *
+ * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never between
+ * the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one worker x stays as it
+ * is. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale 1, DDP_MEAN equals ddp_all_mean.
+ *
+ * Returns 0 or the context's first error: DDP_ARG for an op that does not exist or if x is NULL, DDP_MEMORY,
+ * DDP_MISMATCH if the ranks call with different types, n or op. */
+DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op);
+
+/* ddp_all_reduce_double - the same for doubles, summed as doubles in rank order.
+ *
+ * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call allocates; so
+ * do maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use it for large arrays. A worker that is
+ * lost during the call is in the pieces that it has sent, and a mean divides each value by the ranks that sent it. */
+DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
+
+/* ddp_all_reduce_int64 - the same for 64-bit integers. Sums are exact; a sum out of range wraps modulo 2^64. DDP_MEAN
+ * is DDP_ARG. */
+DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
+
+/* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost (min_world).
+ * Collective as ddp_all_reduce_float; host memory. More than 2^30 bytes travel in several messages: if root is lost
+ * between two of them, the other rank sends the rest. Errors: DDP_ARG, DDP_MEMORY, DDP_MISMATCH if the ranks differ
+ * in n. */
+DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
+
+/* ddp_all_gather_bytes - x[(ddp_world - ddp_servers) x n]: the n bytes of rank r become the r-th block on all ranks.
+ * Before the call each rank has its own block there. Blocks of ranks that are not live (min_world) become 0. Collective
+ * as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
+DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
+
 /* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and measurements;
  * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the

@@ -112,6 +112,19 @@ void ddp_explain(ddp_ctx *d, const char *text)
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 
+int ddp_local_rank(const ddp_ctx *d)
+{
+    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    long v;
+
+    for (size_t i = 0; d && !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
+    }
+    return ddp_rank(d);
+}
+
 int ddp__has_engine(const ddp_ctx *d) { return d->engine && !ddp__host_forked(&d->host); }
 
 uint64_t ddp__live(const ddp_ctx *d)

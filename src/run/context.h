@@ -371,6 +371,10 @@ DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const d
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 
+/* A collective or a message of the program: checked, posted and waited for. name: begins the sentence of an error. Returns
+ * 0, or the context's first error. */
+DDP_LIB int        ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m);
+
 /* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of them, in
  * *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all; each member's own,
  * size bytes, in its place. */

@@ -181,26 +181,12 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 
 /* ---- opening ---- */
 
-/* The place of this rank among those of its machine, as a launcher says it. */
-static int ddp__device_local(const ddp_ctx *d)
-{
-    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
-    long v;
-
-    for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
-    }
-    return d->rank;
-}
-
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
+    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
     return DDP_OK;
 }

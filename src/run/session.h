@@ -121,6 +121,9 @@ DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
 DDP_API int64_t ddp_taken(const ddp_ctx *d);
+/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable (ddprun,
+ * torchrun, mpirun, srun), else ddp_rank. */
+DDP_API int  ddp_local_rank(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
