@@ -92,12 +92,35 @@ def no_sync():
     return stack
 
 
+def is_initialized():
+    """True between init and close. Not collective."""
+    return _context is not None and _context.ptr is not None
+
+
 def rank():
+    """The number of this process, from 0 to world() - 1."""
     return context().rank
 
 
 def world():
+    """The number of ranks; in an elastic world (min_world) lost ones are included."""
     return context().world
+
+
+def get_rank():
+    """rank(), by the name of torch.distributed."""
+    return context().rank
+
+
+def get_world_size():
+    """world(), by the name of torch.distributed."""
+    return context().world
+
+
+def get_local_rank():
+    """The number of this rank among the ranks of its machine, as the launcher says (ddprun, torchrun, mpirun, srun);
+    without a launcher rank(). Chooses a GPU: torch.cuda.set_device(dreamddp.get_local_rank())."""
+    return context().local_rank
 
 
 def step():
@@ -160,24 +183,61 @@ def set_lr(lr):
     context().set_lr(lr)
 
 
-def all_reduce(array, scale=1.0):
-    return context().all_reduce(array, scale)
+# ---- collectives ----
+#
+# All ranks make the same calls in the same order, between two steps: never after the first hook of a step (the first
+# layer's forward pass) and before its end (opt.step(), step_end).
+
+
+def all_reduce(array, op="sum", scale=1.0):
+    """Replaces each value of array by its "sum", "mean", "max" or "min" over all ranks, and returns array. Collective.
+
+    array: float32, float64 or int64, contiguous, of any shape, the same on all ranks: a torch tensor, a numpy array or
+    a writable buffer. Sums and means of float32 are for large arrays; all others send each rank's values to all ranks.
+    A mean of int64 is an error. scale: multiplied into a sum of float32 or float64."""
+    return context().all_reduce(array, op, scale)
 
 
 def all_mean(array):
+    """all_reduce(array, "mean"): the mean of float32 or float64 values over all ranks, in place. Collective."""
     return context().all_mean(array)
 
 
 def broadcast(array, root=0):
+    """Replaces the values of array by those of rank root, and returns array. Collective. Arrays as in all_reduce."""
     return context().broadcast(array, root)
 
 
 def all_gather(array):
+    """Fills array, world() equal blocks, with the blocks of all ranks, and returns it. Collective.
+
+    Each rank writes its own block, array[rank() * n:(rank() + 1) * n] of a flat array, before the call. Arrays as in
+    all_reduce."""
     return context().all_gather(array)
 
 
+def broadcast_object(obj=None, root=0):
+    """Returns a copy of obj of rank root: any object that pickle takes, of any size. Collective.
+
+    If root cannot pickle it, all ranks raise. Unpickling runs code of the sender: use it only among workers that you
+    trust."""
+    return context().broadcast_object(obj, root)
+
+
+def all_gather_object(obj):
+    """Returns a list of the objects of all ranks, by rank: any that pickle takes, of any sizes. Collective.
+
+    If a rank cannot pickle its object, all ranks raise. Unpickling runs code of the sender: use it only among
+    workers that you trust."""
+    return context().all_gather_object(obj)
+
+
 def barrier():
+    """Returns when all ranks have called it. Collective."""
     context().barrier()
+
+
+# ---- checkpoints ----
 
 
 def state_dict():

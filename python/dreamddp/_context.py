@@ -2,13 +2,14 @@
 import ctypes
 import os
 import shutil
-import socket
 import sys
 import tempfile
 
 from . import _binding as c
 from . import _interrupt
-from ._library import InvalidArgument, Unsupported, UsageError, config_of, failure, load
+from ._beside import Beside
+from ._collectives import Collectives
+from ._library import InvalidArgument, UsageError, config_of, failure, load
 
 RULES = {  # the maker's arguments and their defaults
     "sgd": ("ddp_sgd_decay", {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
@@ -69,20 +70,7 @@ def _cuda(lib, config, stream):
     return backend
 
 
-def _free_port(host):
-    """A port that nobody listens on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for place in (host, ""):  # the name may be that of a router
-        with socket.socket(family) as probe:
-            try:
-                probe.bind((place, 0))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    return 0
-
-
-class Context:
+class Context(Collectives, Beside):
     """One rank of a world. device "cuda" takes the library that nvcc built, and torch's current device and stream;
     stream: another cudaStream_t, as a number."""
 
@@ -171,6 +159,11 @@ class Context:
     @property
     def world(self):
         return self.lib.ddp_world(self._alive())
+
+    @property
+    def local_rank(self):
+        """The number of this rank among the ranks of its machine, as the launcher says; else rank."""
+        return self.lib.ddp_local_rank(self._alive())
 
     @property
     def step(self):
@@ -272,70 +265,6 @@ class Context:
 
     def set_lr(self, lr):
         self.lib.ddp_set_lr(self._alive(), lr)
-
-    # ---- plain collectives, in place ----
-
-    def _collective(self, function, array, *arguments):
-        self._call(function, *address_of(array, function[4:], self.device), *arguments)
-        return array
-
-    def all_reduce(self, array, scale=1.0):
-        return self._collective("ddp_all_reduce", array, scale)
-
-    def all_mean(self, array):
-        return self._collective("ddp_all_mean", array)
-
-    def broadcast(self, array, root=0):
-        return self._collective("ddp_broadcast", array, root)
-
-    def all_gather(self, array):
-        at, count = address_of(array, "all_gather", self.device)
-        if count % self.world:
-            raise InvalidArgument("all_gather: %d values are no equal blocks for %d ranks" % (count, self.world))
-        self._call("ddp_all_gather", at, count // self.world)
-        return array
-
-    def broadcast_bytes(self, address, count, root=0):
-        """The bytes at this address of the host become rank root's. Collective."""
-        piece = c.ddp_piece(count=count)
-        piece.bytes = address
-        message = c.ddp_message(verb=c.DDP_BROADCAST, from_count=1, bytes=1, peer=root, layer=c.DDP_NO_LAYER, here=b"\1")
-        setattr(message, "from", ctypes.pointer(piece))
-        self._call("ddp_exchange", message)
-
-    def beside(self):
-        """Another context of the same ranks and settings, over connections of its own. Collective."""
-        if self.lib.ddp_settings(self._alive()).contents.min_world > 0:
-            raise Unsupported("an elastic world (min_world) has one context, since a joining worker could not enter two: put "
-                              "all models into one torch.nn.ModuleList, wrap that with a list of optimizers, and let all "
-                              "parameters that are trained later require a gradient before wrap")
-        more = dict(self.settings, rank=self.rank, world=self.world)
-        self.besides += 1
-        if self.world > 1:
-            more["addr"] = self._address_beside(self.lib.ddp_settings(self.ptr).contents.addr.decode())
-        return Context(**more)
-
-    def reopen(self):
-        """Continues in a context without layers, of the same ranks and settings. Collective."""
-        self.sync_all()
-        before = self.step
-        other = self.beside()
-        _interrupt.unwatch(other)
-        self.lib.ddp_close(self.ptr)
-        self.ptr, self._kept, self._cancel, other.ptr = other.ptr, other._kept, other._cancel, None
-        self.started, self.steps_before = False, before
-
-    def _address_beside(self, addr):
-        """Where the ranks of another context meet: another file, or another port of rank 0."""
-        if addr.startswith("file://"):
-            return "%s.%d" % (addr, self.besides)
-        host = addr.rpartition(":")[0] or addr
-        number = (ctypes.c_float * 1)(_free_port(host.strip("[]")) if self.rank == 0 else 0)
-        self._call("ddp_broadcast", ctypes.addressof(number), 1, 0)
-        return "%s:%d" % (host, int(number[0]))
-
-    def barrier(self):
-        self._call("ddp_barrier")
 
     # ---- checkpoints ----
 

@@ -1,0 +1,54 @@
+"""Further contexts of the same ranks: for another model, or for layers that were not trained before."""
+import ctypes
+import socket
+
+from . import _interrupt
+from ._library import Unsupported
+
+
+def _free_port(host):
+    """A port that nobody listens on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for place in (host, ""):  # the name may be that of a router
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((place, 0))
+            except OSError:
+                continue
+            return probe.getsockname()[1]
+    return 0
+
+
+class Beside:
+    """What Context has for that."""
+
+    def beside(self):
+        """Another context of the same ranks and settings, over connections of its own. Collective."""
+        if self.lib.ddp_settings(self._alive()).contents.min_world > 0:
+            raise Unsupported("an elastic world (min_world) has one context, since a joining worker could not enter two: put "
+                              "all models into one torch.nn.ModuleList, wrap that with a list of optimizers, and let all "
+                              "parameters that are trained later require a gradient before wrap")
+        more = dict(self.settings, rank=self.rank, world=self.world)
+        self.besides += 1
+        if self.world > 1:
+            more["addr"] = self._address_beside(self.lib.ddp_settings(self.ptr).contents.addr.decode())
+        return type(self)(**more)
+
+    def reopen(self):
+        """Continues in a context without layers, of the same ranks and settings. Collective."""
+        self.sync_all()
+        before = self.step
+        other = self.beside()
+        _interrupt.unwatch(other)
+        self.lib.ddp_close(self.ptr)
+        self.ptr, self._kept, self._cancel, other.ptr = other.ptr, other._kept, other._cancel, None
+        self.started, self.steps_before = False, before
+
+    def _address_beside(self, addr):
+        """Where the ranks of another context meet: another file, or another port of rank 0."""
+        if addr.startswith("file://"):
+            return "%s.%d" % (addr, self.besides)
+        host = addr.rpartition(":")[0] or addr
+        number = (ctypes.c_float * 1)(_free_port(host.strip("[]")) if self.rank == 0 else 0)
+        self._call("ddp_broadcast", ctypes.addressof(number), 1, 0)
+        return "%s:%d" % (host, int(number[0]))
