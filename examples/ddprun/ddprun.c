@@ -3,7 +3,8 @@
  *   cc -O2 examples/ddprun/ddprun.c -o ddprun
  *   ./ddprun -n 4 --net 100mbit,20ms --strategy dreamddp ./program its arguments
  *
- * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of docs/own-loop.md. */
+ * Includes no header of the library: the workers receive their ranks in the DREAMDDP_ variables of docs/own-loop.md
+ * and in those of torchrun. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -23,12 +24,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 1024, LINE = 8192, HOSTS = 1024, SETS = 64, WORDS = 64, CHUNK = 512, PORT = 29500 };
+enum { MOST = 1024, LINE = 8192, HOSTS = 1024, SETS = 64, WORDS = 64, CHUNK = 512, PORT = 29500, LAST_PORT = 65535 };
 
 static const char *const help =
     "usage: ddprun -n N [options] PROGRAM [ARGUMENTS]\n"
-    "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each, prints their lines with [rank] in front, forwards\n"
-    "signals, and ends all workers when one fails. Rank 0 reads the standard input.\n\n"
+    "Starts N workers of PROGRAM, sets the DREAMDDP_ variables of each and those of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,\n"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), prints their lines with [rank] in front, forwards signals, and ends all\n"
+    "workers when one fails. Rank 0 reads the standard input.\n\n"
     "  -n N               number of workers [with --hosts: all slots]\n"
     "  --net SPEC         emulated link of each worker: 100mbit,20ms, or a topology FILE.json (DREAMDDP_NET)\n"
     "  --strategy NAME    ssgd, wfbp, localsgd, enp, dreamddp, diloco.. (DREAMDDP_STRATEGY)\n"
@@ -42,7 +44,7 @@ static const char *const help =
     "  --no-prefix        prints the lines of the workers without their ranks\n"
     "  --quiet            prints no summary, and no warning if no worker used the library\n"
     "  --help             prints this text\n\n"
-    "DREAMDDP_ADDR and DREAMDDP_RUN_ID of --set or of the environment replace the address and the run id of ddprun.\n\n"
+    "DREAMDDP_ADDR, DREAMDDP_RUN_ID, MASTER_ADDR and MASTER_PORT of --set or of the environment replace those of ddprun.\n\n"
     "exit codes: 0 if all workers succeed, else the code of the first worker that fails (128 + its signal); 2 usage;\n"
     "126 PROGRAM cannot be executed; 127 PROGRAM is not found\n";
 
@@ -93,6 +95,7 @@ typedef struct worker {
     int         started; /* signals reach the worker */
     int         early;   /* a signal that waits until the worker has started; 0: none */
     int         ended_by; /* the last signal sent to end it; 0: none */
+    int         reported; /* it has written how much it sent */
 } worker;
 
 static worker     *workers;
@@ -102,6 +105,7 @@ static char       *ssh[WORDS + 8] = {(char *)(size_t)"ssh"};
 static int         set_count, ssh_words = 1;
 static host        host_list[HOSTS];
 static char        summary[LINE];
+static double      megabytes; /* that the workers have written that they sent */
 static char        input[CHUNK]; /* read from the standard input, not yet written to rank 0 */
 static size_t      input_size;
 static double      cut_at; /* when connections end that a SIGKILL did not; 0: never */
@@ -162,21 +166,31 @@ static int set(const char *text)
     const char *eq = strchr(text, '=');
 
     if (!eq || eq == text) return complain(0, "--set %s: NAME=VALUE is needed", text);
-    if (!strncmp(text, "DREAMDDP_RANK=", 14) || !strncmp(text, "DREAMDDP_WORLD_SIZE=", 20))
+    if (!strncmp(text, "DREAMDDP_RANK=", 14) || !strncmp(text, "DREAMDDP_WORLD_SIZE=", 20) ||
+        !strncmp(text, "RANK=", 5) || !strncmp(text, "WORLD_SIZE=", 11))
         return complain(0, "--set %s: ddprun gives each worker its own value; use -n for the number of workers", text);
     if (set_count == SETS) return complain(0, "--set %s: at most %d variables", text, SETS);
     sets[set_count++] = text;
     return 1;
 }
 
-/* The value of a variable in the workers, from --set or the environment; NULL where it is missing or empty. */
-static const char *value_of(const char *name)
+/* The value of a variable from --set; NULL where there is none. */
+static const char *given(const char *name)
 {
     const size_t length = strlen(name);
-    const char *value = getenv(name);
+    const char *value = NULL;
 
     for (int i = 0; i < set_count; i++)
         if (!strncmp(sets[i], name, length) && sets[i][length] == '=') value = sets[i] + length + 1;
+    return value;
+}
+
+/* The value of a variable in the workers, from --set or the environment; NULL where it is missing or empty. */
+static const char *value_of(const char *name)
+{
+    const char *value = given(name);
+
+    if (!value) value = getenv(name);
     return value && *value ? value : NULL;
 }
 
@@ -398,15 +412,34 @@ static const char *remote_command(char **own, char **argv)
     return format("exec sh -c%s", words);
 }
 
+/* How many of the ranks below `end` run on the machine of this rank. */
+static int neighbours(int rank, int end)
+{
+    const host *at = workers[rank].at;
+    int found = 0;
+
+    for (int r = 0; r < end; r++) found += at ? !strcmp(workers[r].at->address, at->address) : 1;
+    return found;
+}
+
+/* The others write at level info too, if the summary needs their last line; put_line does not print it. */
+static const char *log_level(int rank) { return rank && quiet ? "warn" : "info"; }
+
 static void become(int rank, const host *at, char **argv)
 {
-    char *own[SETS + 16];
+    const int local = neighbours(rank, rank), locals = neighbours(rank, n);
+    char *own[SETS + 24];
     int count = 0;
 
     for (int i = 0; i < set_count; i++) own[count++] = (char *)(size_t)sets[i];
     own[count++] = format("DREAMDDP_RANK=%d", rank);
     own[count++] = format("DREAMDDP_WORLD_SIZE=%d", n);
-    if (!value_of("DREAMDDP_LOG")) own[count++] = format("DREAMDDP_LOG=%s", rank ? "warn" : "info");
+    own[count++] = format("RANK=%d", rank);
+    own[count++] = format("WORLD_SIZE=%d", n);
+    if (!given("DREAMDDP_LOCAL_RANK")) own[count++] = format("DREAMDDP_LOCAL_RANK=%d", local);
+    if (!given("LOCAL_RANK")) own[count++] = format("LOCAL_RANK=%d", local);
+    if (!given("LOCAL_WORLD_SIZE")) own[count++] = format("LOCAL_WORLD_SIZE=%d", locals);
+    if (!value_of("DREAMDDP_LOG")) own[count++] = format("DREAMDDP_LOG=%s", log_level(rank));
     own[count] = NULL;
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* no process of this machine outlives ddprun */
     if (at) {
@@ -424,8 +457,9 @@ static void become(int rank, const host *at, char **argv)
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-static int start(int rank, const host *at, char **argv)
+static int start(int rank, char **argv)
 {
+    const host *at = workers[rank].at;
     /* A worker of this machine is in no process group that a terminal serves, so ddprun reads the terminal for it. */
     const int relay = at || (rank == 0 && isatty(0));
     worker *w = &workers[rank];
@@ -433,7 +467,6 @@ static int start(int rank, const host *at, char **argv)
 
     for (int s = relay ? 0 : 1; s < 3; s++)
         if (pipe2(pipes[s], O_CLOEXEC)) return complain(1, "worker %d: %s", rank, strerror(errno));
-    w->at = at;
     w->input = -1;
     w->ready = w->started = !at;
     w->pid = fork();
@@ -587,14 +620,39 @@ static void put(int to, const char *text, size_t length)
     }
 }
 
+/* Adds what a context has sent, from the line that it logs when it closes, and takes the summary from the line of the
+ * first rank. */
+static void note_closed(worker *w, const char *info)
+{
+    const char *sent = strstr(info, " MB sent"), *number = sent;
+
+    if (!sent || (strncmp(info, "closed: ", 8) && !strstr(info, " closed: "))) return;
+    while (number > info && number[-1] != ' ') number--;
+    megabytes += strtod(number, NULL);
+    w->reported = 1;
+    if (!strncmp(info, "closed: ", 8)) snprintf(summary, sizeof summary, "%.*s", (int)(number - info - 8), info + 8);
+}
+
+/* Reads a line of the library's log, and returns how much of the line is printed. The level info of ranks other than 0
+ * is for the summary alone, unless DREAMDDP_LOG is given. */
+static size_t printed(int rank, const stream *s, size_t length)
+{
+    static const char info[] = "dreamddp info: ";
+    const char *at = s->to == 2 ? strstr(s->line, info) : NULL;
+
+    if (!at) return length;
+    note_closed(&workers[rank], at + sizeof info - 1);
+    return rank && !value_of("DREAMDDP_LOG") ? (size_t)(at - s->line) : length;
+}
+
 static void put_line(int rank, const stream *s, size_t length)
 {
     char text[LINE + 16];
     int at = prefix ? snprintf(text, sizeof text, "[%d] ", rank) : 0;
-    static const char closed[] = "dreamddp info: closed: ";
-    const char *told = rank == 0 && s->to == 2 ? strstr(s->line, closed) : NULL;
+    const size_t all = length;
 
-    if (told) snprintf(summary, sizeof summary, "%.*s", (int)(s->line + length - told), told + sizeof closed - 1);
+    length = printed(rank, s, length);
+    if (!length && all) return;
     memcpy(text + at, s->line, length);
     text[at + (int)length] = '\n';
     put(s->to, text, (size_t)at + length + 1);
@@ -722,6 +780,91 @@ static int supervise(void)
     return first;
 }
 
+/* ---- where the workers meet ---- */
+
+/* The port of HOST:PORT. */
+static int port_of(const char *address)
+{
+    const char *colon = strrchr(address, ':');
+    const long v = colon ? strtol(colon + 1, NULL, 10) : 0;
+
+    return v > 0 && v <= LAST_PORT ? (int)v : PORT;
+}
+
+/* 0 if a program could listen at the port on all addresses of this machine, else errno. */
+static int taken(int family, int at)
+{
+    struct sockaddr_in6 six;
+    struct sockaddr_in four;
+    const int fd = socket(family, SOCK_STREAM, 0), off = 0;
+    int bound, why;
+
+    if (fd < 0) return errno;
+    memset(&six, 0, sizeof six);
+    memset(&four, 0, sizeof four);
+    six.sin6_family = AF_INET6;
+    four.sin_family = AF_INET;
+    six.sin6_port = four.sin_port = htons((uint16_t)at);
+    if (family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    bound = family == AF_INET6 ? bind(fd, (struct sockaddr *)&six, sizeof six)
+                               : bind(fd, (struct sockaddr *)&four, sizeof four);
+    why = bound ? errno : 0;
+    close(fd);
+    return why;
+}
+
+/* A port that no program uses, other than `used`; 0: there is none. It is below the ports that systems give to outgoing
+ * connections and to listeners without a number, so none of these takes it before torch.distributed does. */
+static int unused_port(int used)
+{
+    enum { FIRST = 20000, COUNT = 12000 };
+    const unsigned begin = (unsigned)getpid() * 7919u + (unsigned)(long)(1e6 * now());
+
+    for (unsigned i = 0; i < COUNT; i++) {
+        const int at = FIRST + (int)((begin + i) % COUNT), why = taken(AF_INET6, at);
+        if (at == used || why == EADDRINUSE) continue;
+        if (!why || !taken(AF_INET, at)) return at;
+    }
+    return 0;
+}
+
+/* HOST of HOST:PORT or [HOST]:PORT, without brackets. */
+static char *host_of(const char *address)
+{
+    const int six = *address == '[';
+
+    return format("%.*s", (int)strcspn(address + six, six ? "]" : ":"), address + six);
+}
+
+static void set_own(const char *name, char *value)
+{
+    const char *environment = getenv(name);
+
+    if (given(name)) return;
+    sets[set_count++] = format("%s=%s", name, environment && *environment ? environment : value);
+}
+
+/* MASTER_ADDR and MASTER_PORT, where the workers meet by torch.distributed: at another port than by this library. */
+static void set_master(void)
+{
+    const char *address = value_of("DREAMDDP_ADDR"), *user = hosts ? strrchr(host_list[0].target, '@') : NULL;
+    int library, master;
+    char *name;
+
+    if (address && !strncmp(address, "tcp://", 6)) address += 6;
+    if (address && strstr(address, "://")) address = NULL; /* a file */
+    library = address ? port_of(address) : hosts ? port : 0;
+    if (!hosts) master = unused_port(library);
+    else master = library < LAST_PORT ? library + 1 : library - 1;
+    if (!hosts) name = format("127.0.0.1");
+    else name = address ? host_of(address) : format("%s", user ? user + 1 : host_list[0].target);
+    if (master) {
+        set_own("MASTER_ADDR", name);
+        set_own("MASTER_PORT", format("%d", master));
+    }
+    free(name);
+}
+
 /* A folder for the file in which rank 0 publishes its address; NULL after an error. Its modification time is 0 until then. */
 static char *temporary_folder(void)
 {
@@ -762,6 +905,18 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &action, NULL); /* a handler: the workers would inherit an ignored signal */
 }
 
+static void summarise(const char *program, double seconds, int code)
+{
+    int reports = 0;
+
+    for (int r = 0; r < n; r++) reports += workers[r].reported;
+    fprintf(stderr, "ddprun: %d worker%s of %s, %.1f s, %s", n, n == 1 ? "" : "s", program, seconds,
+            code ? format("exit code %d", code) : "all well");
+    if (reports) fprintf(stderr, "; %s%.3g MB sent", summary, megabytes);
+    if (reports && n > 1) fprintf(stderr, " by %d worker%s", reports, reports == 1 ? "" : "s");
+    fprintf(stderr, "\n");
+}
+
 int main(int argc, char **argv)
 {
     const double begun = now();
@@ -793,12 +948,14 @@ int main(int argc, char **argv)
     }
     if (!value_of("DREAMDDP_RUN_ID"))
         sets[set_count++] = format("DREAMDDP_RUN_ID=ddprun-%ld-%lx", (long)getpid(), (long)time(NULL));
+    set_master();
     catch_signals();
-    for (int r = 0, h = 0, used = 0; r < n && !code; r++) {
-        if (hosts && used == host_list[h].slots) h++, used = 0;
+    for (int r = 0, h = 0, used = 0; hosts && r < n; r++) {
+        if (used == host_list[h].slots) h++, used = 0;
         used++;
-        code = start(r, hosts ? &host_list[h] : NULL, argv + at);
+        workers[r].at = &host_list[h];
     }
+    for (int r = 0; r < n && !code; r++) code = start(r, argv + at);
     if (code) signal_all(SIGKILL);
     else code = supervise();
     if (folder) {
@@ -808,8 +965,6 @@ int main(int argc, char **argv)
         unlink(format("%s/addr", folder));
         rmdir(folder);
     }
-    if (!quiet)
-        fprintf(stderr, "ddprun: %d worker%s of %s, %.1f s, %s%s%s\n", n, n == 1 ? "" : "s", argv[at], now() - begun,
-                code ? format("exit code %d", code) : "all well", summary[0] ? "; " : "", summary);
+    if (!quiet) summarise(argv[at], now() - begun, code);
     return code;
 }

@@ -67,15 +67,18 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
-/* What it came to, for the log: ddprun repeats the line. */
+/* What it came to, for the log: ddprun reads these lines. */
 static void ddp__closing_tell(ddp_ctx *d)
 {
     ddp_stats s;
 
-    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO || !ddp__is_first(d)) return;
+    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO) return;
     ddp_get_stats(d, &s);
-    ddp__log(&d->host.log, DDP_LOG_INFO, "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
-             s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
+    if (ddp__is_first(d))
+        ddp__log(&d->host.log, DDP_LOG_INFO, "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
+                 s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
+    else
+        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank, 1e-6 * (double)s.bytes_sent);
 }
 
 /* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they are. */

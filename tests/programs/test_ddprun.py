@@ -30,6 +30,41 @@ def each_worker_is_told_who_it_is(folder):
 
 
 @case
+def the_variables_of_torchrun_are_set(folder):
+    program = script(folder, 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $DREAMDDP_LOCAL_RANK, '
+                     '$MASTER_ADDR $MASTER_PORT"\n')
+    stale = {"RANK": "7", "LOCAL_RANK": "8", "LOCAL_WORLD_SIZE": "9", "MASTER_PORT": ""}
+    for addr in ((), ("--set", "DREAMDDP_ADDR=127.0.0.9:20077")):
+        r = run("-n", "3", "--quiet", "--no-prefix", *addr, program, env=stale)
+        told = [re.fullmatch(r"(\d) of 3, \1 of 3, \1, 127.0.0.1 (\d+)", line) for line in r.stdout.splitlines()]
+        expect(all(told) and sorted(t.group(1) for t in told) == ["0", "1", "2"], r.stdout + r.stderr)
+        expect(len({t.group(2) for t in told}) == 1 and told[0].group(2) != "20077", r.stdout)
+    sets = ("--set", "MASTER_ADDR=there", "--set", "MASTER_PORT=77", "--set", "LOCAL_RANK=0", "--set", "DREAMDDP_LOCAL_RANK=1")
+    r = run("-n", "1", "--quiet", "--no-prefix", *sets, program)
+    expect(r.stdout == "0 of 1, 0 of 1, 1, there 77\n", r.stdout + r.stderr)
+    r = run("-n", "1", "--quiet", "--no-prefix", program, env={"MASTER_ADDR": "here", "MASTER_PORT": "78"})
+    expect(r.stdout == "0 of 1, 0 of 1, 0, here 78\n", r.stdout + r.stderr)
+
+
+@case
+def the_bytes_of_all_workers_are_added_up(folder):
+    line = "dreamddp info: %sclosed: %s%s MB sent"
+    program = script(folder, 'case $RANK in\n'
+                     '0) echo "%s" >&2;;\n' % line % ("", "wfbp, 3 steps of 1.0 ms, ", "1.2e+03") +
+                     '1) printf "50 %%%% %s\\ndreamddp info: hidden\\n" >&2; echo "%s" >&2; echo "dreamddp warn: shown" >&2;;\n' % (
+                         line % ("rank 1 ", "", "34"), line % ("rank 1 ", "", "0.5")) +
+                     'esac\n')
+    r = run("-n", "3", program)
+    lines = r.stderr.splitlines()
+    expect(sorted(lines[:-1]) == ["[0] " + line % ("", "wfbp, 3 steps of 1.0 ms, ", "1.2e+03"), "[1] 50 % ",
+                                  "[1] dreamddp warn: shown"], r.stderr)
+    expect(lines[-1].endswith("all well; wfbp, 3 steps of 1.0 ms, 1.23e+03 MB sent by 2 workers"), lines[-1])
+    r = run("-n", "3", program, env={"DREAMDDP_LOG": "info"})
+    expect(r.stderr.count("[1] dreamddp info: ") == 2, r.stderr)
+    expect(r.stderr.splitlines()[-1].endswith(" MB sent by 2 workers"), r.stderr)
+
+
+@case
 def streams_stay_apart_and_rank_0_has_the_input(folder):
     program = script(folder, 'read line; echo "out $line"; echo "err $line" >&2; printf unfinished\n')
     r = run("-n", "2", "--quiet", program, text_in="hello\n")
@@ -108,10 +143,12 @@ def ranks_meet_and_train(folder):
     r = run("-n", "2", "--net", "1gbit", "--strategy", "wfbp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=180)
     expect(r.returncode == 0, "exit %d: %s" % (r.returncode, r.stderr[-400:]))
     expect(re.search(r"^\[0\] .*loss", r.stdout, re.M), r.stdout[-400:])
-    told = re.search(r"^\[0\] dreamddp info: closed: (wfbp, \d+ steps of .* ms, \d+ % of communication hidden, .* MB sent)$",
+    told = re.search(r"^\[0\] dreamddp info: closed: (wfbp, \d+ steps of .* ms, \d+ % of communication hidden, )(.*) MB sent$",
                      r.stderr, re.M)
     expect(told, r.stderr[-400:])
-    expect(r.stderr.splitlines()[-1].endswith("all well; " + told.group(1)), r.stderr[-400:])
+    end = re.search("all well; (.*, )(.*) MB sent by 2 workers$", r.stderr.splitlines()[-1])
+    expect(end and end.group(1) == told.group(1), r.stderr[-400:])
+    expect(1.8 < float(end.group(2)) / float(told.group(2)) < 2.2, r.stderr[-400:])
     r = run("-n", "2", "--strategy", "dreamddp", os.path.join(BUILD, "own_loop"), cwd=folder, limit=180)
     expect(re.search(r"^\[0\] dreamddp info: step \d+: dreamddp sends \d+ messages in 4 steps \(\d+( \d+){3}\); a step should "
                      r"take [\d.]+ ms, with \d+ % of communication hidden$", r.stderr, re.M), r.stderr[-400:])
@@ -250,6 +287,7 @@ def mistakes_are_one_sentence(folder):
             (["-n", "2", "--set", "WIRE", "true"], 2, "NAME=VALUE"),
             (["--hosts", os.path.join(folder, "nowhere"), "true"], 2, "No such file"),
             (["-n", "2", "--set", "DREAMDDP_RANK=1", "true"], 2, "use -n"),
+            (["-n", "2", "--set", "WORLD_SIZE=1", "true"], 2, "use -n"),
             (["-n", "2", "--sprocket", "3", "true"], 2, "--sprocket")]:
         r = run(*args, cwd=folder)
         expect(r.returncode == code, "%s: exit %d, not %d: %s" % (args, r.returncode, code, r.stderr))

@@ -29,6 +29,25 @@ def each_rank_runs_on_its_host(folder):
 
 
 @case
+def the_variables_of_torchrun_arrive_on_hosts(folder):
+    ssh = script(folder, 'while [ "$#" -gt 2 ]; do shift; done\nexec sh -c "$2"\n', "fake-ssh")
+    told = 'echo "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $DREAMDDP_LOCAL_RANK, $MASTER_ADDR $MASTER_PORT"\n'
+    program = script(folder, told)
+    for text, more, where in (
+            ("near slots=2\nfar\nnear\n", (), "near 29501"),
+            ("me@near slots=2\nfar\nyou@near\n", ("--port", "65535"), "near 65534"),
+            ("[fd00::7]:2\nfar\nfd00::7\n", ("--port", "4567"), "fd00::7 4568"),
+            ("near slots=2\nfar\nnear\n", ("--set", "DREAMDDP_ADDR=tcp://[fd00::9]:77"), "fd00::9 78"),
+            ("near slots=2\nfar\nnear\n", ("--set", "DREAMDDP_ADDR=10.0.0.9"), "10.0.0.9 29501"),
+            ("near slots=2\nfar\nnear\n", ("--set", "DREAMDDP_ADDR=file:///run"), "near 29501"),
+            ("near slots=2\nfar\nnear\n", ("--set", "MASTER_ADDR=there", "--set", "MASTER_PORT=5"), "there 5")):
+        r = run("--hosts", hosts_file(folder, text), "--ssh", ssh, "--quiet", "--no-prefix", *more, program, cwd=folder)
+        right = ["%d of 4, %d of %d, %d, %s" % (r, local, locals_, local, where)
+                 for r, local, locals_ in ((0, 0, 3), (1, 1, 3), (2, 0, 1), (3, 2, 3))]
+        expect(lines(r.stdout) == right, "%s %s: %s%s" % (text, more, r.stdout, r.stderr))
+
+
+@case
 def lines_of_other_launchers_are_read(folder):
     ssh = script(folder, 'while [ "$#" -gt 2 ]; do shift; done\necho "to $1"\nexec sh -c "$2"\n', "fake-ssh")
     for line, target, address, slots in (

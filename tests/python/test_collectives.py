@@ -150,6 +150,17 @@ same(list(ddp.all_gather(array.array("d", [1 + R] * 3))), [1.0, 0.0, 3.0], "bloc
 same(ddp.world(), 3, "the world")
 """
 
+PROCESS_GROUP = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+same((dist.get_rank(), dist.get_world_size()), (R, W), "the process group")
+x = torch.tensor([R + 1.0])
+dist.all_reduce(x)
+same(x.item(), 6.0, "its sum")
+same(ddp.all_reduce(torch.tensor([R + 1.0])).item(), 6.0, "the library's sum")
+dist.destroy_process_group()
+"""
+
 NAMES = """
 same((ddp.get_rank(), ddp.get_world_size(), ddp.get_local_rank()), (R, W, int(os.environ["DREAMDDP_LOCAL_RANK"])), "names")
 same(ddp.is_initialized(), True, "after init")
@@ -202,6 +213,13 @@ def lost_workers_are_left_out(folder):
         f.write(BEGIN + LOST + END)
     r = run(DDPRUN, "-n", 3, "--min-world", 2, "--quiet", sys.executable, path)
     expect(r.returncode == 0 and r.stdout.count("has done all") == 2, r.stdout[-500:] + r.stderr[-1500:])
+
+
+@case
+def torch_distributed_runs_beside_the_library(folder):
+    if run(sys.executable, "-c", "import torch").returncode:
+        raise Skipped("no PyTorch")
+    done(folder, PROCESS_GROUP)
 
 
 @case

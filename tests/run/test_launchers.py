@@ -94,9 +94,9 @@ def workers_meet_on_a_machine_without_ipv4():
     train = AS_LAUNCHED + " ".join("'%s'" % word for word in GPT)
     not_own = ["DREAMDDP_RANK", "DREAMDDP_WORLD_SIZE"]
     ways = {"ddprun": [*ddprun, *GPT], "ddprun --set DREAMDDP_INSECURE=1": [*ddprun, "--set", "DREAMDDP_INSECURE=1", *GPT],
-            "localhost": [*ddprun, "--set", "MASTER_ADDR=localhost", "sh", "-c", train, "sh", *not_own],
-            "localhost on one machine": [*ddprun, "--set", "MASTER_ADDR=localhost", "--set", "LOCAL_WORLD_SIZE=2", "sh", "-c",
-                                         train, "sh", *not_own],
+            "localhost": [*ddprun, "--set", "MASTER_ADDR=localhost", "sh", "-c", train, "sh", *not_own,
+                          "LOCAL_WORLD_SIZE"],
+            "localhost on one machine": [*ddprun, "--set", "MASTER_ADDR=localhost", "sh", "-c", train, "sh", *not_own],
             "the default of Open MPI": [*ddprun, "sh", "-c", train, "sh", *not_own, "RANK", "WORLD_SIZE"],
             "the default of DREAMDDP_RANK": [*ddprun, "sh", "-c", train, "sh"],
             "--workers": [*GPT, "--workers", "2"]}
