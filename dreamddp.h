@@ -307,6 +307,9 @@ DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
 DDP_API int64_t ddp_taken(const ddp_ctx *d);
+/* ddp_local_rank - the number of this rank among the ranks of its machine, from 0: the launcher's variable (ddprun,
+ * torchrun, mpirun, srun), else ddp_rank. */
+DDP_API int  ddp_local_rank(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
@@ -1319,22 +1322,23 @@ DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void        ddp_note_text(const ddp_note *note, char *out, size_t room);
 
 /* ==== run/collective.h ==== [run] */
-/* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
- * links between all ranks measure. */
+/* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the links
+ * between all ranks. */
 
-/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first error. In place; n
+/* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host memory; n
  * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
+ * Each returns 0 or the context's first error.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
- *   ddp_broadcast   if root is not live: the lowest live rank's
- *   ddp_all_gather  x[world x n]: rank r's block is the r-th; 0 if r is not live
- *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the
- *                   others stay; with ddp_all_gather behind it the bits of a direct all-reduce.
- *                   Not in elastic worlds (DDP_UNSUPPORTED)
- *   ddp_exchange    any message: of a group, over the second link, of bytes, from one array to
- *                   another, and all-reduces as bfloat16 or int8 blocks (contexts opened with that
- *                   wire; nothing is kept of what is cut off; DDP_NUMERIC where a value is not
- *                   finite). Without fields `after` and `overlap` */
+ *   ddp_broadcast   x[n] becomes the values of rank root, or of the lowest live rank if root is not live
+ *   ddp_all_gather  x[world x n]: the r-th block becomes the block of rank r, or 0 if r is not live
+ *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the others stay.
+ *                   Followed by ddp_all_gather it is bit-identical to a direct all-reduce. Elastic worlds
+ *                   return DDP_UNSUPPORTED
+ *   ddp_exchange    any message: of a group, over the second link, of bytes, from one array to another, and
+ *                   all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire. Quantisation
+ *                   residuals are dropped; a value that is not finite is DDP_NUMERIC. Without fields `after`
+ *                   and `overlap` */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
 DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);
@@ -1344,6 +1348,48 @@ DDP_API int ddp_barrier(ddp_ctx *d);
 DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
+
+/* How ddp_all_reduce_float and its like combine the values of the ranks. */
+typedef enum ddp_reduction {
+    DDP_SUM,
+    DDP_MEAN, /* the sum divided by the number of ranks that took part */
+    DDP_MAX,  /* NaN if any rank has NaN */
+    DDP_MIN   /* the same */
+} ddp_reduction;
+
+/* ddp_all_reduce_float - x[n] becomes the sum, mean, maximum or minimum over all ranks that compute.
+ *
+ *   x  n values in host memory, also where layers are on a device; combined in place
+ *
+ * Collective: all ranks call it with the same n and op, in the same order among their collectives, and never between
+ * the first hook of a step and its ddp_step_end. All ranks receive bit-identical values. With one worker x stays as it
+ * is. A lost worker (min_world) is left out. DDP_SUM equals ddp_all_reduce with scale 1, DDP_MEAN equals ddp_all_mean.
+ *
+ * Returns 0 or the context's first error: DDP_ARG for an op that does not exist or if x is NULL, DDP_MEMORY,
+ * DDP_MISMATCH if the ranks call with different types, n or op. */
+DDP_API int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op);
+
+/* ddp_all_reduce_double - the same for doubles, summed as doubles in rank order.
+ *
+ * Each rank receives the values of all others, (world - 1) x n, in pieces of at most 4 MiB that the call allocates; so
+ * do maxima and minima of floats. ddp_all_reduce receives about 2 n floats: use it for large arrays. A worker that is
+ * lost during the call is in the pieces that it has sent, and a mean divides each value by the ranks that sent it. */
+DDP_API int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op);
+
+/* ddp_all_reduce_int64 - the same for 64-bit integers. Sums are exact; a sum out of range wraps modulo 2^64. DDP_MEAN
+ * is DDP_ARG. */
+DDP_API int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op);
+
+/* ddp_broadcast_bytes - x[n] becomes the bytes of rank root, or of the lowest live rank if root is lost (min_world).
+ * Collective as ddp_all_reduce_float; host memory. More than 2^30 bytes travel in several messages: if root is lost
+ * between two of them, the other rank sends the rest. Errors: DDP_ARG, DDP_MEMORY, DDP_MISMATCH if the ranks differ
+ * in n. */
+DDP_API int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root);
+
+/* ddp_all_gather_bytes - x[(ddp_world - ddp_servers) x n]: the n bytes of rank r become the r-th block on all ranks.
+ * Before the call each rank has its own block there. Blocks of ranks that are not live (min_world) become 0. Collective
+ * as ddp_all_reduce_float; host memory. Errors: as ddp_broadcast_bytes. */
+DDP_API int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n);
 
 /* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and measurements;
  * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
@@ -34610,6 +34656,10 @@ DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const d
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 
+/* A collective or a message of the program: checked, posted and waited for. name: begins the sentence of an error. Returns
+ * 0, or the context's first error. */
+DDP_LIB int        ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m);
+
 /* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of them, in
  * *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all; each member's own,
  * size bytes, in its place. */
@@ -35072,6 +35122,19 @@ void ddp_explain(ddp_ctx *d, const char *text)
 
 int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
 int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+
+int ddp_local_rank(const ddp_ctx *d)
+{
+    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID"};
+    long v;
+
+    for (size_t i = 0; d && !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
+    }
+    return ddp_rank(d);
+}
 
 int ddp__has_engine(const ddp_ctx *d) { return d->engine && !ddp__host_forked(&d->host); }
 
@@ -36748,7 +36811,7 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
 
 /* ---- plain collectives ---- */
 
-static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
+int ddp__plain(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
 
@@ -36773,7 +36836,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 {
     DDP__ENTER(d);
     if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
-    return ddp__exchange_of(d, "ddp_exchange", m);
+    return ddp__plain(d, "ddp_exchange", m);
 }
 
 /* n floats for each of the world's blocks, a sum times the scale. */
@@ -36790,7 +36853,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
     if (verb < DDP_SEND) m.group = d->computing;
     m.scale = scale;
     m.peer = peer;
-    return ddp__exchange_of(d, name, &m);
+    return ddp__plain(d, name, &m);
 }
 
 int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
@@ -36808,7 +36871,7 @@ int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
     m.group = d->computing;
     m.mean = 1;
     m.scale = 0;
-    return ddp__exchange_of(d, "ddp_all_mean", &m);
+    return ddp__plain(d, "ddp_all_mean", &m);
 }
 
 int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
@@ -36848,9 +36911,245 @@ int ddp_barrier(ddp_ctx *d)
     m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
     m.layer = DDP__BARRIER;
     m.priority = 0;
-    s = ddp__exchange_of(d, "ddp_barrier", &m);
+    s = ddp__plain(d, "ddp_barrier", &m);
     DDP_FREE(token);
     return s;
+}
+
+/* ==== run/reduce.c ==== [run] */
+/* All-reduces of doubles and 64-bit integers, maxima and minima, and bytes of any number. The engine sums floats only.
+ * So the others gather the arrays of all ranks, a piece of limited size at a time, and each rank combines them. */
+
+#define DDP__REDUCE_BYTES ((size_t)4 << 20) /* of all ranks' blocks of one piece */
+#ifndef DDP__MESSAGE_BYTES                  /* the test of the pieces has a smaller one */
+#define DDP__MESSAGE_BYTES ((size_t)1 << 30) /* of one message; a frame counts to 2^32 */
+#endif
+
+/* Starts the block of each rank; zeros are the block of a lost rank. */
+typedef struct ddp__reduce_head {
+    unsigned char there, type, op, zeros[5]; /* as long as a value, so that doubles are aligned */
+} ddp__reduce_head;
+
+typedef struct ddp__operand {
+    const char *call;
+    size_t      size;
+    void (*add)(void *own, const void *x, size_t n);
+    void (*extreme)(void *own, const void *x, size_t n, int max);
+} ddp__operand;
+
+/* ---- arithmetic ---- */
+
+static void ddp__float_extreme(void *own, const void *x, size_t n, int max)
+{
+    float *a = (float *)own;
+    const float *b = (const float *)x;
+
+    for (size_t i = 0; i < n; i++) {
+        if (ddp__is_nan((double)a[i])) continue;
+        if (ddp__is_nan((double)b[i]) || (max ? b[i] > a[i] : b[i] < a[i])) a[i] = b[i];
+    }
+}
+
+static void ddp__double_add(void *own, const void *x, size_t n)
+{
+    double *a = (double *)own;
+    const double *b = (const double *)x;
+
+    for (size_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+static void ddp__double_extreme(void *own, const void *x, size_t n, int max)
+{
+    double *a = (double *)own;
+    const double *b = (const double *)x;
+
+    for (size_t i = 0; i < n; i++) {
+        if (ddp__is_nan(a[i])) continue;
+        if (ddp__is_nan(b[i]) || (max ? b[i] > a[i] : b[i] < a[i])) a[i] = b[i];
+    }
+}
+
+/* Unsigned: the overflow of a signed sum is undefined. */
+static void ddp__int64_add(void *own, const void *x, size_t n)
+{
+    uint64_t *a = (uint64_t *)own;
+    const uint64_t *b = (const uint64_t *)x;
+
+    for (size_t i = 0; i < n; i++) a[i] += b[i];
+}
+
+static void ddp__int64_extreme(void *own, const void *x, size_t n, int max)
+{
+    int64_t *a = (int64_t *)own;
+    const int64_t *b = (const int64_t *)x;
+
+    for (size_t i = 0; i < n; i++)
+        if (max ? b[i] > a[i] : b[i] < a[i]) a[i] = b[i];
+}
+
+enum { DDP__FLOAT, DDP__DOUBLE, DDP__INT64, DDP__OPERANDS };
+
+static const ddp__operand ddp__operands[DDP__OPERANDS] = {
+    {"ddp_all_reduce_float", sizeof(float), NULL, ddp__float_extreme},
+    {"ddp_all_reduce_double", sizeof(double), ddp__double_add, ddp__double_extreme},
+    {"ddp_all_reduce_int64", sizeof(int64_t), ddp__int64_add, ddp__int64_extreme}};
+static const char *const ddp__reductions[] = {"DDP_SUM", "DDP_MEAN", "DDP_MAX", "DDP_MIN"};
+
+/* ---- all-reduces ---- */
+
+static int ddp__reduce_differs(ddp_ctx *d, const ddp__reduce_head *own, const ddp__reduce_head *other, int rank)
+{
+    const int known = other->type < DDP__OPERANDS && other->op <= DDP_MIN;
+
+    return ddp__ctx_failf(d, DDP_MISMATCH, "rank %d calls %s with %s, rank %d %s with %s: make the same call on all "
+                          "ranks", d->rank, ddp__operands[own->type].call, ddp__reductions[own->op], rank,
+                          known ? ddp__operands[other->type].call : "another collective",
+                          known ? ddp__reductions[other->op] : "other data");
+}
+
+/* out[n] becomes the combination of the blocks, in rank order. */
+static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, const ddp__reduce_head *own, void *out,
+                              size_t n)
+{
+    const ddp__operand *kind = &ddp__operands[own->type];
+    const int sums = own->op == DDP_SUM || own->op == DDP_MEAN;
+    const size_t block = sizeof *own + n * kind->size;
+    double *mean = (double *)out;
+    int took = 0;
+
+    for (int r = 0; r < blocks; r++) {
+        const unsigned char *at = all + block * (size_t)r, *values = at + sizeof *own;
+        ddp__reduce_head head;
+        memcpy(&head, at, sizeof head);
+        if (!head.there) continue;
+        if (memcmp(&head, own, sizeof head)) return ddp__reduce_differs(d, own, &head, r);
+        if (!took++) memcpy(out, values, n * kind->size);
+        else if (sums) kind->add(out, values, n);
+        else kind->extreme(out, values, n, own->op == DDP_MAX);
+    }
+    for (size_t i = 0; own->op == DDP_MEAN && i < n; i++) mean[i] /= took;
+    return 0;
+}
+
+/* Each rank sends every piece of x, after a head, to all ranks. */
+static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
+{
+    const ddp__operand *kind = &ddp__operands[type];
+    const int blocks = d->world - ddp_servers(d);
+    const size_t most = (DDP__REDUCE_BYTES / (size_t)blocks - sizeof(ddp__reduce_head)) / kind->size;
+    ddp__reduce_head head = DDP__ZEROS;
+    unsigned char *all;
+    int s = 0;
+
+    all = (unsigned char *)ddp__calloc((size_t)blocks, sizeof head + (n < most ? n : most) * kind->size);
+    if (!all)
+        return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a piece of the arrays of %d ranks", kind->call,
+                              blocks);
+    head.there = 1;
+    head.type = (unsigned char)type;
+    head.op = (unsigned char)op;
+    for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
+        unsigned char *part = (unsigned char *)x + at * kind->size;
+        ddp_message m;
+        ddp_piece p;
+        here = n - at < most ? n - at : most;
+        p.bytes = all;
+        p.count = (size_t)blocks * (sizeof head + here * kind->size);
+        if (d->rank < blocks) {
+            unsigned char *own = all + (size_t)d->rank * (sizeof head + here * kind->size);
+            memcpy(own, &head, sizeof head);
+            if (here) memcpy(own + sizeof head, part, here * kind->size);
+        }
+        m = ddp__message(d, DDP_ALL_GATHER, &p, 1, DDP_NO_LAYER);
+        m.bytes = 1;
+        m.group = d->computing;
+        s = ddp__plain(d, kind->call, &m);
+        if (!s) s = ddp__reduce_blocks(d, all, blocks, &head, part, here);
+    }
+    DDP_FREE(all);
+    return s;
+}
+
+/* What is wrong before any message. */
+static int ddp__reduce_check(ddp_ctx *d, int type, const void *x, size_t n, ddp_reduction op)
+{
+    const char *call = ddp__operands[type].call;
+
+    if ((int)op < (int)DDP_SUM || op > DDP_MIN)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: reduction %d does not exist; use DDP_SUM, DDP_MEAN, DDP_MAX or DDP_MIN",
+                              call, (int)op);
+    if (!x && n) return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", call);
+    if (type == DDP__INT64 && op == DDP_MEAN)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: a mean of integers is no integer; copy them to doubles for "
+                              "ddp_all_reduce_double", call);
+    return 0;
+}
+
+int ddp_all_reduce_float(ddp_ctx *d, float *x, size_t n, ddp_reduction op)
+{
+    const ddp_piece p = {{x}, n};
+    ddp_message m;
+
+    DDP__ENTER(d);
+    if (ddp__reduce_check(d, DDP__FLOAT, x, n, op)) return (int)d->host.error.code;
+    if (!d->engine) return 0;
+    if (op == DDP_MAX || op == DDP_MIN) return ddp__reduce_gathered(d, DDP__FLOAT, x, n, op);
+    m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
+    m.group = d->computing;
+    m.mean = op == DDP_MEAN;
+    return ddp__plain(d, "ddp_all_reduce_float", &m);
+}
+
+int ddp_all_reduce_double(ddp_ctx *d, double *x, size_t n, ddp_reduction op)
+{
+    DDP__ENTER(d);
+    if (ddp__reduce_check(d, DDP__DOUBLE, x, n, op)) return (int)d->host.error.code;
+    return d->engine ? ddp__reduce_gathered(d, DDP__DOUBLE, x, n, op) : 0;
+}
+
+int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
+{
+    DDP__ENTER(d);
+    if (ddp__reduce_check(d, DDP__INT64, x, n, op)) return (int)d->host.error.code;
+    return d->engine ? ddp__reduce_gathered(d, DDP__INT64, x, n, op) : 0;
+}
+
+/* ---- bytes ---- */
+
+/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every block. */
+static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
+{
+    const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;
+    ddp_piece *list = (ddp_piece *)ddp__calloc((size_t)blocks, sizeof *list);
+    int s = 0;
+
+    if (!list) return ddp__ctx_failf(d, DDP_MEMORY, "%s: out of memory for a list of %d blocks", name, blocks);
+    for (size_t at = 0, here; !s && (at < n || at == 0); at += here ? here : 1) {
+        ddp_message m = ddp__message(d, verb, list, blocks, DDP_NO_LAYER);
+        here = n - at < most ? n - at : most;
+        for (int r = 0; r < blocks; r++) {
+            list[r].bytes = x ? (unsigned char *)x + n * (size_t)r + at : NULL;
+            list[r].count = here;
+        }
+        m.bytes = 1;
+        m.group = d->computing;
+        m.peer = root;
+        s = ddp__plain(d, name, &m);
+    }
+    DDP_FREE(list);
+    return s;
+}
+
+int ddp_broadcast_bytes(ddp_ctx *d, void *x, size_t n, int root)
+{
+    DDP__ENTER(d);
+    return ddp__bytes_of(d, "ddp_broadcast_bytes", DDP_BROADCAST, x, n, 1, root);
+}
+
+int ddp_all_gather_bytes(ddp_ctx *d, void *x, size_t n)
+{
+    DDP__ENTER(d);
+    return ddp__bytes_of(d, "ddp_all_gather_bytes", DDP_ALL_GATHER, x, n, d->world - ddp_servers(d), 0);
 }
 
 /* ==== run/post.c ==== [run] */
@@ -37931,19 +38230,21 @@ static int ddp__first_host(const char *list, char *out, size_t room)
     return n > 0;
 }
 
+/* torch.distributed, or torchrun's agent in its place, listens on MASTER_PORT. */
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
-    const char *host = ddp__env_get("MASTER_ADDR"), *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ddp__env_get("MASTER_ADDR");
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
-    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
-    if (store && !strcmp(store, "True")) {
-        port++; /* torchrun's agent itself listens on MASTER_PORT */
-        env->note = "torchrun's agent holds MASTER_PORT: the ranks meet at MASTER_PORT + 1";
-    }
+    DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65535, &port, err));
+    if (port == 65535)
+        return ddp__fail(err, DDP_ARG, "MASTER_PORT=65535: rank 0 listens at MASTER_PORT + 1, which is no port; set "
+                         "DREAMDDP_ADDR=HOST:PORT, or a smaller MASTER_PORT");
+    port++;
+    env->note = "rank 0 listens at MASTER_PORT + 1; torch.distributed uses MASTER_PORT";
     /* its c10d rendezvous names this machine's host name: where no other takes part, loopback is
      * the same place and open to nobody else */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
@@ -39029,26 +39330,12 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 
 /* ---- opening ---- */
 
-/* The place of this rank among those of its machine, as a launcher says it. */
-static int ddp__device_local(const ddp_ctx *d)
-{
-    static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
-    long v;
-
-    for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
-        const char *text = getenv(names[i]);
-        if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
-    }
-    return d->rank;
-}
-
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
 
     if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
-    DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
+    DDP__TRY(b->open(b, ddp_local_rank(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
     return DDP_OK;
 }
@@ -43454,15 +43741,18 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
-/* What it came to, for the log: ddprun repeats the line. */
+/* What it came to, for the log: ddprun reads these lines. */
 static void ddp__closing_tell(ddp_ctx *d)
 {
     ddp_stats s;
 
-    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO || !ddp__is_first(d)) return;
+    if (d->step == 0 || !d->host.log.fn || d->host.log.level < DDP_LOG_INFO) return;
     ddp_get_stats(d, &s);
-    ddp__log(&d->host.log, DDP_LOG_INFO, "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
-             s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
+    if (ddp__is_first(d))
+        ddp__log(&d->host.log, DDP_LOG_INFO, "closed: %s, %ld steps of %.1f ms, %.0f %% of communication hidden, %.3g MB sent",
+                 s.strategy, s.steps, 1e3 * s.step_s, s.hidden_pct, 1e-6 * (double)s.bytes_sent);
+    else
+        ddp__log(&d->host.log, DDP_LOG_INFO, "rank %d closed: %.3g MB sent", d->rank, 1e-6 * (double)s.bytes_sent);
 }
 
 /* In a forked child: the peers must not take its end for the parent's. Locks, threads and memory stay as they are. */

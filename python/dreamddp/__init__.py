@@ -287,8 +287,3 @@ def choose(profile=None, net=None, workers=None, utilisation=90, period=None):
     if net is None:
         net = _plan.net_of(stats(), workers)
     return _plan.choose(profile, net, workers, utilisation, period)
-
-
-def is_initialized():
-    """Whether init was called, and close was not."""
-    return _context is not None

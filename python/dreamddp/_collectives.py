@@ -87,7 +87,7 @@ class _Values:
 # ---- objects as bytes ----
 
 HEAD = struct.Struct("<qqq")  # 1 + the rank, 1 if the bytes are an error, how many bytes follow
-MARK = struct.Struct("<q")    # 1 + the rank, behind the last byte
+MARK = struct.Struct("<q")    # 1 + the rank, after the last byte
 FIRST = 1 << 16               # bytes of each object that one gather sends; a broadcast sends the rest of a larger one
 
 

@@ -1,24 +1,25 @@
-/* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
- * links between all ranks measure. */
+/* Plain collectives over all ranks, over groups, or in two levels; links, live ranks, and measurements of the links
+ * between all ranks. */
 #pragma once
 
 #include "comm/message.h"
 #include "profile/profile.h"
 #include "run/session.h"
 
-/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first error. In place; n
+/* Plain collectives of floats over all ranks that compute, usable without layers or hooks. In place, in host memory; n
  * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
+ * Each returns 0 or the context's first error.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
- *   ddp_broadcast   if root is not live: the lowest live rank's
- *   ddp_all_gather  x[world x n]: rank r's block is the r-th; 0 if r is not live
- *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the
- *                   others stay; with ddp_all_gather behind it the bits of a direct all-reduce.
- *                   Not in elastic worlds (DDP_UNSUPPORTED)
- *   ddp_exchange    any message: of a group, over the second link, of bytes, from one array to
- *                   another, and all-reduces as bfloat16 or int8 blocks (contexts opened with that
- *                   wire; nothing is kept of what is cut off; DDP_NUMERIC where a value is not
- *                   finite). Without fields `after` and `overlap` */
+ *   ddp_broadcast   x[n] becomes the values of rank root, or of the lowest live rank if root is not live
+ *   ddp_all_gather  x[world x n]: the r-th block becomes the block of rank r, or 0 if r is not live
+ *   ddp_reduce_scatter  x[world x n]: the rank-th block becomes scale x (sum over ranks), the others stay.
+ *                   Followed by ddp_all_gather it is bit-identical to a direct all-reduce. Elastic worlds
+ *                   return DDP_UNSUPPORTED
+ *   ddp_exchange    any message: of a group, over the second link, of bytes, from one array to another, and
+ *                   all-reduces as bfloat16 or int8 blocks, in contexts opened with that wire. Quantisation
+ *                   residuals are dropped; a value that is not finite is DDP_NUMERIC. Without fields `after`
+ *                   and `overlap` */
 DDP_API int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale);
 DDP_API int ddp_all_mean(ddp_ctx *d, float *x, size_t n);
 DDP_API int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root);

@@ -113,7 +113,7 @@ static int ddp__reduce_blocks(ddp_ctx *d, const unsigned char *all, int blocks, 
     return 0;
 }
 
-/* Each piece of x goes to all ranks, behind a head. */
+/* Each rank sends every piece of x, after a head, to all ranks. */
 static int ddp__reduce_gathered(ddp_ctx *d, int type, void *x, size_t n, ddp_reduction op)
 {
     const ddp__operand *kind = &ddp__operands[type];
@@ -198,7 +198,7 @@ int ddp_all_reduce_int64(ddp_ctx *d, int64_t *x, size_t n, ddp_reduction op)
 
 /* ---- bytes ---- */
 
-/* blocks of n bytes each lie in x, one behind the other; a message takes the next bytes of every block. */
+/* x has `blocks` blocks of n bytes each, one after the other. A message takes the next bytes of every block. */
 static int ddp__bytes_of(ddp_ctx *d, const char *name, ddp_verb verb, void *x, size_t n, int blocks, int root)
 {
     const size_t most = DDP__MESSAGE_BYTES / (size_t)blocks;
