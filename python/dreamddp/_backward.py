@@ -1,4 +1,4 @@
-"""What happens in a backward pass: gradients are given to the library layer by layer, and its step ends with the pass.
+"""The backward pass: the library gets gradients layer by layer, and its step ends with the pass.
 
 Layers are told to the library from the last to the first, since all ranks have to agree on one order; one that is ready
 early waits for its turn. When a pass ends, what had no gradient is skipped, and the library's step ends: the averages are
@@ -39,7 +39,7 @@ class Backward:
         self.micro = self.context.micro_batches
         self.alone = self.context.world == 1
         self.averages_gradients = wrapped.averages_gradients
-        # under strategies that average parameters nobody reads gradients; on a device a copy would need memory
+        # strategies that average parameters do not read gradients; on a device a second copy would need memory
         self.collects = self.averages_gradients or self.context.device != "cpu"
         self.hooks, self.nodes = [], []
         self.done, self.stepped, self.touched = False, [], False
@@ -107,7 +107,7 @@ class Backward:
             return
         if p.seen == self.number:  # once more, in another nested pass
             if layer.given and not p.hidden and self.averages_gradients and not self.alone:
-                raise UsageError("%s had a second gradient while that of its layer was being averaged: use "
+                raise UsageError("%s had a second gradient while the first one was being averaged: use "
                                  "checkpoint(use_reentrant=False)" % p.name)
             return
         p.seen = self.number
@@ -142,7 +142,7 @@ class Backward:
         return p, layer
 
     def start(self):
-        """Before the library's first call of a step. True if layers were registered anew."""
+        """Before the library's first call of a step. True if layers were registered again."""
         if self.started:
             return False
         self.started = True
@@ -169,7 +169,7 @@ class Backward:
             if layer.params and not complete and not (self.skips_early and not layer.used):
                 return
             self.give(layer, complete or not layer.params)
-        if not self.queued:  # nobody tells when the outermost pass ends
+        if not self.queued:  # no callback comes when the outermost pass ends
             self.finish()
 
     def give(self, layer, has_gradient):
@@ -270,7 +270,7 @@ class Backward:
             self.average_again()
 
     def average_again(self):
-        """The mean over all ranks of gradients that are averaged already but for what was added to them. Which parameters
+        """The mean over all ranks of gradients that are averaged, except for the values added since. Which parameters
         have one travels along."""
         params = self.layers.params
         for p in params:

@@ -7,9 +7,9 @@ from ._library import Unsupported
 
 
 def _free_port(host):
-    """A port that nobody listens on."""
+    """A port without a listener."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for place in (host, ""):  # the name may be that of a router
+    for place in (host, ""):  # the name may belong to a router
         with socket.socket(family) as probe:
             try:
                 probe.bind((place, 0))
@@ -23,7 +23,7 @@ class Beside:
     """What Context has for that."""
 
     def beside(self):
-        """Another context of the same ranks and settings, over connections of its own. Collective."""
+        """Another context of the same ranks and settings, over further connections. Collective."""
         if self.lib.ddp_settings(self._alive()).contents.min_world > 0:
             raise Unsupported("an elastic world (min_world) has one context, since a joining worker could not enter two: put "
                               "all models into one torch.nn.ModuleList, wrap that with a list of optimizers, and let all "

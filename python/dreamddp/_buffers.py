@@ -44,7 +44,7 @@ class Buffers:
         self.frozen.append((name, tensor))
 
     def share(self):
-        """Rank 0's values of what is not averaged; names the buffers that may differ afterwards. Collective."""
+        """Sends rank 0's values of the tensors that are not averaged; names the buffers that may differ afterwards. Collective."""
         context = self.context
         if context.world == 1 or not (self.others or self.frozen):
             return

@@ -49,7 +49,7 @@ def address_of(array, what, device="cpu"):
 
 
 def _torch_cuda():
-    """PyTorch's current device and stream, or those of a program without it."""
+    """PyTorch's current device and stream; (-1, 0) without PyTorch or CUDA."""
     try:
         import torch
     except ImportError:
@@ -287,7 +287,7 @@ class Context(Collectives, Beside):
         return bytes(int(x) for x in name).rstrip(b"\0").decode()
 
     def state_dict(self):
-        """What this rank's library holds: its file of a checkpoint and the manifest, as bytes. Collective."""
+        """The state of this rank's library as bytes: its file of a checkpoint and the manifest. Collective."""
         folder = self._same_folder()
         out = {"rank": self.rank, "world": self.world, "files": {}}
         try:
@@ -296,7 +296,7 @@ class Context(Collectives, Beside):
             for name in ("manifest.json", "rank-%04d.safetensors" % self.rank):
                 with open(os.path.join(step, name), "rb") as f:
                     out["files"][os.path.basename(step) + "/" + name] = f.read()
-            self.barrier()  # nobody removes what another still reads
+            self.barrier()  # no rank removes files that another still reads
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return out

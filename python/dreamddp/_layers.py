@@ -26,7 +26,7 @@ def is_dense(tensor):
 
 
 def flat_view(tensor):
-    """The elements of a dense tensor in the order in which they lie in memory."""
+    """The elements of a dense tensor in memory order."""
     return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset())
 
 
@@ -49,7 +49,7 @@ class Spans:
 class Param:
     """A parameter that is trained.
 
-    flat, grad_flat: what the library reads and writes, float32 without gaps. grad: grad_flat in the parameter's shape.
+    flat, grad_flat: the arrays of the library, float32 without gaps. grad: grad_flat in the parameter's shape.
     has_master: flat is a copy; pull and push exchange values with the tensor.
     """
 
@@ -93,7 +93,7 @@ class Param:
             self.given = self.tensor.grad = self.grad
 
     def hide(self):
-        """While the library sums into grad: a second gradient of this step gets memory of its own."""
+        """While the library sums into grad: a second gradient of this step gets another tensor."""
         self.tensor.grad = None
         self.hidden = True
 
@@ -110,7 +110,7 @@ class Param:
         self.version = self.given._version
 
     def pull(self):
-        """The tensor's changes become the master's: what the tensor's type cannot say stays in the master."""
+        """Applies the tensor's changes to the master, which keeps the digits that the tensor's type cannot store."""
         with torch.no_grad():
             now = self.tensor.detach().reshape(-1)
             if now.dtype == torch.float32:
@@ -126,7 +126,7 @@ class Param:
 
 
 class Layer:
-    """A module with parameters or buffers of its own."""
+    """A module that owns parameters or buffers."""
 
     def __init__(self, index, name, module):
         self.index, self.name, self.module = index, name, module
@@ -142,7 +142,7 @@ class Layer:
 
 
 class Layers:
-    """All layers, in the order in which modules are registered: that of the forward pass in usual models."""
+    """All layers, in the order in which modules are registered, which is the order of the forward pass in usual models."""
 
     def __init__(self, context, model, trained, buffers):
         """trained: ids of the parameters that an optimizer updates. buffers: Buffers, which collects the others."""
@@ -150,7 +150,7 @@ class Layers:
         self.build()
 
     def build(self):
-        """Finds the layers and registers them; again for a context that was opened anew."""
+        """Finds the layers and registers them; again for a context that was opened again."""
         model, trained = self.model, self.trained
         self.list = []
         self.spans, self.seen = Spans(), set()

@@ -1,4 +1,4 @@
-"""What a wrapped model gains: .module, .no_sync(), .join(), require_backward_grad_sync; and what loading values into it
+"""Additions to a wrapped model: .module, .no_sync(), .join(), require_backward_grad_sync; and the effect of loading values into it
 means. A copy of the model, or one read from a file, has these too, and they do nothing there."""
 import contextlib
 import ctypes

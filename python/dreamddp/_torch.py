@@ -76,7 +76,7 @@ class Wrapped:
 
     @property
     def next(self):
-        """The layer whose turn it is to be given to the library; -1: all were given in this step."""
+        """The layer that the library gets next; -1: it has all layers of this step."""
         return self.backward.next
 
     def undo(self):
@@ -92,7 +92,7 @@ class Wrapped:
         return not self.local and getattr(self.model, "require_backward_grad_sync", True)
 
     def step_begins(self):
-        """Before the library's first call of a step. True if layers were registered anew. Collective where it does
+        """Before the library's first call of a step. True if layers were registered again. Collective where it does
         something."""
         if self.joining:
             self.sum_of(1.0)
@@ -103,7 +103,7 @@ class Wrapped:
         return True
 
     def register_again(self):
-        """Parameters that were frozen are trained from now on: they become layers of a context that is opened anew."""
+        """Parameters that were frozen are trained from now on: they become layers of a context that is opened again."""
         self.context.reopen()
         self.registered.build()
         self.context.set_optimizer("own")

@@ -40,7 +40,7 @@ def rows_of(rank, step):
 
 
 class Distributed:
-    """What a program has of its surroundings: as one of three ranks."""
+    """The surroundings of a program that runs as one of three ranks."""
 
     def __init__(self, rank):
         self.rank = rank
@@ -139,7 +139,7 @@ def accumulation():
 
 
 class Unused(nn.Module):
-    """A layer that nothing uses, before or behind the others."""
+    """A layer that nothing uses, registered first or last."""
 
     def __init__(self, seed, first):
         super().__init__()

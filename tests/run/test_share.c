@@ -1,4 +1,4 @@
-/* ddp_share: the program replaces its parameters between two steps, and every strategy goes on from rank 0's. */
+/* ddp_share: the program replaces its parameters between two steps, and every strategy continues from the values of rank 0. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
