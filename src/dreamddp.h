@@ -160,6 +160,7 @@
 #include "wire/reconnect_link.c"
 #include "wire/callback.c"
 #include "wire/reconnect.c"
+#include "wire/given.c"
 #include "wire/relay.c"
 #include "wire/mesh.c"
 #include "wire/meeting.c"

@@ -63,7 +63,7 @@ static int connect_configure(const char *program, const connection *c, ddp_confi
     const char *transport = connect_or(c->transport, "DREAMDDP_TRANSPORT", "tcp");
 
     cfg->transport = ddp_transport_named(transport);
-    if (cfg->transport == DDP_TRANSPORT_DEFAULT) {
+    if (cfg->transport == DDP_TRANSPORT_DEFAULT || cfg->transport == DDP_SOCKETS) {
         fprintf(stderr, "%s: unknown transport %s; choose tcp, threads or mpi\n", program,
                 transport);
         return 2;

@@ -264,7 +264,7 @@ static ddp_status choose(program *p, ddp_error *err)
     if (p->pipeline && ddp_pipeline_named(p->pipeline, &p->t.pipeline, err)) return err->code;
     if (p->edge_wire && ddp_edge_wire_parse(p->edge_wire, &p->t.edge, err)) return err->code;
     c->transport = ddp_transport_named(p->transport);
-    if (c->transport == DDP_TRANSPORT_DEFAULT)
+    if (c->transport == DDP_TRANSPORT_DEFAULT || c->transport == DDP_SOCKETS)
         return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
     if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
         return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);

@@ -233,6 +233,9 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
     if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
         return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with servers, min_world or join: pipelines have none of "
                          "them", run->min_replicas);
+    if (run->cfg.transport == DDP_SOCKETS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with transport sockets: ranks that survive make new "
+                         "connections: choose tcp, or min_replicas 0", run->min_replicas);
     if (run->cfg.net && strstr(run->cfg.net, ".json"))
         return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
                          "a delay", run->min_replicas, run->cfg.net);

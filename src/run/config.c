@@ -55,6 +55,16 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
                 "allocator: set both alloc and free, or neither");
     return DDP_OK;
 }
+
+static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
+{
+    DDP__REFUSE(c->world > 1 && c->transport == DDP_SOCKETS && !c->sockets,
+                "transport sockets in a world of %d without ddp_config.sockets: set it to the sockets that are connected to "
+                "the other ranks, and call ddp_open in each process", c->world);
+    DDP__REFUSE(c->sockets && c->transport != DDP_SOCKETS, "ddp_config.sockets is set for another transport: set transport "
+                "to DDP_SOCKETS, or leave sockets NULL");
+    return DDP_OK;
+}
 #undef DDP__REFUSE
 
 static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
@@ -128,6 +138,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
+    DDP__TRY(ddp__config_sockets(&c, err));
     if (ops->traits & DDP_NEEDS_SERVERS) c.profile_steps = 0; /* it plans by no profile, and servers have none */
     if (c.join) c.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)

@@ -42,7 +42,8 @@ typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only through ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
+    DDP_MPI,               /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
+    DDP_SOCKETS            /* ranks are processes that the program has connected: ddp_config.sockets */
 } ddp_transport;
 
 /* ddp_config.servers: every worker serves a share of the layers. ddp_config.defer: nothing. */
@@ -103,6 +104,9 @@ struct ddp_config {
     int period;               /* H, steps in which each layer is averaged once; 5 */
     ddp_transport transport;  /* tcp */
     int rank, world;          /* 0 of 1 */
+    const int *sockets;       /* transport DDP_SOCKETS: [world] descriptors of stream sockets, connected to the ranks; the own
+                                 entry is ignored. ddp_open makes duplicates and sets O_NONBLOCK: close yours after it, or
+                                 later. The connections end with ddp_close, or when ddp_open fails; NULL */
     const char *addr;         /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
                                  "file://PATH", in which rank 0 tells it; "127.0.0.1:29500" */
     const char *run_id;       /* workers with another id are refused; "" */
@@ -206,7 +210,7 @@ struct ddp_config {
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi             (all others: ddp_config_set) */
+ *   transport  tcp, threads, mpi, sockets    (all others: ddp_config_set) */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */

@@ -31,22 +31,27 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.rank = d->rank;
     r.world = d->met;
     r.wire.world = d->world;
-    r.addr = addr;
-    r.wire.listen_fd = listen_fd;
     r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
     r.wire.self.run_name = d->cfg.run_id;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
     r.join_timeout_s = d->cfg.join_timeout_s;
     r.cancel = d->cfg.cancel;
     r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.log = d->host.log;
+    if (d->cfg.transport == DDP_SOCKETS) {
+        r.wire.fds = d->cfg.sockets;
+        d->cfg.sockets = NULL; /* borrowed until here */
+        return ddp__rendezvous_given(&r, wire, err);
+    }
+    r.addr = addr;
+    r.wire.listen_fd = listen_fd;
+    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.insecure = d->cfg.insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->tls;
     r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
     r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
-    r.wire.log = d->host.log;
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;
     return DDP_OK;

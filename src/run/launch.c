@@ -363,6 +363,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
                       "the command", cfg.world);
+    } else if (cfg.transport == DDP_SOCKETS) {
+        s = ddp__fail(err, DDP_USAGE, "ddp_launch starts no ranks of the sockets transport: call ddp_open in each of the %d "
+                      "processes", cfg.world);
     } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
         if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {

@@ -20,6 +20,7 @@
     X(SECOND, "net2 or addr2", 0, c->net2 || c->addr2)                                              \
     X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                 \
     X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                             \
+    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                 \
     X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0,                                               \
       c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key)                                         \
     X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                          \
@@ -62,14 +63,17 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
-    DDP__NO_SUCH(ROOM, THREADS, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
-    DDP__NO_SUCH(JOIN, THREADS, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+    {DDP__BIT(ROOM), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
+     "newcomers come over tcp: choose that transport"},
+    {DDP__BIT(JOIN), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
+     "newcomers come over tcp: choose that transport"},
     DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
     DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
             "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
     DDP__NO(MPI, ELASTIC, DDP_ARG,
             "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
-    DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
+    DDP__NO_SUCH(SECOND, MPI, SOCKETS, DDP_ARG, "a second link needs the tcp or threads transport"),
+    DDP__NO(SOCKETS, TLS, DDP_ARG, "the library encrypts only its own connections: choose tcp, or leave out the tls options"),
     DDP__NO(MPI, TLS, DDP_ARG,
             "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
     DDP__NO(RING, DETERMINISTIC, DDP_ARG,

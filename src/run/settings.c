@@ -36,7 +36,7 @@ typedef struct ddp__knob {
 } ddp__knob;
 
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
-DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi");
+DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi", "sockets");
 DDP__NAMES_OF(ddp__algorithms, "auto", "full", "direct", "ring");
 DDP__NAMES_OF(ddp__kernel_sets, "auto", "base", "avx2", "avx512");
 DDP__NAMES_OF(ddp__wires, "f32", "f32", "bf16", "int8", "int4", "e3m0", "topk");
@@ -68,7 +68,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(period, "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
               "H, in which each layer is averaged once"),
     DDP__OF_C(transport, "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
-              "how ranks reach each other; threads only with ddp_launch"),
+              "how ranks reach each other; threads only with ddp_launch, sockets with ddp_config.sockets"),
     DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0", "which of the workers this is; read where world is 0"),
     DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
               "how many workers are possible: those of this run"),

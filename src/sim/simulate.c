@@ -175,6 +175,7 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     (void)ddp__time_set(NULL);
     if (s != DDP_OK) return (int)s;
     cfg.transport = DDP_THREADS;
+    cfg.sockets = NULL;
     cfg.no_env = 1;
     s = ddp__simulated_check(&cfg, &ops, err);
     if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg), !cfg.net_script && cfg.site == 0 &&

@@ -119,3 +119,13 @@ typedef struct ddp__rendezvous {
  * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST
  * (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
+
+/* ---- given.c: ranks that the program has connected ---- */
+
+/* Exchanges hello frames over r->wire.fds ([world] connected stream sockets, the own entry ignored) and makes the wire of
+ * duplicates of them: the program's descriptors stay its own. A connection that breaks ends for good. The connections are
+ * shut down when the wire closes, and when this function fails. Used of r: wire.rank, world, fds, peer_timeout_s, log and
+ * self.run_id, run_name; join_timeout_s (all ranks to answer, above 0), cancel.
+ * Errors: DDP_ARG (no open, connected stream socket; one of them twice), DDP_MISMATCH (another rank, version, run or world
+ * at the other end, or no rank), DDP_TIMEOUT, DDP_PEER_LOST, DDP_ABORTED (cancel), DDP_NET (descriptors), DDP_MEMORY. */
+DDP_LIB ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);

@@ -23,6 +23,7 @@ extern "C" {
 #include "run/fake_device.h"
 #include "run/launch.h"
 #include "strategy/strategy.h"
+#include "wire/given_lab.h"
 #include "wire/meet.h"
 
 enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
@@ -45,6 +46,7 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
     X(SECOND, "`net2`, `addr2`", 0)                                             \
     X(THREADS, "`transport` threads", 0)                                        \
     X(MPI, "`transport` mpi", 0)                                                \
+    X(SOCKETS, "`transport` sockets", 0)                                        \
     X(TLS, "`tls_psk`, `tls_ca`", 0)                                            \
     X(RING, "`algorithm` ring", 0)                                              \
     X(DETERMINISTIC, "`deterministic`", 0)                                      \
@@ -71,7 +73,7 @@ enum { STRATEGIES = sizeof strategies / sizeof strategies[0], WITHOUT_SERVERS = 
 static int exclude_each_other(int a, int b)
 {
     static const int pair[][2] = {{BF16, INT8}, {BF16, INT4}, {BF16, TOPK}, {INT8, INT4}, {INT8, TOPK},
-                                 {INT4, TOPK}, {THREADS, MPI}, {NCCL1, NCCL2}};
+                                 {INT4, TOPK}, {THREADS, MPI}, {THREADS, SOCKETS}, {MPI, SOCKETS}, {NCCL1, NCCL2}};
     size_t i;
 
     for (i = 0; i < sizeof pair / sizeof pair[0]; i++)
@@ -132,6 +134,7 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->max_world = has(on, ROOM) ? WORLD + 1 : 0;
     g->net2 = has(on, SECOND) ? "500mbit,1ms" : NULL;
     if (has(on, MPI)) g->transport = DDP_MPI;
+    if (has(on, SOCKETS)) g->transport = DDP_SOCKETS;
     g->tls_psk = has(on, TLS) ? psk_path : NULL;
     g->algorithm = has(on, RING) ? DDP_RING : DDP_ALGORITHM_DEFAULT;
     g->deterministic = has(on, DETERMINISTIC);
@@ -329,7 +332,7 @@ static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
     if (cannot_run(c)) return 1;
     if (c->cfg.join && (goes || has(c->on, GROUPS))) return !run_joined(c, told.msg, why, room);
     if (goes) {
-        const int bad = ddp_launch(&c->cfg, train, c, &err);
+        const int bad = has(c->on, SOCKETS) ? given_launch(&c->cfg, 0, train, c, &err) : ddp_launch(&c->cfg, train, c, &err);
         (void)fake_nets(); /* those of the next run begin */
         if (bad) return snprintf(why, room, "goes, but '%s'", err.msg) < 0;
         return equal_at_the_end(c, WORLD - (c->cfg.servers > 0 ? c->cfg.servers : 0)) || snprintf(why, room, "unlike parameters") < 0;

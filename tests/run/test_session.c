@@ -679,7 +679,7 @@ static void a_senseless_config_is_refused_by_field(void **state)
     expect(&err, DDP_UNSUPPORTED, "mpicc -DDDP_USE_MPI");
     setenv("DREAMDDP_TRANSPORT", "carrier pigeon", 1);
     assert_null(ddp_open(&cfg, &err));
-    expect(&err, DDP_ARG, "tcp, threads or mpi");
+    expect(&err, DDP_ARG, "tcp, threads, mpi or sockets");
     unsetenv("DREAMDDP_TRANSPORT");
 }
 

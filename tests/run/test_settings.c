@@ -21,7 +21,8 @@ extern "C" {
 #include "strategy/strategy.h"
 
 /* Fields that are the program's own pointers. */
-static const char *const pointers[] = {"own_strategy", "cancel", "backend", "cuda_stream", "allocator", "logger"};
+static const char *const pointers[] = {"own_strategy", "sockets",   "cancel", "backend",
+                                       "cuda_stream",  "allocator", "logger"};
 
 /* A value of each field, and one that it cannot have; NULL: any text will do. */
 static const struct {
@@ -313,7 +314,7 @@ static void ranges_hold_for_fields_that_a_program_sets(void **state)
     REFUSED(defer, 2, "defer 2: auto, or a share of the model from 0 to 1; ");
     REFUSED(servers, -2, "servers -2: a number of ranks that serve, or colocated; ");
     REFUSED(partition_bytes, 255, "partition_bytes 255: 256 or more bytes; ");
-    REFUSED(transport, (ddp_transport)4, "transport 4 is unknown: choose tcp, threads or mpi");
+    REFUSED(transport, (ddp_transport)5, "transport 5 is unknown: choose tcp, threads, mpi or sockets");
     REFUSED(overlap, (ddp_overlap)-1, "overlap -1 is unknown: choose none, stream or eager");
     REFUSED(lgp, (ddp_lgp)4, "lgp 4 is unknown: choose on, off or ema");
     REFUSED(nccl, 3, "nccl 3: 0 to 2; ");
