@@ -30,7 +30,7 @@ class Beside:
                               "parameters that are trained later require a gradient before wrap")
         more = dict(self.settings, rank=self.rank, world=self.world)
         self.besides += 1
-        if self.world > 1:
+        if self.world > 1 and not self.network.bridged:
             more["addr"] = self._address_beside(self.lib.ddp_settings(self.ptr).contents.addr.decode())
         return type(self)(**more)
 
@@ -41,7 +41,9 @@ class Beside:
         other = self.beside()
         _interrupt.unwatch(other)
         self.lib.ddp_close(self.ptr)
-        self.ptr, self._kept, self._cancel, other.ptr = other.ptr, other._kept, other._cancel, None
+        self.network.close()
+        self.ptr, self.network, other.ptr = other.ptr, other.network, None
+        self._kept, self._cancel = other._kept, other._cancel
         self.started, self.steps_before = False, before
 
     def _address_beside(self, addr):

@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 from . import _binding as c
-from . import _interrupt
+from . import _interrupt, _transport
 from ._beside import Beside
 from ._collectives import Collectives
 from ._library import InvalidArgument, UsageError, config_of, failure, load
@@ -80,10 +80,13 @@ class Context(Collectives, Beside):
         if device not in ("cpu", "cuda"):
             raise InvalidArgument("init: device=%r is neither 'cpu' nor 'cuda'" % (device,))
         self.lib = load("libdreamddp_cuda.so" if device == "cuda" else "libdreamddp.so")
-        config, texts = config_of(self.lib, settings)
+        network = _transport.Network(settings)
+        config, texts = config_of(self.lib, network.settings)
         self._kept = [texts]  # borrowed by the library until close
         if device == "cuda":
             self._kept.append(_cuda(self.lib, config, stream))
+        network.connect(config)
+        self.network = network
         self._cancel = ctypes.c_int(0)
         config.cancel = ctypes.pointer(self._cancel)
         self.started = False
@@ -99,6 +102,7 @@ class Context(Collectives, Beside):
             # not an assignment: KeyboardInterrupt between the return of ddp_open and it would lose the context
             opened.extend(map(self.lib.ddp_open, [config], [err]))
             self.ptr = opened[0]
+            network.opened()
             if not self.ptr:
                 raise failure(err)
             self.call = None
@@ -109,6 +113,8 @@ class Context(Collectives, Beside):
             _interrupt.unwatch(self)
             if opened and opened[0]:
                 self.lib.ddp_close(opened[0])
+            network.opened()
+            network.close()
             raise
 
     def _alive(self):
@@ -148,6 +154,7 @@ class Context(Collectives, Beside):
             why = "rank %d ended by %s: %s" % (self.lib.ddp_rank(ptr), sys.last_type.__name__, sys.last_value)
             self.lib.ddp_abort(ptr, why.encode()[:300])
         self.lib.ddp_close(ptr)
+        self.network.close()
         self._kept = []
 
     # ---- who is there ----

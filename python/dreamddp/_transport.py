@@ -1,0 +1,283 @@
+"""Rank, world and transport of a program that has initialised torch.distributed.
+
+init() takes rank and world from it, and rank 0 tells the others by it where it listens. With transport="torch" the
+library opens no connection at all: it writes to one socket pair per peer (its transport "sockets"), and two threads
+per peer carry the bytes over a process group of their own.
+"""
+import collections
+import ctypes
+import datetime
+import os
+import platform
+import socket
+import struct
+import sys
+import threading
+import time
+
+from ._library import InvalidArgument, NetworkError, PeerTimeout, UsageError
+
+CHUNK = 128 << 10  # most bytes of a message; more would delay high-priority frames behind them
+DEPTH = 8  # messages of each direction in flight: a chunk per round trip would not fill a long link
+HEAD = struct.Struct("<I")  # in front of each message: bytes that follow; 0: the sender has closed
+IDLE = datetime.timedelta(days=7)  # the library has its own time-outs
+CLOSE_S = 5  # that close() waits for the last messages
+
+
+def _initialised():
+    """torch.distributed where the program has initialised it, else None. Imports nothing."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def _given(settings, name, variable):
+    """A setting, or the variable that fills it; None: neither."""
+    value = settings.get(name)
+    return os.environ.get(variable) or None if value is None else value
+
+
+def _join_s(config):
+    """The join time-out of the settings in force, in seconds."""
+    for field, variable in (("join_timeout_s", "DREAMDDP_JOIN_TIMEOUT"), ("connect_timeout_s", "DREAMDDP_CONNECT_TIMEOUT")):
+        try:
+            seconds = getattr(config, field) or float(os.environ.get(variable) or 0)
+        except ValueError:
+            break  # ddp_open fails with the value
+        if seconds > 0:
+            return seconds
+    return 30.0
+
+
+class Network:
+    """How the ranks of a context find and reach each other, as far as torch.distributed says it.
+
+    1. Network(settings) decides, and .settings are those for the library.
+    2. connect(config) completes the configuration. Collective.
+    3. opened() after ddp_open, whether it failed or not.
+    4. close() after ddp_close.
+    """
+
+    def __init__(self, settings):
+        self.settings = dict(settings)
+        self.addr = _given(settings, "addr", "DREAMDDP_ADDR")
+        self.bridge, self.held, self.kept = None, None, None
+        transport = _given(settings, "transport", "DREAMDDP_TRANSPORT") or "tcp"
+        self.dist = _initialised()
+        self.bridged = transport == "torch"
+        if self.bridged:
+            self._check()
+            self.settings["transport"] = "tcp" if self.dist.get_world_size() == 1 else "sockets"
+        elif transport != "tcp" or settings.get("join") or any(
+                _given(settings, name, variable) is not None
+                for name, variable in (("rank", "DREAMDDP_RANK"), ("world", "DREAMDDP_WORLD_SIZE"))):
+            self.dist = None
+
+    def _check(self):
+        if self.dist is None:
+            raise UsageError("init(transport='torch'): torch.distributed is not initialised: call "
+                             "torch.distributed.init_process_group first, or choose transport='tcp'")
+        for name, right in (("rank", self.dist.get_rank()), ("world", self.dist.get_world_size())):
+            if self.settings.get(name) not in (None, right):
+                raise InvalidArgument("init(transport='torch'): %s=%s, but torch.distributed has %d: leave it out" % (
+                    name, self.settings[name], right))
+
+    def connect(self, config):
+        if self.dist is None:
+            return
+        config.rank, config.world = self.dist.get_rank(), self.dist.get_world_size()
+        if config.world == 1:
+            return
+        if self.bridged:
+            self.bridge = Bridge(self.dist, _join_s(config))
+            self.kept = (ctypes.c_int * config.world)(*self.bridge.descriptors())
+            config.sockets = self.kept
+            return
+        if self.addr is None:
+            self.addr = self._meeting_place()
+        self.kept = str(self.addr).encode()
+        config.addr = self.kept
+
+    def _meeting_place(self):
+        """A free port of rank 0, on 127.0.0.1 where all ranks are on one machine."""
+        machines, place = [None] * self.dist.get_world_size(), [None]
+        self.dist.all_gather_object(machines, _machine())
+        if self.dist.get_rank() == 0:
+            self.held = _hold_port("127.0.0.1" if len(set(machines)) == 1 else None)
+            host, port = self.held.getsockname()[:2]
+            place[0] = ("[%s]:%d" if ":" in host else "%s:%d") % (host, port)
+        self.dist.broadcast_object_list(place, src=0)
+        return place[0]
+
+    def opened(self):
+        if self.held is not None:
+            self.held.close()
+        if self.bridge is not None:
+            self.bridge.opened()
+
+    def close(self):
+        if self.bridge is not None:
+            self.bridge.close()
+
+
+def _machine():
+    """Equal for processes that reach each other by 127.0.0.1."""
+    parts = [platform.node()]
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            parts.append(f.read().strip())
+        parts.append(os.stat("/proc/self/ns/net").st_ino)
+    except OSError:
+        pass
+    return tuple(parts)
+
+
+def _hold_port(host):
+    """A socket bound to a free port, which no other program gets meanwhile: only a socket with SO_REUSEADDR, as the
+    library's, can bind to it too. host None: MASTER_ADDR if that is this machine, else the default route's address."""
+    hosts = [host] if host else [os.environ.get("MASTER_ADDR") or "localhost", _route()]
+    for place in hosts:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(place, 0, type=socket.SOCK_STREAM)[0]
+            held = socket.socket(family, kind)
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(address)
+        except OSError:
+            continue
+        if host or not address[0].startswith("127.") and address[0] != "::1":
+            return held
+        held.close()
+    raise NetworkError("init: found no address at which other machines reach rank 0 (tried %s): set addr, or "
+                       "DREAMDDP_ADDR, to HOST:PORT" % ", ".join(hosts))
+
+
+def _route():
+    """The address from which this machine would send to the internet; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        try:
+            s.connect(("192.0.2.1", 9))
+        except OSError:
+            return "localhost"
+        return s.getsockname()[0]
+
+
+class _Buffers:
+    """DEPTH messages, used in turn: as bytes and as tensors of the same memory."""
+
+    def __init__(self):
+        import torch
+        self.bytes = [memoryview(bytearray(HEAD.size + CHUNK)) for _ in range(DEPTH)]
+        self.tensors = [torch.frombuffer(b, dtype=torch.uint8) for b in self.bytes]
+
+
+class Bridge:
+    """Carries the bytes between the library's sockets and a process group."""
+
+    def __init__(self, dist, join_s):
+        self.dist, self.process = dist, os.getpid()
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        # the messages are in host memory, which NCCL does not send
+        name = str(dist.get_backend())
+        backend = "gloo" if name == "undefined" or "gloo" in name or "nccl" in name else name
+        try:
+            self.group = dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=join_s))
+        except RuntimeError as e:
+            raise PeerTimeout("init(transport='torch'): torch.distributed made no process group of %d ranks within %g s "
+                              "(%s): call init on every rank, or raise join_timeout_s" % (
+                                  self.world, join_s, str(e).splitlines()[0])) from None
+        self.threads, self.ours, self.theirs = [], {}, {}
+        for peer in range(self.world):
+            if peer != self.rank:
+                self.ours[peer], self.theirs[peer] = socket.socketpair()
+        for peer in self.ours:
+            for run in (self._send, self._receive):
+                self.threads.append(threading.Thread(target=run, args=(peer, self.ours[peer]), daemon=True,
+                                                     name="dreamddp-%s-%d" % (run.__name__.strip("_"), peer)))
+                self.threads[-1].start()
+
+    def descriptors(self):
+        return [self.theirs[peer].fileno() if peer in self.theirs else -1 for peer in range(self.world)]
+
+    def opened(self):
+        """ddp_open has made duplicates."""
+        for end in self.theirs.values():
+            end.close()
+
+    def close(self):
+        """The library has closed its ends: each direction ends with a message that says so."""
+        if os.getpid() != self.process:
+            return  # a forked child: the connections are its parent's
+        until = time.monotonic() + CLOSE_S
+        for thread in self.threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if any(thread.is_alive() for thread in self.threads):
+            return  # a peer is stopped, or its machine is gone: its threads end with the process
+        for end in self.ours.values():
+            end.close()
+        group, self.group = self.group, None
+        if self.dist.is_initialized():
+            try:
+                self.dist.destroy_process_group(group)
+            except (AssertionError, RuntimeError, ValueError):
+                pass  # the program has destroyed all groups, and made others
+
+    # ---- threads ----
+
+    def _send(self, peer, end):
+        buffers, sent = _Buffers(), collections.deque()
+
+        def post(i, n):
+            HEAD.pack_into(buffers.bytes[i], 0, n)
+            sent.append(self.group.send([buffers.tensors[i][:HEAD.size + n]], peer, 0))
+
+        try:
+            turn, n = 0, 1
+            while n:
+                if len(sent) == DEPTH:
+                    sent.popleft().wait(IDLE)
+                n = end.recv_into(buffers.bytes[turn][HEAD.size:])
+                if n:
+                    post(turn, n)
+                    turn = (turn + 1) % DEPTH
+            for _ in range(DEPTH):  # one for each receive that the peer has posted
+                if len(sent) == DEPTH:
+                    sent.popleft().wait(IDLE)
+                post(turn, 0)
+                turn = (turn + 1) % DEPTH
+            while sent:
+                sent.popleft().wait(IDLE)
+        except Exception:  # the peer is gone, of which the library learns by its socket
+            _end(end)
+
+    def _receive(self, peer, end):
+        buffers, posted = _Buffers(), collections.deque()
+
+        def post(i):
+            posted.append((i, self.group.recv([buffers.tensors[i]], peer, 0)))
+
+        try:
+            for i in range(DEPTH):
+                post(i)
+            heard = True
+            while posted:
+                i, work = posted.popleft()
+                work.wait(IDLE)
+                n = HEAD.unpack_from(buffers.bytes[i])[0]
+                if n and heard:
+                    try:
+                        end.sendall(buffers.bytes[i][HEAD.size:HEAD.size + n])
+                    except OSError:
+                        heard = False  # the library has closed; the peer's last message is still to come
+                if n:
+                    post(i)
+                else:
+                    _end(end)
+        except Exception:
+            _end(end)
+
+
+def _end(end):
+    """Ends the library's connection, and the thread that reads from it: the peer sends and reads nothing more."""
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
