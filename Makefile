@@ -15,7 +15,7 @@
 # make gallery     runs every example and writes docs/gallery.md;  ONLY=name: one entry
 # make split         build/dreamddp.h and build/dreamddp.c;  make lib: build/lib/libdreamddp.a and .so
 # make install       the header and the libraries; PREFIX=/usr/local DESTDIR=
-# pip install python/   after `make lib`: the Python package (docs/python.md)
+# pip install ./python   the Python package (docs/python.md);  make wheel: its manylinux wheel and sdist into build/wheel
 # Each installs what it needs itself. The pieces: tools/tests.mk, tools/cuda.mk, tools/install.mk.
 CC      ?= cc
 CFLAGS  ?= -O2

@@ -1,10 +1,11 @@
 # The library, and what is installed: the headers, the library, files for pkg-config and CMake's find_package.
 #   make split    build/dreamddp.h and build/dreamddp.c: for a program that compiles the library as one file of its own
 #   make lib      build/lib/libdreamddp.a and .so, in which only the public functions can be seen
+#   make wheel    build/wheel: a manylinux wheel and the source distribution of the Python package
 #   make install  PREFIX=/usr/local DESTDIR=; dreamddp.pc is for the header alone, libdreamddp.pc for the library
 # The library has TLS where OpenSSL is, and `make lib TLS=` leaves it out;
 # with MPI: make lib CC=mpicc CPPFLAGS=-DDDP_USE_MPI
-.PHONY: split lib install uninstall
+.PHONY: split lib wheel install uninstall
 VERSION   = $(shell sed -n 's/^\#define DDP_VERSION_STRING "\(.*\)"/\1/p' dreamddp.h)
 SONAME    = libdreamddp.so.$(basename $(VERSION))
 OBJCOPY  ?= objcopy
@@ -24,6 +25,8 @@ build/lib/libdreamddp.so: build/lib/dreamddp.o
 	ln -sf libdreamddp.so build/lib/$(SONAME)
 lib: build/lib/libdreamddp.a build/lib/libdreamddp.so
 	@echo "link with: $(CC) program.c build/lib/libdreamddp.a $(LIBS) $(TLS_LIBS)"
+wheel: | deps
+	@tools/wheel.sh
 
 INCLUDE_DIR = $(DESTDIR)$(PREFIX)/include
 LIB_DIR     = $(DESTDIR)$(PREFIX)/lib

@@ -1,6 +1,6 @@
 """A small GPT on real text: PyTorch's own loop and optimizer, three calls of dreamddp. Run it under ddprun or torchrun:
-    make lib build/ddprun && pip install python/
-    build/ddprun -n 4 --net 100mbit,5ms python3 examples/python/train.py [STEPS]
+    pip install ./python
+    python3 -m dreamddp run -n 4 --net 100mbit,5ms python3 examples/python/train.py [STEPS]
 Text: $DDP_DATA/tinyshakespeare/input.txt, or else this repository's header."""
 import os
 import sys

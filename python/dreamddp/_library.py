@@ -57,8 +57,8 @@ def load(name="libdreamddp.so"):
         return _loaded[name]
     path = next((os.path.join(p, name) for p in PLACES if os.path.exists(os.path.join(p, name))), None)
     if path is None:
-        how = "make lib-cuda" if "cuda" in name else "make lib"
-        raise ImportError("dreamddp: there is no %s: run `%s`, then install python/ again" % (name, how))
+        how = "run `make lib-cuda`, then `pip install ./python`" if "cuda" in name else "run `pip install ./python`"
+        raise ImportError("dreamddp: there is no %s in %s; %s in the source tree" % (name, HERE, how))
     lib = ctypes.CDLL(path)
     try:
         for function, (result, arguments) in c.FUNCTIONS.items():
@@ -66,8 +66,8 @@ def load(name="libdreamddp.so"):
             f.restype = result
             f.argtypes = arguments
     except AttributeError as e:
-        raise ImportError("dreamddp: %s is of another version than this package (%s): run `make lib`, then install "
-                          "python/ again" % (path, e)) from None
+        raise ImportError("dreamddp: %s is of another version than this package (%s); run `pip install ./python` in the "
+                          "source tree" % (path, e)) from None
     _loaded[name] = lib
     return lib
 

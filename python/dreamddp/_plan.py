@@ -5,8 +5,8 @@ import os
 import subprocess
 import tempfile
 
-from . import _binding as c
-from ._library import HERE, FileError, InvalidArgument, check, failure, load
+from . import _binding as c, _programs
+from ._library import InvalidArgument, check, failure, load
 
 
 class Profile:
@@ -95,20 +95,12 @@ def make_plan(profile, period=5, solver="scatter", cost="window", fill="none"):
         lib.ddp_plan_free(out)
 
 
-def planner():
-    """The program `plan`, which the wheel has too."""
-    for path in (os.path.join(HERE, "plan"), os.path.join(HERE, "..", "..", "build", "plan")):
-        if os.path.exists(path):
-            return path
-    raise FileError("choose needs the program plan: run `make build/plan`, then install python/ again")
-
-
 def choose(profile, net, workers, utilisation=90, period=None):
     """What `plan choose` predicts: (the choice, one dict for each strategy, in order of distance from S-SGD)."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "profile.csv")
         profile.write(path)
-        command = [planner(), "choose", "--profile", path, "--net", net, "--workers", str(workers),
+        command = [_programs.find("plan"), "choose", "--profile", path, "--net", net, "--workers", str(workers),
                    "--utilisation", str(utilisation)] + (["--period", str(period)] if period else [])
         p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     if p.returncode:
