@@ -13,10 +13,10 @@
 
 enum { V = 128, T = 4, C = 64, H = 128, BLOCKS = 6, LAYERS = BLOCKS + 2, B = 32, STEPS = 60 };
 
-/* Which tensors there are, values of one layer in each, how many layers have it, and which is the first of them. */
+/* Which tensors there are, values of one layer in each, and how many layers have it. */
 enum { EMBED, UP, UP_BIAS, DOWN, DOWN_BIAS, HEAD, TENSORS };
 static const size_t COUNT[TENSORS] = {T * V * C, H * C, H, C * H, C, V * C};
-static const size_t COPIES[TENSORS] = {1, BLOCKS, BLOCKS, BLOCKS, BLOCKS, 1}, FIRST[TENSORS] = {0, 1, 1, 1, 1, LAYERS - 1};
+static const size_t COPIES[TENSORS] = {1, BLOCKS, BLOCKS, BLOCKS, BLOCKS, 1};
 
 typedef struct model {
     float *memory, *grads, *m, *v; /* [all] parameters, gradients, AdamW's moments */
@@ -166,7 +166,6 @@ static size_t read_text(const char *path, unsigned char *text, size_t room)
 
 int main(int argc, char **argv)
 {
-    static const char *const ddp_name[] = {"embed", "h.0", "h.1", "h.2", "h.3", "h.4", "h.5", "head"};
     static unsigned char text[1 << 18];
     const size_t n = read_text(argc > 1 ? argv[1] : "examples/interleaved.c", text, sizeof text);
     unsigned seed = 7;
@@ -178,8 +177,9 @@ int main(int argc, char **argv)
     ddp_ctx *ddp = ddp_open(NULL, &ddp_err);
     if (!ddp) return fprintf(stderr, "%s\n", ddp_err.msg), ddp_status_exit_code(ddp_err.code);
     ddp_optimizer ddp_own = ddp_own_update();
-    for (int ddp_t = 0; ddp_t < TENSORS; ddp_t++) for (size_t ddp_l = 0, n1 = COUNT[ddp_t]; ddp_l < COPIES[ddp_t]; ddp_l++)
-        ddp_add_block(ddp, ddp_name[FIRST[ddp_t] + ddp_l], net.w[ddp_t] + ddp_l * n1, net.g[ddp_t] + ddp_l * n1, n1);
+    ddp_add_block(ddp, "embed", net.w[EMBED], net.g[EMBED], COUNT[EMBED]);
+    for (int ddp_t = UP; ddp_t <= DOWN_BIAS; ddp_t++) ddp_add_stack(ddp, "h", net.w[ddp_t], net.g[ddp_t], BLOCKS, COUNT[ddp_t]);
+    ddp_add_block(ddp, "head", net.w[HEAD], net.g[HEAD], COUNT[HEAD]);
     ddp_set_optimizer(ddp, &ddp_own);
     seed += (unsigned)ddp_rank(ddp);
     for (int step = 1; step <= STEPS; step++) {

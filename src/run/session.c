@@ -254,6 +254,33 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
     return 0;
 }
 
+int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies, size_t count)
+{
+    enum { NAME = 200 };
+    char layer[NAME + 16];
+
+    DDP__ENTER(d);
+    if (!name || !*name || !params || copies < 1 || !count)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: tensor '%.60s' with %d copies of %zu values at %p: a name, an array, "
+                              "at least one copy and at least one value are needed", name ? name : "", copies, count,
+                              (void *)params);
+    if (strlen(name) > NAME)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: the name '%.60s...' has %zu characters; at most %d are possible", name,
+                              strlen(name), NAME);
+    if (count > (size_t)-1 / sizeof(float) / (size_t)copies)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: tensor '%s' cannot have %d copies of %zu values: they exceed the "
+                              "address space", name, copies, count);
+    for (int i = 0; i < copies; i++) {
+        const size_t at = (size_t)i * count;
+        int failed;
+
+        snprintf(layer, sizeof layer, "%s%d", name, i);
+        failed = ddp_add_block(d, layer, params + at, grads ? grads + at : NULL, count);
+        if (failed) return failed;
+    }
+    return 0;
+}
+
 int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);

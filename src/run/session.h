@@ -40,10 +40,26 @@ DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
 /* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
  * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
- * ddp_layer_named - the number of a layer, -1: there is none.
  * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
  * the backward; arrays that overlap otherwise are an error when the session starts. */
 DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
+
+/* ddp_add_stack - adds one tensor of all layers of a model, whose values are in one array, layer after layer, as in llm.c.
+ *
+ *   name    layer i is called NAMEi: name "h" gives "h0", "h1", ...
+ *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of layer i
+ *   grads   [copies * count] its gradients, or NULL: frozen
+ *   copies  number of layers, at least 1
+ *   count   values in one layer, at least 1
+ *
+ * Calls with the same name collect the tensors of each layer: the result is that of ddp_add_block(d, NAMEi, params + i *
+ * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during the first backward pass
+ * calls it there, before the first hook. The arrays are borrowed until ddp_close; the name is copied.
+ * Errors: DDP_ARG for a missing name or array, for copies or count below 1, and for a name above 200 characters; DDP_USAGE
+ * after ddp_set_optimizer or the first hook. */
+DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies, size_t count);
+
+/* ddp_layer_named - the number of a layer, or -1 if no layer has that name. */
 DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 
 /* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the number of
