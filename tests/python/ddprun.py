@@ -24,12 +24,12 @@ def run(*command, env=None, limit=400):
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True, timeout=limit)
 
 
-def started(folder, text, ranks=2, python=sys.executable, env=None):
+def started(folder, text, ranks=2, python=sys.executable, env=None, arguments=()):
     """A program of some lines under ddprun."""
     path = os.path.join(folder, "program.py")
     with open(path, "w", encoding="ascii") as f:
         f.write(text)
-    return run(DDPRUN, "-n", ranks, "--quiet", python, path, env=env)
+    return run(DDPRUN, "-n", ranks, "--quiet", python, path, *arguments, env=env)
 
 
 def built():

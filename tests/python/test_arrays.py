@@ -54,6 +54,40 @@ print(q.step_of, round(q.exposed_s, 6), q.solver, q.cost)
 """
 
 
+EARLY = """
+import array, sys, dreamddp
+dreamddp.init(strategy="dreamddp", period=3)
+r = dreamddp.rank()
+w, g = array.array("f", [1.0 + r] * 6), array.array("f", [0.0] * 6)
+dreamddp.add_layer("w", w, g)
+dreamddp.set_optimizer("sgd", lr=0.01)
+best, worse = float("inf"), 0
+for step in range(400):
+    memoryview(g)[:] = array.array("f", [x - r for x in w])
+    dreamddp.backward_end(0)
+    dreamddp.step_end()
+    if sys.argv[1:] == ["rank0"]:
+        if dreamddp.broadcast(array.array("f", [float(r == 0 and step == 57)]))[0]:
+            break
+    elif (step + 1) % 10 == 0:
+        at = step + 1  # the mean of both losses is lowest at 40
+        loss = dreamddp.all_mean(array.array("f", [-at if at < 50 else 3.0 * at if r else -50.0 - at]))[0]
+        best, worse = (loss, 0) if loss < best else (best, worse + 1)
+        if worse == 3:
+            break
+dreamddp.sync_all()
+print("stopped after step %d with %.9g" % (step, w[0]), flush=True)
+"""
+
+
+@case
+def all_ranks_stop_early_after_the_same_step(folder):
+    for arguments, step in ((), 69), (("rank0",), 57):
+        r = started(folder, EARLY, arguments=arguments)
+        ends = sorted(line.split(" ", 1)[1] for line in r.stdout.splitlines() if "stopped" in line)
+        expect(r.returncode == 0 and len(ends) == 2 and ends[0] == ends[1] and "after step %d " % step in ends[0], r.stdout + r.stderr)
+
+
 @case
 def arrays_train_without_pytorch(folder):
     r = started(folder, WITHOUT)
