@@ -226,10 +226,26 @@ DDP_API int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o);
 
 /* ddp_add_block - adds an array to the layer of that name, in any order of calls; the first mention of a
  * name is ddp_add_layer's: layers are numbered by it, in forward order. grads NULL: frozen.
- * ddp_layer_named - the number of a layer, -1: there is none.
  * An array that is given twice, by two layers, is a tied weight, and the first one's, which is the last in
  * the backward; arrays that overlap otherwise are an error when the session starts. */
 DDP_API int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, size_t count);
+
+/* ddp_add_stack - adds one tensor of all layers of a model, whose values are in one array, layer after layer, as in llm.c.
+ *
+ *   name    layer i is called NAMEi: name "h" gives "h0", "h1", ...
+ *   params  [copies * count] the tensor; block i, count values from params + i * count, becomes a block of layer i
+ *   grads   [copies * count] its gradients, or NULL: frozen
+ *   copies  number of layers, at least 1
+ *   count   values in one layer, at least 1
+ *
+ * Calls with the same name collect the tensors of each layer: the result is that of ddp_add_block(d, NAMEi, params + i *
+ * count, grads + i * count, count) for i = 0, 1, ... A model that allocates its gradients during the first backward pass
+ * calls it there, before the first hook. The arrays are borrowed until ddp_close; the name is copied.
+ * Errors: DDP_ARG for a missing name or array, for copies or count below 1, and for a name above 200 characters; DDP_USAGE
+ * after ddp_set_optimizer or the first hook. */
+DDP_API int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies, size_t count);
+
+/* ddp_layer_named - the number of a layer, or -1 if no layer has that name. */
 DDP_API int ddp_layer_named(const ddp_ctx *d, const char *name);
 
 /* ddp_same - registers a number that must be the same on all ranks, such as the length of the data or the number of
@@ -413,7 +429,8 @@ typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
     DDP_THREADS,           /* ranks are threads of one process: only through ddp_launch */
     DDP_TCP,               /* ranks are processes */
-    DDP_MPI /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
+    DDP_MPI,               /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
+    DDP_SOCKETS            /* ranks are processes that the program has connected: ddp_config.sockets */
 } ddp_transport;
 
 /* ddp_config.servers: every worker serves a share of the layers. ddp_config.defer: nothing. */
@@ -474,6 +491,9 @@ struct ddp_config {
     int period;               /* H, steps in which each layer is averaged once; 5 */
     ddp_transport transport;  /* tcp */
     int rank, world;          /* 0 of 1 */
+    const int *sockets;       /* transport DDP_SOCKETS: [world] descriptors of stream sockets, connected to the ranks; the own
+                                 entry is ignored. ddp_open makes duplicates and sets O_NONBLOCK: close yours after it, or
+                                 later. The connections end with ddp_close, or when ddp_open fails; NULL */
     const char *addr;         /* of rank 0: "host:port", "tcp://host:port", "[v6]:port", or
                                  "file://PATH", in which rank 0 tells it; "127.0.0.1:29500" */
     const char *run_id;       /* workers with another id are refused; "" */
@@ -577,7 +597,7 @@ struct ddp_config {
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
- *   transport  tcp, threads, mpi             (all others: ddp_config_set) */
+ *   transport  tcp, threads, mpi, sockets    (all others: ddp_config_set) */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
@@ -17413,6 +17433,16 @@ typedef struct ddp__rendezvous {
  * (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
+/* ---- given.c: ranks that the program has connected ---- */
+
+/* Exchanges hello frames over r->wire.fds ([world] connected stream sockets, the own entry ignored) and makes the wire of
+ * duplicates of them: the program's descriptors stay its own. A connection that breaks ends for good. The connections are
+ * shut down when the wire closes, and when this function fails. Used of r: wire.rank, world, fds, peer_timeout_s, log and
+ * self.run_id, run_name; join_timeout_s (all ranks to answer, above 0), cancel.
+ * Errors: DDP_ARG (no open, connected stream socket; one of them twice), DDP_MISMATCH (another rank, version, run or world
+ * at the other end, or no rank), DDP_TIMEOUT, DDP_PEER_LOST, DDP_ABORTED (cancel), DDP_NET (descriptors), DDP_MEMORY. */
+DDP_LIB ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
+
 /* ==== wire/door.h ==== [wire] */
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
 
@@ -19200,6 +19230,127 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error 
     if (bad) ddp__resume_free(t);
     else *out = &t->base;
     return bad;
+}
+
+/* ==== wire/given.c ==== [wire] */
+/* Connections that the program has made: a socket per pair of ranks, on which both ranks send a hello frame first. */
+
+static const double ddp__given_slice = 0.2; /* seconds between two looks at `cancel` */
+
+static ddp_status ddp__given_check(const ddp__rendezvous *r, int peer, ddp_error *err)
+{
+    const int fd = r->wire.fds[peer];
+    socklen_t size = sizeof(int);
+    int type = 0;
+    ddp__addr a;
+
+    for (int p = 0; p < peer; p++)
+        if (p != r->wire.rank && r->wire.fds[p] == fd)
+            return ddp__fail(err, DDP_ARG, "sockets[%d] and sockets[%d] are both descriptor %d: connect a socket of its own "
+                             "to each rank", p, peer, fd);
+    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0)
+        return ddp__fail(err, DDP_ARG, "sockets[%d] is descriptor %d, which is no open socket (%s): give the socket that "
+                         "is connected to rank %d", peer, fd, strerror(errno), peer);
+    if (type != SOCK_STREAM)
+        return ddp__fail(err, DDP_ARG, "sockets[%d] is descriptor %d, a socket without a byte stream: create it with "
+                         "SOCK_STREAM", peer, fd);
+    if (ddp__addr_peer(fd, &a) < 0)
+        return ddp__fail(err, DDP_ARG, "sockets[%d] is descriptor %d, which is not connected (%s): give the socket that is "
+                         "connected to rank %d", peer, fd, strerror(errno), peer);
+    return DDP_OK;
+}
+
+/* The library closes its own descriptors, so that neither a failure here nor ddp_close closes one of the program's. */
+static ddp_status ddp__given_copy(const ddp__rendezvous *r, int peer, int *copy, ddp_error *err)
+{
+    *copy = dup(r->wire.fds[peer]);
+    if (*copy >= 0 && ddp__fd_prepare(*copy) == 0) return DDP_OK;
+    return ddp__fail(err, DDP_NET, "cannot duplicate descriptor %d of sockets[%d]: %s%s", r->wire.fds[peer], peer,
+                     strerror(errno), errno == EMFILE ? "; raise ulimit -n" : "");
+}
+
+static ddp_status ddp__given_lost(const ddp__rendezvous *r, int peer, int why, ddp_error *err)
+{
+    if (why == ETIMEDOUT)
+        return ddp__fail(err, DDP_TIMEOUT, "rank %d sent nothing on descriptor %d within %.3g s: start it, or raise "
+                         "DREAMDDP_JOIN_TIMEOUT", peer, r->wire.fds[peer], r->join_timeout_s);
+    return ddp__fail(err, DDP_PEER_LOST, "rank %d ended the connection of descriptor %d while the ranks met (%s): its own "
+                     "error has the cause", peer, r->wire.fds[peer], strerror(why));
+}
+
+/* The peer's hello frame, checked. */
+static ddp_status ddp__given_hello(const ddp__rendezvous *r, const ddp__hello *self, int peer, int fd, double until,
+                                   ddp_error *err)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+    char name[64], text[256];
+    size_t have = 0, got;
+    ddp__refusal why;
+    ddp__hello h;
+
+    while (have < sizeof b) {
+        const double slice = fmin(until, ddp_now() + ddp__given_slice);
+        const int bad = ddp__stream_recv_all(NULL, fd, b + have, sizeof b - have, &got, slice);
+        have += got;
+        if (bad && errno != ETIMEDOUT) return ddp__given_lost(r, peer, errno, err);
+        if (bad && r->cancel && ddp__atomic_load(r->cancel)) return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
+        if (bad && ddp_now() >= until) return ddp__given_lost(r, peer, ETIMEDOUT, err);
+    }
+    if (!ddp__hello_parse(b, &h))
+        return ddp__fail(err, DDP_MISMATCH, "the program at the other end of sockets[%d] (descriptor %d) is no rank of "
+                         "dreamddp: connect it to ddp_open of rank %d", peer, r->wire.fds[peer], peer);
+    snprintf(name, sizeof name, "the peer on descriptor %d", r->wire.fds[peer]);
+    why = ddp__hello_check(self, &h);
+    if (why && why != DDP__REFUSE_RANK) {
+        ddp__hello_dispute(self, why, &h, name, text, sizeof text);
+        return ddp__fail(err, DDP_MISMATCH, "%s", text);
+    }
+    if (h.rank != (uint32_t)peer)
+        return ddp__fail(err, DDP_MISMATCH, "sockets[%d] (descriptor %d) is connected to rank %u: sort the sockets by rank",
+                         peer, r->wire.fds[peer], (unsigned)h.rank);
+    return DDP_OK;
+}
+
+static ddp_status ddp__given_meet(const ddp__rendezvous *r, const int *fds, ddp_error *err)
+{
+    const double until = ddp_now() + r->join_timeout_s;
+    ddp__hello self = r->wire.self;
+
+    self.version = DDP__PROTOCOL;
+    self.rank = (uint32_t)r->wire.rank;
+    self.world = ddp__hello_world(r->wire.world, r->wire.world);
+    for (int p = 0; p < r->wire.world; p++)
+        if (fds[p] >= 0 && ddp__hello_send(NULL, fds[p], &self, DDP__HELLO, DDP__WELCOME, 0) < 0)
+            return ddp__given_lost(r, p, errno, err);
+    for (int p = 0; p < r->wire.world; p++)
+        if (fds[p] >= 0) DDP__TRY(ddp__given_hello(r, &self, p, fds[p], until, err));
+    return DDP_OK;
+}
+
+ddp_status ddp__rendezvous_given(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err)
+{
+    ddp__tcp_config c = r->wire;
+    ddp_status s = DDP_OK;
+    int *fds = (int *)ddp__calloc((size_t)c.world, sizeof *fds);
+
+    if (!fds) return ddp__fail(err, DDP_MEMORY, "out of memory for the sockets of rank %d", c.rank);
+    for (int p = 0; p < c.world; p++) fds[p] = -1;
+    for (int p = 0; p < c.world && s == DDP_OK; p++) /* all before the first duplicate, which may get a closed one's number */
+        if (p != c.rank) s = ddp__given_check(r, p, err);
+    for (int p = 0; p < c.world && s == DDP_OK; p++)
+        if (p != c.rank) s = ddp__given_copy(r, p, &fds[p], err);
+    if (s == DDP_OK) s = ddp__given_meet(r, fds, err);
+    c.fds = fds;
+    c.once = 1;
+    c.listen_fd = -1;
+    if (s == DDP_OK) s = ddp__wire_tcp(&c, out, err);
+    for (int p = 0; p < c.world; p++) {
+        if (s != DDP_OK) ddp__stream_close(NULL, fds[p]);
+        else if (p != c.rank) snprintf((*out)->names[p], DDP__WIRE_NAME, "descriptor %d", r->wire.fds[p]);
+    }
+    if (s == DDP_OK) (*out)->round_trip = -1; /* the bytes may travel beyond the other end of the socket */
+    DDP_FREE(fds);
+    return s;
 }
 
 /* ==== wire/relay.c ==== [wire] */
@@ -37226,6 +37377,7 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
     X(SECOND, "net2 or addr2", 0, c->net2 || c->addr2)                                              \
     X(THREADS, "transport threads", 0, c->transport == DDP_THREADS)                                 \
     X(MPI, "transport mpi", 0, c->transport == DDP_MPI)                                             \
+    X(SOCKETS, "transport sockets", 0, c->transport == DDP_SOCKETS)                                 \
     X(TLS, "tls_psk or tls_ca, tls_cert, tls_key", 0,                                               \
       c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key)                                         \
     X(RING, "algorithm ring", 0, c->algorithm == DDP_RING)                                          \
@@ -37268,14 +37420,17 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
-    DDP__NO_SUCH(ROOM, THREADS, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
-    DDP__NO_SUCH(JOIN, THREADS, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+    {DDP__BIT(ROOM), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
+     "newcomers come over tcp: choose that transport"},
+    {DDP__BIT(JOIN), DDP__BIT(THREADS) | DDP__BIT(MPI) | DDP__BIT(SOCKETS), DDP_ARG,
+     "newcomers come over tcp: choose that transport"},
     DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
     DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
             "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
     DDP__NO(MPI, ELASTIC, DDP_ARG,
             "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
-    DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
+    DDP__NO_SUCH(SECOND, MPI, SOCKETS, DDP_ARG, "a second link needs the tcp or threads transport"),
+    DDP__NO(SOCKETS, TLS, DDP_ARG, "the library encrypts only its own connections: choose tcp, or leave out the tls options"),
     DDP__NO(MPI, TLS, DDP_ARG,
             "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
     DDP__NO(RING, DETERMINISTIC, DDP_ARG,
@@ -37615,7 +37770,7 @@ typedef struct ddp__knob {
 } ddp__knob;
 
 #define DDP__NAMES_OF(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
-DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi");
+DDP__NAMES_OF(ddp__transports, "tcp", "threads", "tcp", "mpi", "sockets");
 DDP__NAMES_OF(ddp__algorithms, "auto", "full", "direct", "ring");
 DDP__NAMES_OF(ddp__kernel_sets, "auto", "base", "avx2", "avx512");
 DDP__NAMES_OF(ddp__wires, "f32", "f32", "bf16", "int8", "int4", "e3m0", "topk");
@@ -37647,7 +37802,7 @@ static const ddp__knob ddp__knobs[] = {
     DDP__OF_N(period, "PERIOD", DDP__MATCH | DDP__FILL, 1, 1000000, "steps", "5",
               "H, in which each layer is averaged once"),
     DDP__OF_C(transport, "TRANSPORT", DDP__ALL | DDP__FILL, ddp__transports,
-              "how ranks reach each other; threads only with ddp_launch"),
+              "how ranks reach each other; threads only with ddp_launch, sockets with ddp_config.sockets"),
     DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0", "which of the workers this is; read where world is 0"),
     DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
               "how many workers are possible: those of this run"),
@@ -38489,6 +38644,16 @@ static ddp_status ddp__config_check(const ddp__strategies *list, const ddp_confi
                 "allocator: set both alloc and free, or neither");
     return DDP_OK;
 }
+
+static ddp_status ddp__config_sockets(const ddp_config *c, ddp_error *err)
+{
+    DDP__REFUSE(c->world > 1 && c->transport == DDP_SOCKETS && !c->sockets,
+                "transport sockets in a world of %d without ddp_config.sockets: set it to the sockets that are connected to "
+                "the other ranks, and call ddp_open in each process", c->world);
+    DDP__REFUSE(c->sockets && c->transport != DDP_SOCKETS, "ddp_config.sockets is set for another transport: set transport "
+                "to DDP_SOCKETS, or leave sockets NULL");
+    return DDP_OK;
+}
 #undef DDP__REFUSE
 
 static void ddp__config_defaults(const ddp__strategies *list, ddp_config *c)
@@ -38562,6 +38727,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
     if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
+    DDP__TRY(ddp__config_sockets(&c, err));
     if (ops->traits & DDP_NEEDS_SERVERS) c.profile_steps = 0; /* it plans by no profile, and servers have none */
     if (c.join) c.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
@@ -38949,6 +39115,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
                       "the command", cfg.world);
+    } else if (cfg.transport == DDP_SOCKETS) {
+        s = ddp__fail(err, DDP_USAGE, "ddp_launch starts no ranks of the sockets transport: call ddp_open in each of the %d "
+                      "processes", cfg.world);
     } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
         if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {
@@ -42059,22 +42228,27 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     r.wire.rank = d->rank;
     r.world = d->met;
     r.wire.world = d->world;
-    r.addr = addr;
-    r.wire.listen_fd = listen_fd;
     r.wire.self.run_id = ddp__run_id(d->cfg.run_id);
     r.wire.self.run_name = d->cfg.run_id;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.timeout_s = d->cfg.connect_timeout_s;
     r.join_timeout_s = d->cfg.join_timeout_s;
     r.cancel = d->cfg.cancel;
     r.wire.peer_timeout_s = d->cfg.peer_timeout_s;
+    r.wire.log = d->host.log;
+    if (d->cfg.transport == DDP_SOCKETS) {
+        r.wire.fds = d->cfg.sockets;
+        d->cfg.sockets = NULL; /* borrowed until here */
+        return ddp__rendezvous_given(&r, wire, err);
+    }
+    r.addr = addr;
+    r.wire.listen_fd = listen_fd;
+    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
     r.insecure = d->cfg.insecure;
     DDP__TRY(ddp__session_tls(d, err));
     r.wire.tls = d->tls;
     r.wire.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
     r.resume = d->cfg.min_world > 0 || !resume || strcmp(resume, "0");
-    r.wire.log = d->host.log;
     DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
     (*wire)->intact = d->tls != NULL;
     return DDP_OK;
@@ -43925,6 +44099,33 @@ int ddp_add_block(ddp_ctx *d, const char *layer, float *params, float *grads, si
     if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %s", layer);
     u->block = grown;
     u->block[u->blocks++] = added;
+    return 0;
+}
+
+int ddp_add_stack(ddp_ctx *d, const char *name, float *params, float *grads, int copies, size_t count)
+{
+    enum { NAME = 200 };
+    char layer[NAME + 16];
+
+    DDP__ENTER(d);
+    if (!name || !*name || !params || copies < 1 || !count)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: tensor '%.60s' with %d copies of %zu values at %p: a name, an array, "
+                              "at least one copy and at least one value are needed", name ? name : "", copies, count,
+                              (void *)params);
+    if (strlen(name) > NAME)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: the name '%.60s...' has %zu characters; at most %d are possible", name,
+                              strlen(name), NAME);
+    if (count > (size_t)-1 / sizeof(float) / (size_t)copies)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_stack: tensor '%s' cannot have %d copies of %zu values: they exceed the "
+                              "address space", name, copies, count);
+    for (int i = 0; i < copies; i++) {
+        const size_t at = (size_t)i * count;
+        int failed;
+
+        snprintf(layer, sizeof layer, "%s%d", name, i);
+        failed = ddp_add_block(d, layer, params + at, grads ? grads + at : NULL, count);
+        if (failed) return failed;
+    }
     return 0;
 }
 
@@ -58837,6 +59038,9 @@ static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
     if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
         return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with servers, min_world or join: pipelines have none of "
                          "them", run->min_replicas);
+    if (run->cfg.transport == DDP_SOCKETS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with transport sockets: ranks that survive make new "
+                         "connections: choose tcp, or min_replicas 0", run->min_replicas);
     if (run->cfg.net && strstr(run->cfg.net, ".json"))
         return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
                          "a delay", run->min_replicas, run->cfg.net);
@@ -60380,6 +60584,7 @@ int ddp_simulate(const ddp_config *given, const ddp_simulation *how, int (*fn)(d
     (void)ddp__time_set(NULL);
     if (s != DDP_OK) return (int)s;
     cfg.transport = DDP_THREADS;
+    cfg.sockets = NULL;
     cfg.no_env = 1;
     s = ddp__simulated_check(&cfg, &ops, err);
     if (s == DDP_OK) s = ddp__world_open(&w, how, &cfg, ddp__simulated_alike(&cfg), !cfg.net_script && cfg.site == 0 &&

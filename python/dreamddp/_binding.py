@@ -86,6 +86,7 @@ DDP_TRANSPORT_DEFAULT = 0
 DDP_THREADS = 1
 DDP_TCP = 2
 DDP_MPI = 3
+DDP_SOCKETS = 4
 DDP_SERVERS_COLOCATED = -1
 DDP_DEFER_NONE = -1
 DDP_LGP_DEFAULT = 0
@@ -652,16 +653,16 @@ ddp_step_info._fields_ = [
     ("loss", c_double), ("samples", c_long), ("epoch", c_double), ("lr", c_float)]
 ddp_config._fields_ = [
     ("strategy", c_int), ("own_strategy", POINTER(ddp_strategy_ops)), ("period", c_int),
-    ("transport", c_int), ("rank", c_int), ("world", c_int), ("addr", c_char_p), ("run_id", c_char_p),
-    ("socket_ifname", c_char_p), ("net", c_char_p), ("net_script", c_char_p), ("net2", c_char_p),
-    ("addr2", c_char_p), ("wire", c_int), ("topk_fraction", c_double), ("site", c_int),
-    ("threads", c_int), ("kernels", c_int), ("seed", c_uint64), ("micro_batches", c_int),
-    ("clip_norm", c_float), ("average_first", c_int), ("average_state", c_int),
-    ("state_period", c_int * 2), ("split_params", c_int), ("algorithm", c_int),
-    ("deterministic", c_int), ("paper", c_int), ("solver", c_int), ("cost", c_int), ("fill", c_int),
-    ("profile_steps", c_int), ("profile_path", c_char_p), ("plan_path", c_char_p),
-    ("bucket_bytes", c_size_t), ("partition_bytes", c_size_t), ("credit", c_double),
-    ("merge_sum", c_int), ("no_barrier", c_int), ("update_frequency", c_double),
+    ("transport", c_int), ("rank", c_int), ("world", c_int), ("sockets", POINTER(c_int)),
+    ("addr", c_char_p), ("run_id", c_char_p), ("socket_ifname", c_char_p), ("net", c_char_p),
+    ("net_script", c_char_p), ("net2", c_char_p), ("addr2", c_char_p), ("wire", c_int),
+    ("topk_fraction", c_double), ("site", c_int), ("threads", c_int), ("kernels", c_int),
+    ("seed", c_uint64), ("micro_batches", c_int), ("clip_norm", c_float), ("average_first", c_int),
+    ("average_state", c_int), ("state_period", c_int * 2), ("split_params", c_int),
+    ("algorithm", c_int), ("deterministic", c_int), ("paper", c_int), ("solver", c_int),
+    ("cost", c_int), ("fill", c_int), ("profile_steps", c_int), ("profile_path", c_char_p),
+    ("plan_path", c_char_p), ("bucket_bytes", c_size_t), ("partition_bytes", c_size_t),
+    ("credit", c_double), ("merge_sum", c_int), ("no_barrier", c_int), ("update_frequency", c_double),
     ("preserve", c_double), ("servers", c_int), ("staleness", c_int), ("push_scale", c_float),
     ("defer", c_double), ("lgp", c_int), ("correct", c_int), ("split", c_int), ("outer_lr", c_double),
     ("outer_momentum", c_double), ("overlap", c_int), ("mixture", c_double), ("fragments", c_int),
@@ -1081,6 +1082,7 @@ FUNCTIONS = {
     "ddp_add_layer": (c_int, [c_void_p, POINTER(ddp_layer)]),
     "ddp_set_optimizer": (c_int, [c_void_p, POINTER(ddp_optimizer)]),
     "ddp_add_block": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_size_t]),
+    "ddp_add_stack": (c_int, [c_void_p, c_char_p, c_void_p, c_void_p, c_int, c_size_t]),
     "ddp_layer_named": (c_int, [c_void_p, c_char_p]),
     "ddp_same": (c_int, [c_void_p, c_char_p, c_int64]),
     "ddp_usually_same": (c_int, [c_void_p, c_char_p, c_int64]),
