@@ -260,6 +260,34 @@ DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
 DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
+/* A state of the program, as bytes of any number: of an optimizer of its own (ddp_own_update), a learning-rate schedule, a
+ * sampler. save and load return 0, or another number on failure; then they may have written the reason into err->msg. That
+ * ends the run with an error that names the state. They call no function of the context but those that only read it. */
+typedef struct ddp_program_state {
+    const char *name; /* such as "optimizer": 1 to 31 printable ASCII characters, no comma, quote or backslash; copied */
+    /* *bytes and *size become the state of this moment. The library reads the bytes until it calls release. */
+    int  (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
+    int  (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* the state becomes these bytes */
+    void (*release)(void *user, void *bytes); /* after each save; NULL: nothing is to be released */
+    void *user; /* borrowed until ddp_close */
+} ddp_program_state;
+
+/* ddp_add_state - registers a state of the program before ddp_set_optimizer: the same names in the same order on every
+ * rank, at most DDP_PROGRAM_STATES. save and load NULL: the program has no state of that name, but workers may join.
+ *   ddp_checkpoint_save calls save on every rank, and stores each rank's bytes. ddp_checkpoint_load calls load with them;
+ *     rank r of more ranks than the checkpoint has gets those of the rank of the same number, counted around. If a
+ *     checkpoint lacks a state, a line in the log says so, and load is not called. Another cut of a pipeline
+ *     (ddp_pipe_open) is an error, because the states of its stages do not follow their layers. ddp_pipe_resume calls
+ *     neither function: a program whose state a lost step has changed restores it itself.
+ *   When a worker joins, save is called on the lowest live member, in its first hook of a step, and load on the joining
+ *     worker, in its ddp_set_optimizer: the bytes are of the very step in which it enters. All members wait until they
+ *     have arrived. If load fails there, or memory is short, the joining worker fails alone. A worker can join a run
+ *     with ddp_own_update only if a state is registered.
+ * Both are called on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after ddp_set_optimizer;
+ * ddp_set_optimizer returns DDP_MISMATCH where ranks have different names. */
+enum { DDP_PROGRAM_STATES = 8 };
+DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
+
 /* What the program knows of its step; zero fields are ignored. */
 typedef struct ddp_step_info {
     double loss;
@@ -330,8 +358,8 @@ DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
- * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
- * ddp_taken, its identity), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators
+ * optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that dropout masks depend on,
+ * the plan, ddp_taken, its identity), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators
  * and one of every file, a checksum of all this), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
  * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
  * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
@@ -718,8 +746,8 @@ DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float 
  * after ddp_step_end. Under strategies that average gradients their averages are then in the program's arrays, clipped
  * where that is set; the program zeroes them. Under those that average parameters, or changes, a step's averages are of
  * parameters as they stand before its update (ddp_config.average_first), whole when ddp_step_end returns. The state is
- * the program's, also beside a checkpoint; no newcomer can be given it. Strategies that update later, or on a server,
- * refuse it. */
+ * the program's: ddp_add_state gives it to checkpoints and to joining workers. Strategies that update later, or on a
+ * server, refuse it. */
 DDP_API ddp_optimizer ddp_own_update(void);
 
 /* ---- learning rate ---- */
@@ -28099,8 +28127,15 @@ enum {
     DDP__WORKER_TOLD = 2,  /* a joining worker receives a member's when it enters; all hold the same, or those of
                               DDP__WORKER_OWN nearly so */
     DDP__WORKER_THERE = 4, /* memory of the device */
-    DDP__WORKER_BLOB = 8   /* another worker may have more or fewer of them */
+    DDP__WORKER_BLOB = 8,  /* another worker may have more or fewer of them */
+    DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
+    DDP__WORKER_LENT = 32, /* data is the program's memory, which the state does not free */
+    DDP__WORKER_FOUND = 64 /* of DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent them */
 };
+
+/* The name of a state of the program begins so in files; at most so many states. */
+#define DDP__PROGRAM "program:"
+enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
 
 /* What edges between stages have cut off. Of the cut alone: with another one, or other replicas, it begins at zero. */
 #define DDP__EDGE_RESIDUAL "edge residual"
@@ -28146,7 +28181,10 @@ typedef struct ddp__worker {
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
     int              takes_plan; /* the plan among the small values is to be followed, so it has to fit */
-    void            *owner;  /* for check */
+    size_t           part;   /* bytes of a message to a joining worker at most; 0: 4 MiB */
+    void            *owner;  /* for check and lend */
+    /* A state of the program: data and count become its bytes, which are borrowed. */
+    ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
     /* Verifies the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
@@ -28195,7 +28233,7 @@ DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, 
 DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
-/* ---- to the other workers; collective ---- */
+/* ---- entry.c: to the other workers; collective ---- */
 
 /* Where collectives are among the workers (ddp__engine_retire): words of all, servers too, which each pushes to the first
  * server, and pulls: all that go on have the same. words: [world x bytes], of which a rank fills its own; 0 of those who
@@ -28203,7 +28241,8 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const ch
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. */
+/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. States of the
+ * program are those that the lowest member lends. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
@@ -28238,12 +28277,9 @@ DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, int own, ddp_error *err);
 DDP_LIB void       ddp__shards_close(ddp__shards *x);
 
 /* ==== member/state.c ==== [member] */
-/* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
+/* A worker's state as a list, as a file, and as bytes. */
 
-enum {
-    DDP__WORKER_PART = 65536,    /* values copied and hashed at a time */
-    DDP__TELL_BYTES = 4 << 20    /* of a message */
-};
+enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
 
 /* ---- the list ---- */
 
@@ -28262,7 +28298,7 @@ ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err
 void ddp__worker_free(ddp__worker *s)
 {
     for (int i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer && s->tensor[i].data) DDP_FREE(s->tensor[i].data);
+        if (!s->tensor[i].layer && s->tensor[i].data && !(s->tensor[i].flags & DDP__WORKER_LENT)) DDP_FREE(s->tensor[i].data);
     if (s->tensor) DDP_FREE(s->tensor);
     if (s->layer) DDP_FREE(s->layer);
     memset(s, 0, sizeof *s);
@@ -28476,21 +28512,46 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
+/* How many of its arrays are states of the program. The run continues without those that only one of the two has. */
+static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
+{
+    const size_t prefix = sizeof DDP__PROGRAM - 1;
+    int found = 0;
+
+    for (int i = 0; i < ddp_safetensors_count(f); i++) {
+        const char *name = ddp_safetensors_at(f, i)->name;
+        if (strncmp(name, DDP__PROGRAM, prefix)) continue;
+        found++;
+        if (!ddp__worker_find(s, name))
+            ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %.200s holds the state '%.60s', which the program does not "
+                     "register (ddp_add_state): it is ignored", s->rank, path, name + prefix);
+    }
+    for (int i = 0; i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
+            ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
+                     "keeps the one that it has", s->rank, path, s->tensor[i].name + prefix);
+    return found;
+}
+
 ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
+    int arrays = 0, found; /* but for states of the program */
+
     for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
         const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
 
+        arrays += !(x->flags & DDP__WORKER_PROGRAM);
+        if (!t && x->flags & DDP__WORKER_PROGRAM) continue;
         if (t && t->type == x->type && t->dims == 1 && (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
         return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
                          "checkpoint of another model or wire format", path, x->name, x->layer ? " of layer " : "",
                          x->layer ? x->layer : "", x->count, ddp_safetensors_type_name(x->type));
     }
-    if (ddp_safetensors_count(f) == s->tensors) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has "
-                     "%d", path, ddp_safetensors_count(f), s->tensors);
+    found = ddp_safetensors_count(f) - ddp__programs_in(s, f, path);
+    if (found == arrays) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has %d", path, found, arrays);
 }
 
 /* The 64-bit hash of checkpoints of format 4, over the values alone. */
@@ -28572,9 +28633,11 @@ static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_saf
                                    ddp_error *err)
 {
     const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
-    const size_t count = (size_t)t->dim[0];
+    const size_t count = t ? (size_t)t->dim[0] : 0;
     size_t at, n;
 
+    if (!t) return DDP_OK; /* a state of the program (ddp__worker_fits) */
+    if (x->flags & DDP__WORKER_PROGRAM) x->flags |= DDP__WORKER_FOUND;
     if (!x->layer && count > x->most) {
         void *grown = DDP_REALLOC(x->data, count * ddp_safetensors_type_bytes(x->type));
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
@@ -28609,7 +28672,12 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path
     return code;
 }
 
-/* ---- to the other workers ---- */
+/* ==== member/entry.c ==== [member] */
+/* What workers send each other of their state: a few words that all gather, and what a joining worker receives. */
+
+enum { DDP__TELL_BYTES = 4 << 20 }; /* of a message */
+
+/* ---- words ---- */
 
 /* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
 static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
@@ -28707,6 +28775,81 @@ static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int fr
     return DDP_OK;
 }
 
+/* ---- states of the program ---- */
+
+/* Room on the joining worker for the bytes of rank `from`. */
+static ddp_status ddp__program_room(ddp__tensor *t, uint64_t bytes, int from, ddp_error *err)
+{
+    const double total = ddp__memory_total();
+    void *grown;
+
+    if (total > 0 && (double)bytes > total)
+        return ddp__fail(err, DDP_MEMORY, "rank %d sends %" PRIu64 " bytes of the state '%s'; this process may use %.0f: join "
+                         "on a machine with more memory, or make the state smaller", from, bytes,
+                         t->name + sizeof DDP__PROGRAM - 1, total);
+    grown = DDP_REALLOC(t->data, bytes ? (size_t)bytes : 1);
+    if (!grown)
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %" PRIu64 " bytes of the state '%s' of rank %d", bytes,
+                         t->name + sizeof DDP__PROGRAM - 1, from);
+    t->data = grown;
+    t->count = (size_t)bytes;
+    return DDP_OK;
+}
+
+static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t, size_t bytes, size_t most, int from, int comes,
+                                     unsigned char *part, ddp_error *err)
+{
+    for (size_t at = 0, n; at < bytes; at += n) {
+        n = bytes - at < most ? bytes - at : most;
+        if (s->rank == from) memcpy(part, (unsigned char *)t->data + at, n);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
+        if (comes) memcpy((unsigned char *)t->data + at, part, n);
+    }
+    return DDP_OK;
+}
+
+/* Rank `from` lends the states of its program, and the newcomer gets the bytes. Their number comes first: where the newcomer
+ * has no room it fails, and the members continue without sending. words: [world]; part: [DDP__TELL_BYTES]. */
+static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words, unsigned char *part,
+                                      ddp_error *err)
+{
+    const size_t own = s->part && s->part < (size_t)DDP__TELL_BYTES ? s->part : (size_t)DDP__TELL_BYTES;
+    unsigned char b[8 * (1 + DDP__PROGRAMS)] = {0};
+    ddp__tensor *x[DDP__PROGRAMS];
+    ddp_error room = {DDP_OK, ""};
+    uint64_t most, bytes;
+    int n = 0;
+
+    for (int i = 0; i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM) x[n++] = &s->tensor[i];
+    if (!n) return DDP_OK;
+    ddp__hello_put(b, own, 8);
+    for (int i = 0; s->rank == from && i < n; i++) {
+        DDP__TRY(s->lend(s, x[i], err));
+        ddp__hello_put(b + 8 + 8 * i, x[i]->count, 8);
+    }
+    DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, b, 8 * (1 + (size_t)n), from, err));
+    most = ddp__hello_get(b, 8);
+    if (most < 1 || most > (uint64_t)DDP__TELL_BYTES)
+        return ddp__fail(err, DDP_MISMATCH, "rank %d announces messages of %" PRIu64 " bytes, at most %d are possible: start "
+                         "every rank with one version of this library", from, most, (int)DDP__TELL_BYTES);
+    for (int i = 0; s->rank == newcomer && !room.code && i < n; i++)
+        (void)ddp__program_room(x[i], ddp__hello_get(b + 8 + 8 * i, 8), from, &room);
+    memset(words, 0, (size_t)s->world * sizeof *words);
+    words[s->rank] = room.code ? 2 : 1;
+    DDP__TRY(ddp__worker_gather(s, words, 1, err));
+    if (room.code) return ddp__fail(err, room.code, "%s", room.msg);
+    if (words[newcomer] != 1) return DDP_OK;
+    for (int i = 0; i < n; i++) {
+        bytes = ddp__hello_get(b + 8 + 8 * i, 8);
+        DDP__TRY(ddp__program_bytes(s, x[i], (size_t)bytes, (size_t)most, from, s->rank == newcomer, part, err));
+        x[i]->flags |= DDP__WORKER_FOUND;
+    }
+    return DDP_OK;
+}
+
+/* ---- all of it ---- */
+
 /* The lowest member that lives, and what it says of the run. */
 static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
 {
@@ -28736,6 +28879,7 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
         for (int i = 0; code == DDP_OK && i < s->tensors; i++)
             if (s->tensor[i].flags & DDP__WORKER_TOLD)
                 code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
+        if (code == DDP_OK) code = ddp__enter_programs(s, newcomer, from, words, part, err);
         if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     }
     if (code == DDP_OK && s->rank == newcomer) code = s->check(s, -1, "an entry", err);
@@ -29063,13 +29207,16 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
 
 static int ddp__is_of_cut(const char *name) { return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL); }
 
-/* A file that has what this run does not keep is another strategy's. */
+/* A file that has what this run does not keep is another strategy's. A state of the program is one stage's. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
         const char *name = ddp_safetensors_at(f->f, i)->name;
-        const size_t base = strcspn(name, ".");
-        int known = !name[base] || ddp__is_of_cut(name);
+        const size_t base = strcspn(name, "."), program = sizeof DDP__PROGRAM - 1;
+        int known = !name[base] || ddp__is_of_cut(name) || !strncmp(name, DDP__PROGRAM, program);
+        if (!strncmp(name, DDP__PROGRAM, program) && ddp__worker_find(x->s, name))
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: the state '%.40s' (ddp_add_state) does not follow the layers to another "
+                             "cut: resume with the stages and replicas that it was written with", f->path, name + program);
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
             return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format "
@@ -29874,6 +30021,7 @@ typedef struct ddp__join_says {
     double   value[DDP__JOIN_SETTINGS];
     char     how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
     ddp__same same[DDP__JOIN_SAMES];     /* of the program */
+    char     states[DDP__PROGRAM_NAMES]; /* of the program */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {
@@ -30058,6 +30206,7 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
     const ddp__join_says *own = &l->says;
 
     in->how[sizeof in->how - 1] = 0;
+    in->states[sizeof in->states - 1] = 0;
     if (in->layers != own->layers || in->hash != own->hash)
         snprintf(why, DDP__JOIN_TEXT, "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
@@ -30070,6 +30219,9 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
             ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value",
                         l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
+    if (!why[0] && strcmp(in->states, own->states))
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker has the states '%.80s' (ddp_add_state), this run '%.80s': register "
+                 "the same in the same order", in->states, own->states);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 
@@ -34514,6 +34666,14 @@ typedef struct ddp__own_state {
     size_t count;
 } ddp__own_state;
 
+/* A state of the program (ddp_add_state). */
+typedef struct ddp__program {
+    ddp_program_state of;
+    char  name[32];
+    void *bytes; /* that save gave, until release */
+    int   lent;  /* there are such bytes, which may be NULL */
+} ddp__program;
+
 enum { DDP__NOTES = 64 };
 
 /* What a rank tells the others every few periods. */
@@ -34657,19 +34817,23 @@ struct ddp_ctx {
     ddp__same    same[DDP_SAME]; /* ddp_same */
     ddp__same    usual[DDP_SAME]; /* ddp_usually_same */
     int          sames, usuals;
+    ddp__program program[DDP_PROGRAM_STATES]; /* ddp_add_state */
+    int          programs;
+    const char  *in_program;     /* "save" or "load": such a function of the program runs; NULL = none */
     char         unlike[400];    /* ddp_unlike */
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
     ddp__scratch lists;          /* all of fixed length */
 };
 
-/* First line of every hook: a forked child's error, the sticky error; events of strategies do not call hooks. */
+/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of ddp_add_state
+ * do not call hooks. */
 #define DDP__ENTER(d)                                                                               \
     do {                                                                                            \
         if (!(d)) return DDP_ARG;                                                                   \
         if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code;        \
         if ((d)->host.error.code) return (int)(d)->host.error.code;                                 \
-        if ((d)->event) return ddp__hook_in_event(d);                                               \
+        if ((d)->event || (d)->in_program) return ddp__hook_in_event(d);                            \
         (d)->call = __func__;                                                                       \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
@@ -34753,6 +34917,14 @@ DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+
+/* program.c: states of the program. names: [DDP__PROGRAM_NAMES] of all, with commas. list: adds those that have bytes to a
+ * list, without bytes; save: with those of now, which release gives back; load: gives the program what was found. */
+DDP_LIB void       ddp__program_names(const ddp_ctx *d, char *out);
+DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+DDP_LIB void       ddp__programs_release(ddp_ctx *d);
 
 /* Members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
@@ -35232,6 +35404,9 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
+    if (d->in_program)
+        return ddp__ctx_failf(d, DDP_USAGE, "a %s function of ddp_add_state calls the context that called it: the functions of "
+                              "a state may call ddp_rank, ddp_world, ddp_step and their like", d->in_program);
     return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
                           "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
 }
@@ -37414,9 +37589,6 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED, "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
-    DDP__NO_SUCH(FIRST, ROOM, JOIN, DDP_UNSUPPORTED,
-                 "a newcomer cannot be given the state of your optimizer: register a rule (ddp_set_optimizer), or leave "
-                 "join and max_world 0"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
@@ -41979,7 +42151,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + d->kepts + 1;
+    int room = DDP__SMALL + d->kepts + d->programs + 1;
 
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
@@ -41995,6 +42167,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
     s->owner = d;
+    s->part = (size_t)(d->cfg.elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;
@@ -42060,6 +42233,149 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     return DDP_OK;
 }
 
+/* ==== run/program.c ==== [run] */
+/* States of the program (ddp_add_state): what a checkpoint and a joining worker get of them. */
+
+DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES, "a joining worker gets all states of ddp_add_state");
+DDP_STATIC_ASSERT(sizeof DDP__PROGRAM - 1 + sizeof ((ddp__program *)0)->name <= sizeof ((ddp__tensor *)0)->name,
+                  "a file has room for the name of a state");
+
+/* A name is part of a list with commas, and of a file. */
+static int ddp__program_name_fits(const char *name)
+{
+    const size_t n = name ? strlen(name) : 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (name[i] < ' ' || name[i] > '~' || strchr(",\"\\", name[i])) return 0;
+    return n > 0 && n < sizeof ((ddp__program *)0)->name;
+}
+
+int ddp_add_state(ddp_ctx *d, const ddp_program_state *s)
+{
+    ddp__program *p;
+
+    DDP__ENTER(d);
+    if (!s || !ddp__program_name_fits(s->name))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_state: the name '%.40s' is not one to %d printable ASCII characters without "
+                              "comma, quote and backslash", s && s->name ? s->name : "",
+                              (int)sizeof ((ddp__program *)0)->name - 1);
+    if (!s->save != !s->load)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_state: '%s' has %s and no %s: set both functions, or neither if the program "
+                              "has no state", s->name, s->save ? "save" : "load", s->save ? "load" : "save");
+    if (d->started)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_state: '%s' comes too late, training has begun: register it before "
+                              "ddp_set_optimizer", s->name);
+    for (int i = 0; i < d->programs; i++)
+        if (!strcmp(d->program[i].name, s->name))
+            return ddp__ctx_failf(d, DDP_ARG, "ddp_add_state: '%s' is registered already: choose another name", s->name);
+    if (d->programs == DDP_PROGRAM_STATES)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_state: '%s' is one too many, at most %d states are possible: save several "
+                              "in one", s->name, (int)DDP_PROGRAM_STATES);
+    p = &d->program[d->programs++];
+    snprintf(p->name, sizeof p->name, "%s", s->name);
+    p->of = *s;
+    p->of.name = p->name;
+    return 0;
+}
+
+void ddp__program_names(const ddp_ctx *d, char *out)
+{
+    int n = 0;
+
+    out[0] = 0;
+    for (int i = 0; i < d->programs; i++)
+        n += snprintf(out + n, (size_t)(DDP__PROGRAM_NAMES - n), "%s%s", i ? ", " : "", d->program[i].name);
+}
+
+/* ---- the calls ---- */
+
+/* What a function of the program did: it may have called the context, which is an error, or told why it failed. */
+static ddp_status ddp__program_over(ddp_ctx *d, const ddp__program *p, int code, ddp_error *why, ddp_error *err)
+{
+    const char *call = d->in_program;
+
+    d->in_program = NULL;
+    if (d->host.error.code) {
+        if (err != &d->host.error) *err = d->host.error;
+        return err->code;
+    }
+    if (!code) return DDP_OK;
+    why->msg[sizeof why->msg - 1] = 0;
+    return ddp__fail(err, DDP_FAILED, "rank %d: the %s function of the state '%s' (ddp_add_state) returned %d%s%.300s", d->rank,
+                     call, p->name, code, why->msg[0] ? ": " : "", why->msg);
+}
+
+/* ddp__worker.lend */
+static ddp_status ddp__program_lend(const ddp__worker *s, ddp__tensor *t, ddp_error *err)
+{
+    ddp_ctx *d = (ddp_ctx *)s->owner;
+    ddp__program *p = &d->program[t->l];
+    ddp_error why = {DDP_OK, ""};
+    void *bytes = NULL;
+    size_t size = 0;
+
+    d->in_program = "save";
+    DDP__TRY(ddp__program_over(d, p, p->of.save(p->of.user, &bytes, &size, &why), &why, err));
+    p->bytes = bytes;
+    p->lent = 1;
+    if (size && !bytes)
+        return ddp__fail(err, DDP_ARG, "rank %d: the save function of the state '%s' gave NULL for %zu bytes", d->rank, p->name,
+                         size);
+    if (!(t->flags & DDP__WORKER_LENT)) DDP_FREE(t->data);
+    t->flags |= DDP__WORKER_LENT;
+    t->data = bytes;
+    t->count = size;
+    return DDP_OK;
+}
+
+/* ---- what the state of a worker has of them ---- */
+
+ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
+{
+    char name[sizeof ((ddp__tensor *)0)->name];
+
+    s->lend = ddp__program_lend;
+    for (int i = 0; i < d->programs; i++) {
+        if (!d->program[i].of.save) continue;
+        snprintf(name, sizeof name, DDP__PROGRAM "%s", d->program[i].name);
+        if (!ddp__worker_small(s, name, DDP_ST_U8, 0, 0, DDP__WORKER_OWN | DDP__WORKER_BLOB | DDP__WORKER_PROGRAM))
+            return ddp__fail(err, DDP_MEMORY, "out of memory for the state '%s'", d->program[i].name);
+        s->tensor[s->tensors - 1].l = i;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err)
+{
+    for (int i = 0; i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM) DDP__TRY(ddp__program_lend(s, &s->tensor[i], err));
+    return DDP_OK;
+}
+
+ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
+{
+    for (int i = 0; i < s->tensors; i++) {
+        const ddp__tensor *t = &s->tensor[i];
+        const ddp__program *p;
+        ddp_error why = {DDP_OK, ""};
+        if (!(t->flags & DDP__WORKER_PROGRAM) || !(t->flags & DDP__WORKER_FOUND)) continue;
+        p = &d->program[t->l];
+        d->in_program = "load";
+        DDP__TRY(ddp__program_over(d, p, p->of.load(p->of.user, t->data, t->count, &why), &why, err));
+    }
+    return DDP_OK;
+}
+
+void ddp__programs_release(ddp_ctx *d)
+{
+    for (int i = 0; i < d->programs; i++) {
+        ddp__program *p = &d->program[i];
+        if (p->lent && p->of.release) p->of.release(p->of.user, p->bytes);
+        p->lent = 0;
+        p->bytes = NULL;
+    }
+}
+
 /* ==== run/save.c ==== [run] */
 /* Saving and loading a context. */
 
@@ -42069,8 +42385,11 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     ddp_status code;
 
     code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
     if (code == DDP_OK) d->saves_as = s.run;
+    ddp__programs_release(d);
     ddp__worker_free(&s);
     return code;
 }
@@ -42170,8 +42489,10 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
+    if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
@@ -42386,6 +42707,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     memcpy(s->same, d->same, sizeof s->same);
+    ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
     for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
 }
@@ -42425,12 +42747,15 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
 
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && d->rank == newcomer) {
         d->plan_final = 1;
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+        if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
     }
+    ddp__programs_release(d);
     ddp__worker_free(&s);
     if (code == DDP_OK) code = ddp__levels_again(d, err);
     if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
@@ -42610,6 +42935,7 @@ typedef struct ddp__fingerprint {
     uint64_t model, dropout;             /* the graph's operators */
     double   setting[DDP__SETTINGS];
     ddp__same same[DDP_SAME], usual[DDP_SAME];
+    char     states[DDP__PROGRAM_NAMES];
 } ddp__fingerprint;
 
 /* The names of an optimizer's hyper; NULL: the rule is the program's. */
@@ -42644,6 +42970,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
     memcpy(f->same, d->same, sizeof f->same);
     memcpy(f->usual, d->usual, sizeof f->usual);
+    ddp__program_names(d, f->states);
 }
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
@@ -42719,7 +43046,10 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
     for (int i = 0; i < settings; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__setting_differs(&setting[i], r, f->setting[i], first, zero->setting[i], err);
-    return ddp__compare_sames(r, f, first, zero, err);
+    DDP__TRY(ddp__compare_sames(r, f, first, zero, err));
+    if (!strcmp(f->states, zero->states)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "rank %d has the states '%.100s' (ddp_add_state), rank %d '%.100s': register the same "
+                     "on every rank in the same order", r, f->states, first, zero->states);
 }
 
 /* Rank r against the first rank of its team, which has the same model. */
@@ -43217,6 +43547,15 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
                      "ddp_layer.grads, or choose a strategy that averages parameters", d->ops.name, d->layers);
 }
 
+/* A joining worker whose optimizer began at zero would take other steps than the members, without an error. */
+static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
+{
+    if (d->optimizer.update || d->programs || (!d->cfg.join && d->met >= d->world)) return DDP_OK;
+    return ddp__fail(err, DDP_UNSUPPORTED, "%s with your own update: a joining worker needs the state of your optimizer: register "
+                     "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
+                     d->cfg.join ? "join" : "max_world");
+}
+
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
@@ -43229,6 +43568,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
+    DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));

@@ -43,6 +43,7 @@ DDP_LOG_WARN = 3
 DDP_LOG_INFO = 4
 DDP_LOG_DEBUG = 5
 DDP_SAME = 32
+DDP_PROGRAM_STATES = 8
 DDP_SOLVER_DEFAULT = 0
 DDP_SOLVER_OPTIMAL = 1
 DDP_SOLVER_DFS = 2
@@ -260,6 +261,10 @@ class ddp_logger(Structure):
 
 
 class ddp_allocator(Structure):
+    pass
+
+
+class ddp_program_state(Structure):
     pass
 
 
@@ -649,6 +654,11 @@ ddp_logger._fields_ = [
 ddp_allocator._fields_ = [
     ("alloc", CFUNCTYPE(c_void_p, c_void_p, c_size_t)),
     ("free", CFUNCTYPE(None, c_void_p, c_void_p, c_size_t)), ("user", c_void_p)]
+ddp_program_state._fields_ = [
+    ("name", c_char_p),
+    ("save", CFUNCTYPE(c_int, c_void_p, POINTER(c_void_p), POINTER(c_size_t), POINTER(ddp_error))),
+    ("load", CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(ddp_error))),
+    ("release", CFUNCTYPE(None, c_void_p, c_void_p)), ("user", c_void_p)]
 ddp_step_info._fields_ = [
     ("loss", c_double), ("samples", c_long), ("epoch", c_double), ("lr", c_float)]
 ddp_config._fields_ = [
@@ -1055,12 +1065,12 @@ ddp_backend._fields_ = [
     ("mark", CFUNCTYPE(None, c_void_p, c_int)), ("marked", CFUNCTYPE(c_double, c_void_p, c_int)),
     ("range", CFUNCTYPE(None, c_void_p, c_char_p))]
 
-STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_step_info, ddp_config, ddp_setting, ddp_block, ddp_matrix,
-        ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received, ddp_owner, ddp_maker,
-        ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit, ddp_profile,
-        ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_link_stats, ddp_pair, ddp_probe_result, ddp_sites,
-        ddp_ring_choice, ddp_network, ddp_span, ddp_plan_options, ddp_plan, ddp_timeline_options, ddp_interval,
-        ddp_timeline, ddp_knapsack_problem, ddp_delayed_options, ddp_delayed_send, ddp_delayed_step,
+STRUCTS = [ddp_error, ddp_logger, ddp_allocator, ddp_program_state, ddp_step_info, ddp_config, ddp_setting,
+        ddp_block, ddp_matrix, ddp_layer, ddp_update, ddp_optimizer, ddp_lr_schedule, ddp_piece, ddp_received,
+        ddp_owner, ddp_maker, ddp_message, ddp_transfer, ddp_blob, ddp_strategy_ops, ddp_link, ddp_linkfit,
+        ddp_profile, ddp_oplist_entry, ddp_oplist, ddp_stats, ddp_note, ddp_link_stats, ddp_pair, ddp_probe_result,
+        ddp_sites, ddp_ring_choice, ddp_network, ddp_span, ddp_plan_options, ddp_plan, ddp_timeline_options,
+        ddp_interval, ddp_timeline, ddp_knapsack_problem, ddp_delayed_options, ddp_delayed_send, ddp_delayed_step,
         ddp_delayed_plan, ddp_preserver, ddp_preserved, ddp_served, ddp_place_options, ddp_placement,
         ddp_workload_options, ddp_workload_message, ddp_workload, ddp_fence_options, ddp_fence_segment,
         ddp_fence_plan, ddp_task, ddp_pipeline_shape, ddp_stage_cost, ddp_boundary, ddp_pipeline_costs,
@@ -1087,6 +1097,7 @@ FUNCTIONS = {
     "ddp_same": (c_int, [c_void_p, c_char_p, c_int64]),
     "ddp_usually_same": (c_int, [c_void_p, c_char_p, c_int64]),
     "ddp_unlike": (c_char_p, [c_void_p]),
+    "ddp_add_state": (c_int, [c_void_p, POINTER(ddp_program_state)]),
     "ddp_forward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_begin": (c_int, [c_void_p, c_int]),
     "ddp_backward_end": (c_int, [c_void_p, c_int]),

@@ -92,6 +92,7 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
     const ddp__join_says *own = &l->says;
 
     in->how[sizeof in->how - 1] = 0;
+    in->states[sizeof in->states - 1] = 0;
     if (in->layers != own->layers || in->hash != own->hash)
         snprintf(why, DDP__JOIN_TEXT, "the joining worker has %d layers with layout %016" PRIx64 ", this run has %d layers "
                  "with layout %016" PRIx64 ": start it with the same model and optimizer", in->layers, in->hash,
@@ -104,6 +105,9 @@ static int ddp__layout_compare(const ddp__join_layout *l, ddp__join_says *in, ch
             ddp__format(why, DDP__JOIN_TEXT, "the joining worker has %s %g, this run has %g: start it with the same value",
                         l->name[i], in->value[i], own->value[i]);
     ddp__sames_compare(own, in, why);
+    if (!why[0] && strcmp(in->states, own->states))
+        snprintf(why, DDP__JOIN_TEXT, "the joining worker has the states '%.80s' (ddp_add_state), this run '%.80s': register "
+                 "the same in the same order", in->states, own->states);
     return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
 }
 

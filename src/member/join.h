@@ -55,6 +55,7 @@ typedef struct ddp__join_says {
     double   value[DDP__JOIN_SETTINGS];
     char     how[DDP__JOIN_HOW];         /* "localsgd with period 4, ..." */
     ddp__same same[DDP__JOIN_SAMES];     /* of the program */
+    char     states[DDP__PROGRAM_NAMES]; /* of the program */
 } ddp__join_says;
 
 typedef struct ddp__join_layout {

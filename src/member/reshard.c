@@ -317,13 +317,16 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
 
 static int ddp__is_of_cut(const char *name) { return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL); }
 
-/* A file that has what this run does not keep is another strategy's. */
+/* A file that has what this run does not keep is another strategy's. A state of the program is one stage's. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
         const char *name = ddp_safetensors_at(f->f, i)->name;
-        const size_t base = strcspn(name, ".");
-        int known = !name[base] || ddp__is_of_cut(name);
+        const size_t base = strcspn(name, "."), program = sizeof DDP__PROGRAM - 1;
+        int known = !name[base] || ddp__is_of_cut(name) || !strncmp(name, DDP__PROGRAM, program);
+        if (!strncmp(name, DDP__PROGRAM, program) && ddp__worker_find(x->s, name))
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: the state '%.40s' (ddp_add_state) does not follow the layers to another "
+                             "cut: resume with the stages and replicas that it was written with", f->path, name + program);
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
             return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format "

@@ -1,11 +1,7 @@
-/* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
+/* A worker's state as a list, as a file, and as bytes. */
 #include "member/state.h"
-#include "wire/hello.h"
 
-enum {
-    DDP__WORKER_PART = 65536,    /* values copied and hashed at a time */
-    DDP__TELL_BYTES = 4 << 20    /* of a message */
-};
+enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
 
 /* ---- the list ---- */
 
@@ -24,7 +20,7 @@ ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err
 void ddp__worker_free(ddp__worker *s)
 {
     for (int i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer && s->tensor[i].data) DDP_FREE(s->tensor[i].data);
+        if (!s->tensor[i].layer && s->tensor[i].data && !(s->tensor[i].flags & DDP__WORKER_LENT)) DDP_FREE(s->tensor[i].data);
     if (s->tensor) DDP_FREE(s->tensor);
     if (s->layer) DDP_FREE(s->layer);
     memset(s, 0, sizeof *s);
@@ -238,21 +234,46 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
+/* How many of its arrays are states of the program. The run continues without those that only one of the two has. */
+static int ddp__programs_in(const ddp__worker *s, const ddp_safetensors *f, const char *path)
+{
+    const size_t prefix = sizeof DDP__PROGRAM - 1;
+    int found = 0;
+
+    for (int i = 0; i < ddp_safetensors_count(f); i++) {
+        const char *name = ddp_safetensors_at(f, i)->name;
+        if (strncmp(name, DDP__PROGRAM, prefix)) continue;
+        found++;
+        if (!ddp__worker_find(s, name))
+            ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %.200s holds the state '%.60s', which the program does not "
+                     "register (ddp_add_state): it is ignored", s->rank, path, name + prefix);
+    }
+    for (int i = 0; i < s->tensors; i++)
+        if (s->tensor[i].flags & DDP__WORKER_PROGRAM && !ddp_safetensors_find(f, s->tensor[i].name))
+            ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %.200s lacks the state '%s' (ddp_add_state): the program "
+                     "keeps the one that it has", s->rank, path, s->tensor[i].name + prefix);
+    return found;
+}
+
 ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
+    int arrays = 0, found; /* but for states of the program */
+
     for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
         const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
 
+        arrays += !(x->flags & DDP__WORKER_PROGRAM);
+        if (!t && x->flags & DDP__WORKER_PROGRAM) continue;
         if (t && t->type == x->type && t->dims == 1 && (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
         return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
                          "checkpoint of another model or wire format", path, x->name, x->layer ? " of layer " : "",
                          x->layer ? x->layer : "", x->count, ddp_safetensors_type_name(x->type));
     }
-    if (ddp_safetensors_count(f) == s->tensors) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has "
-                     "%d", path, ddp_safetensors_count(f), s->tensors);
+    found = ddp_safetensors_count(f) - ddp__programs_in(s, f, path);
+    if (found == arrays) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has %d", path, found, arrays);
 }
 
 /* The 64-bit hash of checkpoints of format 4, over the values alone. */
@@ -334,9 +355,11 @@ static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_saf
                                    ddp_error *err)
 {
     const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
-    const size_t count = (size_t)t->dim[0];
+    const size_t count = t ? (size_t)t->dim[0] : 0;
     size_t at, n;
 
+    if (!t) return DDP_OK; /* a state of the program (ddp__worker_fits) */
+    if (x->flags & DDP__WORKER_PROGRAM) x->flags |= DDP__WORKER_FOUND;
     if (!x->layer && count > x->most) {
         void *grown = DDP_REALLOC(x->data, count * ddp_safetensors_type_bytes(x->type));
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
@@ -367,141 +390,6 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path
 
     for (int i = 0; code == DDP_OK && i < s->tensors; i++)
         if (s->tensor[i].layer) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
-    if (part) DDP_FREE(part);
-    return code;
-}
-
-/* ---- to the other workers ---- */
-
-/* A word of the library's own: n bytes at `at`, as floats where one rank is spoken with (PUSH and beyond). */
-static ddp_status ddp__word_run(ddp__engine *e, ddp_verb verb, int peer, long step, void *at, size_t n, ddp_received *got,
-                                ddp_error *err)
-{
-    ddp_message m = DDP__ZEROS;
-    ddp_piece p;
-
-    m.verb = verb;
-    m.bytes = verb < DDP_SEND;
-    p.bytes = at;
-    p.count = m.bytes ? n : n / sizeof(float);
-    m.from = &p;
-    m.from_count = 1;
-    m.peer = peer;
-    m.step = step;
-    m.layer = DDP__OWN_WORD;
-    m.received = got;
-    m.filler = 1;
-    return ddp__engine_run(e, &m, err);
-}
-
-static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
-{
-    return s->engine && n ? ddp__word_run(s->engine, verb, from, s->step, bytes, n, NULL, err) : DDP_OK;
-}
-
-ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err)
-{
-    unsigned char *of = (unsigned char *)words;
-    ddp_received got;
-    float asks;
-
-    if (rank != hub) {
-        DDP__TRY(ddp__word_run(e, DDP_PUSH, hub, 0, of + (size_t)rank * bytes, bytes, NULL, err));
-        return ddp__word_run(e, DDP_PULL, hub, 0, words, (size_t)world * bytes, NULL, err);
-    }
-    for (int r = 0; r < world; r++) {
-        if (r == hub) continue;
-        DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, of + (size_t)r * bytes, bytes, &got, err));
-        if (got.verb != DDP_PUSH) memset(of + (size_t)r * bytes, 0, bytes);
-    }
-    for (int r = 0; r < world; r++) {
-        if (r == hub) continue;
-        DDP__TRY(ddp__word_run(e, DDP_SERVE, r, 0, &asks, sizeof asks, &got, err));
-        if (got.verb == DDP_PULL) DDP__TRY(ddp__word_run(e, DDP_ANSWER, r, 0, words, (size_t)world * bytes, NULL, err));
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err)
-{
-    const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
-    unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
-    ddp_status code;
-
-    if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
-    for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
-    code = s->hub ? ddp__gather_by(s->engine, s->rank, s->world, s->hub, b, 8 * (size_t)each, err)
-                  : ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
-    for (size_t i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
-    DDP_FREE(b);
-    return code;
-}
-
-/* ---- a newcomer ---- */
-
-/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as it is:
- * should `from` be lost, what is told is some other worker's, and is told again. part: [DDP__TELL_BYTES]. */
-static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes, unsigned char *part,
-                                    ddp_error *err)
-{
-    const size_t width = ddp_safetensors_type_bytes(t->type), own = t->count * width;
-    uint64_t count = t->count;
-    size_t at, n;
-
-    if (t->flags & DDP__WORKER_BLOB) {
-        ddp__hello_put(part, count, 8);
-        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err));
-        count = ddp__hello_get(part, 8);
-        if (count > t->most)
-            return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu are possible",
-                             from, count, t->name, t->most);
-    }
-    for (at = 0; at < count * width; at += n) {
-        unsigned char *here = (unsigned char *)t->data + at;
-        n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at : (size_t)DDP__TELL_BYTES;
-        if (t->flags & DDP__WORKER_THERE) DDP__TRY(ddp__host_download(s->host, part, here, n, err));
-        else if (at < own) memcpy(part, here, n < own - at ? n : own - at);
-        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
-        if (comes && (t->flags & DDP__WORKER_THERE)) ddp__host_upload(s->host, here, part, n);
-        else if (comes) memcpy(here, part, n);
-    }
-    if (comes) t->count = (size_t)count;
-    return DDP_OK;
-}
-
-/* The lowest member that lives, and what it says of the run. */
-static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
-{
-    int r = 0;
-
-    memset(words, 0, 2 * (size_t)s->world * sizeof *words);
-    words[2 * s->rank] = s->rank != newcomer;
-    words[2 * s->rank + 1] = s->run;
-    DDP__TRY(ddp__worker_gather(s, words, 2, err));
-    while (r < s->world && !words[2 * r]) r++;
-    if (r == s->world) return ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined", newcomer);
-    s->run = words[2 * r + 1];
-    *from = r;
-    return DDP_OK;
-}
-
-ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
-{
-    uint64_t *words = (uint64_t *)ddp__calloc(2 * (size_t)s->world, sizeof *words);
-    unsigned char *part = (unsigned char *)ddp__calloc(DDP__TELL_BYTES, 1);
-    int from = 0, told = -1;
-    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
-
-    if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
-    while (code == DDP_OK && told != from) { /* who told it all must still be there behind that */
-        told = from;
-        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
-            if (s->tensor[i].flags & DDP__WORKER_TOLD)
-                code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
-        if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
-    }
-    if (code == DDP_OK && s->rank == newcomer) code = s->check(s, -1, "an entry", err);
-    if (words) DDP_FREE(words);
     if (part) DDP_FREE(part);
     return code;
 }

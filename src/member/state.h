@@ -11,8 +11,15 @@ enum {
     DDP__WORKER_TOLD = 2,  /* a joining worker receives a member's when it enters; all hold the same, or those of
                               DDP__WORKER_OWN nearly so */
     DDP__WORKER_THERE = 4, /* memory of the device */
-    DDP__WORKER_BLOB = 8   /* another worker may have more or fewer of them */
+    DDP__WORKER_BLOB = 8,  /* another worker may have more or fewer of them */
+    DDP__WORKER_PROGRAM = 16, /* bytes of a state of the program (ddp_add_state); a file may lack them */
+    DDP__WORKER_LENT = 32, /* data is the program's memory, which the state does not free */
+    DDP__WORKER_FOUND = 64 /* of DDP__WORKER_PROGRAM: a file had the bytes, or another worker sent them */
 };
+
+/* The name of a state of the program begins so in files; at most so many states. */
+#define DDP__PROGRAM "program:"
+enum { DDP__PROGRAMS = 8, DDP__PROGRAM_NAMES = 34 * DDP__PROGRAMS };
 
 /* What edges between stages have cut off. Of the cut alone: with another one, or other replicas, it begins at zero. */
 #define DDP__EDGE_RESIDUAL "edge residual"
@@ -58,7 +65,10 @@ typedef struct ddp__worker {
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
     int              takes_plan; /* the plan among the small values is to be followed, so it has to fit */
-    void            *owner;  /* for check */
+    size_t           part;   /* bytes of a message to a joining worker at most; 0: 4 MiB */
+    void            *owner;  /* for check and lend */
+    /* A state of the program: data and count become its bytes, which are borrowed. */
+    ddp_status (*lend)(const struct ddp__worker *s, ddp__tensor *t, ddp_error *err);
     /* Verifies the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
@@ -107,7 +117,7 @@ DDP_LIB ddp_status ddp__worker_listed(ddp_safetensors *f, const ddp__listed *x, 
 DDP_LIB ddp_status ddp__worker_read(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 
-/* ---- to the other workers; collective ---- */
+/* ---- entry.c: to the other workers; collective ---- */
 
 /* Where collectives are among the workers (ddp__engine_retire): words of all, servers too, which each pushes to the first
  * server, and pulls: all that go on have the same. words: [world x bytes], of which a rank fills its own; 0 of those who
@@ -115,7 +125,8 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const ch
 DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. */
+/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. States of the
+ * program are those that the lowest member lends. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */

@@ -40,6 +40,7 @@ typedef struct ddp__fingerprint {
     uint64_t model, dropout;             /* the graph's operators */
     double   setting[DDP__SETTINGS];
     ddp__same same[DDP_SAME], usual[DDP_SAME];
+    char     states[DDP__PROGRAM_NAMES];
 } ddp__fingerprint;
 
 /* The names of an optimizer's hyper; NULL: the rule is the program's. */
@@ -74,6 +75,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     for (int i = ddp__settings(d, 0, setting) - 1; i >= 0; i--) f->setting[i] = setting[i].value;
     memcpy(f->same, d->same, sizeof f->same);
     memcpy(f->usual, d->usual, sizeof f->usual);
+    ddp__program_names(d, f->states);
 }
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
@@ -149,7 +151,10 @@ static ddp_status ddp__compare_settings(const ddp_ctx *d, int r, const ddp__fing
     for (int i = 0; i < settings; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__setting_differs(&setting[i], r, f->setting[i], first, zero->setting[i], err);
-    return ddp__compare_sames(r, f, first, zero, err);
+    DDP__TRY(ddp__compare_sames(r, f, first, zero, err));
+    if (!strcmp(f->states, zero->states)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "rank %d has the states '%.100s' (ddp_add_state), rank %d '%.100s': register the same "
+                     "on every rank in the same order", r, f->states, first, zero->states);
 }
 
 /* Rank r against the first rank of its team, which has the same model. */

@@ -70,6 +70,9 @@ ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
+    if (d->in_program)
+        return ddp__ctx_failf(d, DDP_USAGE, "a %s function of ddp_add_state calls the context that called it: the functions of "
+                              "a state may call ddp_rank, ddp_world, ddp_step and their like", d->in_program);
     return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
                           "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
 }

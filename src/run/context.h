@@ -78,6 +78,14 @@ typedef struct ddp__own_state {
     size_t count;
 } ddp__own_state;
 
+/* A state of the program (ddp_add_state). */
+typedef struct ddp__program {
+    ddp_program_state of;
+    char  name[32];
+    void *bytes; /* that save gave, until release */
+    int   lent;  /* there are such bytes, which may be NULL */
+} ddp__program;
+
 enum { DDP__NOTES = 64 };
 
 /* What a rank tells the others every few periods. */
@@ -221,19 +229,23 @@ struct ddp_ctx {
     ddp__same    same[DDP_SAME]; /* ddp_same */
     ddp__same    usual[DDP_SAME]; /* ddp_usually_same */
     int          sames, usuals;
+    ddp__program program[DDP_PROGRAM_STATES]; /* ddp_add_state */
+    int          programs;
+    const char  *in_program;     /* "save" or "load": such a function of the program runs; NULL = none */
     char         unlike[400];    /* ddp_unlike */
     ddp_stats    stats;
     double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
     ddp__scratch lists;          /* all of fixed length */
 };
 
-/* First line of every hook: a forked child's error, the sticky error; events of strategies do not call hooks. */
+/* First line of every hook: a forked child's error, the sticky error; events of strategies and functions of ddp_add_state
+ * do not call hooks. */
 #define DDP__ENTER(d)                                                                               \
     do {                                                                                            \
         if (!(d)) return DDP_ARG;                                                                   \
         if (ddp__host_check(&(d)->host, &(d)->host.error)) return (int)(d)->host.error.code;        \
         if ((d)->host.error.code) return (int)(d)->host.error.code;                                 \
-        if ((d)->event) return ddp__hook_in_event(d);                                               \
+        if ((d)->event || (d)->in_program) return ddp__hook_in_event(d);                            \
         (d)->call = __func__;                                                                       \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
@@ -317,6 +329,14 @@ DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+
+/* program.c: states of the program. names: [DDP__PROGRAM_NAMES] of all, with commas. list: adds those that have bytes to a
+ * list, without bytes; save: with those of now, which release gives back; load: gives the program what was found. */
+DDP_LIB void       ddp__program_names(const ddp_ctx *d, char *out);
+DDP_LIB ddp_status ddp__programs_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
+DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+DDP_LIB void       ddp__programs_release(ddp_ctx *d);
 
 /* Members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);

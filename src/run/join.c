@@ -32,6 +32,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     snprintf(s->how, sizeof s->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     memcpy(s->same, d->same, sizeof s->same);
+    ddp__program_names(d, s->states);
     s->settings = ddp__settings(d, 1, setting);
     for (int i = 0; i < s->settings; i++) s->value[i] = setting[i].value, l->name[i] = setting[i].name;
 }
@@ -71,12 +72,15 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
 
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && d->rank == newcomer) {
         d->plan_final = 1;
         code = ddp__worker_apply(d, &s, 1, err);
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+        if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
     }
+    ddp__programs_release(d);
     ddp__worker_free(&s);
     if (code == DDP_OK) code = ddp__levels_again(d, err);
     if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;

@@ -57,9 +57,6 @@ static const ddp__goes_row ddp__goes_rows[] = {
     DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
     DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED, "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
     DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
-    DDP__NO_SUCH(FIRST, ROOM, JOIN, DDP_UNSUPPORTED,
-                 "a newcomer cannot be given the state of your optimizer: register a rule (ddp_set_optimizer), or leave "
-                 "join and max_world 0"),
     DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
             "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
     DDP__NO_SUCH(SECOND, ELASTIC, JOIN, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),

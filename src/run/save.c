@@ -7,8 +7,11 @@ static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, 
     ddp_status code;
 
     code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_save(&s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
     if (code == DDP_OK) d->saves_as = s.run;
+    ddp__programs_release(d);
     ddp__worker_free(&s);
     return code;
 }
@@ -108,8 +111,10 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
+    if (code == DDP_OK) code = ddp__programs_list(d, &s, err);
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
+    if (code == DDP_OK) code = ddp__programs_load(d, &s, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
     if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)

@@ -74,6 +74,34 @@ DDP_API int ddp_same(ddp_ctx *d, const char *name, int64_t value);
 DDP_API int ddp_usually_same(ddp_ctx *d, const char *name, int64_t value);
 DDP_API const char *ddp_unlike(const ddp_ctx *d);
 
+/* A state of the program, as bytes of any number: of an optimizer of its own (ddp_own_update), a learning-rate schedule, a
+ * sampler. save and load return 0, or another number on failure; then they may have written the reason into err->msg. That
+ * ends the run with an error that names the state. They call no function of the context but those that only read it. */
+typedef struct ddp_program_state {
+    const char *name; /* such as "optimizer": 1 to 31 printable ASCII characters, no comma, quote or backslash; copied */
+    /* *bytes and *size become the state of this moment. The library reads the bytes until it calls release. */
+    int  (*save)(void *user, void **bytes, size_t *size, ddp_error *err);
+    int  (*load)(void *user, const void *bytes, size_t size, ddp_error *err); /* the state becomes these bytes */
+    void (*release)(void *user, void *bytes); /* after each save; NULL: nothing is to be released */
+    void *user; /* borrowed until ddp_close */
+} ddp_program_state;
+
+/* ddp_add_state - registers a state of the program before ddp_set_optimizer: the same names in the same order on every
+ * rank, at most DDP_PROGRAM_STATES. save and load NULL: the program has no state of that name, but workers may join.
+ *   ddp_checkpoint_save calls save on every rank, and stores each rank's bytes. ddp_checkpoint_load calls load with them;
+ *     rank r of more ranks than the checkpoint has gets those of the rank of the same number, counted around. If a
+ *     checkpoint lacks a state, a line in the log says so, and load is not called. Another cut of a pipeline
+ *     (ddp_pipe_open) is an error, because the states of its stages do not follow their layers. ddp_pipe_resume calls
+ *     neither function: a program whose state a lost step has changed restores it itself.
+ *   When a worker joins, save is called on the lowest live member, in its first hook of a step, and load on the joining
+ *     worker, in its ddp_set_optimizer: the bytes are of the very step in which it enters. All members wait until they
+ *     have arrived. If load fails there, or memory is short, the joining worker fails alone. A worker can join a run
+ *     with ddp_own_update only if a state is registered.
+ * Both are called on the thread that called the library. Errors: DDP_ARG, DDP_USAGE after ddp_set_optimizer;
+ * ddp_set_optimizer returns DDP_MISMATCH where ranks have different names. */
+enum { DDP_PROGRAM_STATES = 8 };
+DDP_API int ddp_add_state(ddp_ctx *d, const ddp_program_state *state);
+
 /* What the program knows of its step; zero fields are ignored. */
 typedef struct ddp_step_info {
     double loss;
@@ -144,8 +172,8 @@ DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
 /* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
- * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
- * ddp_taken, its identity), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators
+ * optimizer state, states of ddp_add_state, counts of updates, step, learning rate, the number that dropout masks depend on,
+ * the plan, ddp_taken, its identity), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators
  * and one of every file, a checksum of all this), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
  * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
  * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest

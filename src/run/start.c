@@ -302,6 +302,15 @@ static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
                      "ddp_layer.grads, or choose a strategy that averages parameters", d->ops.name, d->layers);
 }
 
+/* A joining worker whose optimizer began at zero would take other steps than the members, without an error. */
+static ddp_status ddp__own_state_given(const ddp_ctx *d, ddp_error *err)
+{
+    if (d->optimizer.update || d->programs || (!d->cfg.join && d->met >= d->world)) return DDP_OK;
+    return ddp__fail(err, DDP_UNSUPPORTED, "%s with your own update: a joining worker needs the state of your optimizer: register "
+                     "it with ddp_add_state before ddp_set_optimizer, or leave join and max_world 0",
+                     d->cfg.join ? "join" : "max_world");
+}
+
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
@@ -314,6 +323,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     DDP__TRY(ddp__gradients_given(d, err));
+    DDP__TRY(ddp__own_state_given(d, err));
     DDP__TRY(ddp__session_pieces(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));

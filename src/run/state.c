@@ -167,7 +167,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + d->kepts + 1;
+    int room = DDP__SMALL + d->kepts + d->programs + 1;
 
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
@@ -183,6 +183,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
     s->owner = d;
+    s->part = (size_t)(d->cfg.elastic_bytes / 64 * 64); /* in memory that is allocated in units of that */
     s->takes_plan = 1;
     s->whole = d->cut ? d->cut->name : s->layer;
     s->wholes = d->cut ? d->cut->layers : d->layers;

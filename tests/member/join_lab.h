@@ -25,6 +25,9 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
     int  opened;               /* atomic: a joining worker has a context, and asks for its entry next */
     int  probes[WORKERS];      /* measurements of the links */
     uint64_t hash[WORKERS], averaged[WORKERS]; /* after and before the last ddp_sync_all */
+    uint64_t state[WORKERS];   /* of a program's own optimizer after the last step */
+    long loaded[WORKERS];      /* atomic: the step whose state it received when it joined, -1 */
+    int  saves[WORKERS];       /* atomic: calls of a save function of ddp_add_state */
     double first_loss[WORKERS], last_loss[WORKERS];
     char text[WORKERS][300];
     char door[WORKERS][DDP__ADDR_TEXT];
@@ -42,7 +45,7 @@ typedef struct plan_of_run {
     int  steps_after;
     size_t count;              /* floats of a layer */
     char addr[DDP__ADDR_TEXT];
-    int  optimizer;            /* 1: with state */
+    int  optimizer;            /* 1: with state; 2: the program's own, which `between` applies */
     int  average_state;
     int  site[WORKERS];        /* 0: none */
     double op_s, peer_s;
@@ -52,6 +55,7 @@ typedef struct plan_of_run {
     const char *run;
     double connect_s;
     int  insecure;
+    size_t elastic_bytes;
 } plan_of_run;
 
 /* NULL, or the calls of a worker: before ddp_set_optimizer, after it, and after each ddp_step_end. 0, or the context's error. */
@@ -110,7 +114,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
         if (ddp_add_layer(d, &layer)) return ddp_last_error(d)->code;
     }
     {
-        ddp_optimizer o = p->optimizer ? ddp_sgd(0.02f, 0.5f) : ddp_sgd(0.02f, 0);
+        ddp_optimizer o = p->optimizer == 2 ? ddp_own_update() : ddp_sgd(0.02f, p->optimizer ? 0.5f : 0);
         if (registers && registers(p, d, number)) return ddp_last_error(d)->code;
         if (ddp_set_optimizer(d, &o)) return ddp_last_error(d)->code;
         if (starts && starts(p, d, number)) return ddp_last_error(d)->code;
@@ -204,6 +208,8 @@ static void work(const plan_of_run *p, int number, int join)
     c.op_timeout_s = p->op_s;
     c.tls_psk = p->psk;
     c.insecure = p->insecure;
+    c.elastic_bytes = p->elastic_bytes;
+    c.profile_steps = p->elastic_bytes ? -1 : 0; /* probes of the link have 4 MiB */
     if (p->folder) certify(p, &c);
     c.connect_timeout_s = p->connect_s;
     if (getenv("JOIN_LOG")) c.logger.level = DDP_LOG_INFO;
@@ -253,7 +259,7 @@ static void run_begin(plan_of_run *p, ddp_strategy strategy, int world, size_t c
     p->b = (board *)mmap(NULL, sizeof *p->b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                          0);
     assert_true(p->b != MAP_FAILED);
-    for (int i = 0; i < WORKERS; i++) p->b->entered[i] = -1;
+    for (int i = 0; i < WORKERS; i++) p->b->entered[i] = p->b->loaded[i] = -1;
     p->strategy = strategy;
     p->world = p->last_comer = world;
     p->steps_after = STEPS_AFTER;

@@ -59,6 +59,7 @@ typedef struct leg {
     ddp_pipeline schedule;
     int          optimizer, anyhow; /* 0: AdamW, 1: SGD with momentum, 2: Muon; any cut, also through layers */
     int          load, save, apart; /* apart: each rank has a disk of its own */
+    int          state; /* the program has one (ddp_add_state), of its stage */
     long         last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
     const char  *folder, *weights, *to;
     const int   *rank_of;
@@ -200,12 +201,28 @@ static int train(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p, 
     return bad;
 }
 
+static int saves_stage(void *user, void **bytes, size_t *size, ddp_error *err)
+{
+    (void)err;
+    *bytes = user;
+    *size = sizeof(int);
+    return 0;
+}
+
+static int loads_stage(void *user, const void *bytes, size_t size, ddp_error *err)
+{
+    (void)err;
+    return size != sizeof(int) || memcmp(user, bytes, size);
+}
+
 static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
 {
     const int copy = p ? ddp_pipe_number(p) : ddp_rank(d);
     ddp_optimizer o = x->optimizer > 1   ? ddp_muon(0.003f, 0.02f, 0.95f, 0.01f)
                       : x->optimizer > 0 ? ddp_sgd(0.05f, 0.9f)
                                          : ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
+    int stage = -1;
+    const ddp_program_state state = {"of a stage", saves_stage, loads_stage, NULL, &stage};
     char folder[100];
     ddp_error err;
     int bad = 0;
@@ -217,6 +234,8 @@ static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
         ddp_abort(d, err.msg);
         return (int)err.code;
     }
+    if (x->state && ddp_add_state(d, &state)) return (int)ddp_last_error(d)->code;
+    stage = p ? ddp_rank(d) : 0;
     bad = ddp_set_optimizer(d, &o);
     if (!bad && x->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g);
     if (!bad && x->load) bad = ddp_checkpoint_load(d, folder, ddp_rank(d) ? NULL : &x->b->world);
@@ -631,6 +650,29 @@ static void what_does_not_fit_is_refused(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
+static void state_of_a_program_stays_with_its_stage(void **unused)
+{
+    char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
+    board *b = boards();
+    leg a = leg_of(GPT, DDP_SSGD, 3), c = leg_of(GPT, DDP_SSGD, 3);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.folder = c.folder = folder;
+    a.last = 2, c.last = 4;
+    a.save = c.load = 1;
+    a.state = c.state = 1;
+    a.b = b, c.b = b + 1;
+    go(&a, 1);
+    go(&c, 1);
+    c.stages = 2;
+    refused(&c, 1, DDP_MISMATCH, "the state 'of a stage' (ddp_add_state) does not follow the layers to another cut");
+    c.state = 0; /* a warning */
+    go(&c, 1);
+    remove_folder(folder);
+    munmap(b, 3 * sizeof *b);
+}
+
 /* Stages without a shared disk: each goes on from its own file; for another cut files of others are missing. */
 static void stages_with_disks_of_their_own_go_on(void **unused)
 {
@@ -765,6 +807,7 @@ int main(void)
         cmocka_unit_test(state_of_strategies_follows_its_layers),
         cmocka_unit_test(only_a_synchronised_state_goes_to_other_replicas),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(state_of_a_program_stays_with_its_stage),
         cmocka_unit_test(stages_with_disks_of_their_own_go_on),
         cmocka_unit_test(weights_are_one_file_however_they_are_cut),
         cmocka_unit_test(any_allocation_may_fail),

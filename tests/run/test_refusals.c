@@ -154,6 +154,7 @@ static int is_there(const cell *c) { return has(c->on, DEVICE); }
 static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
 {
     static const int half[2][2] = {{0, 1}, {2, 3}};
+    static const ddp_program_state none = {"no momentum", NULL, NULL, NULL, NULL};
     ddp_optimizer o = has(c->on, FIRST) ? ddp_own_update() : ddp_sgd(0.05f, 0.5f);
     ddp_layer layer;
     int group[2] = {0, 0}, l, i;
@@ -169,6 +170,7 @@ static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
         layer.group = group[ddp_rank(d) / 2 % 2];
         if (ddp_add_layer(d, &layer)) return 1;
     }
+    if (has(c->on, FIRST) && ddp_add_state(d, &none)) return 1;
     return ddp_set_optimizer(d, &o);
 }
 
@@ -611,7 +613,8 @@ static void the_page_says_the_same(void **state)
               "mpi need mpirun: tests/run/test_mpi.py tries some of them.) After a change of the table:\n\n"
               "```\n$ make build/plain/run/test_refusals && REWRITE=1 build/plain/run/test_refusals\n```\n\n"
               "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
-              "of a newcomer: it goes into a run whose workers have set the same.\n\n");
+              "of a newcomer: it goes into a run whose workers have set the same. With your own update `max_world` and\n"
+              "`join` need a state of the program ([own-loop.md](own-loop.md#the-state-of-your-optimizer)).\n\n");
     page_of_settings(page);
     page_of_three(page);
     put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, ssp, r2sp and\n"

@@ -1,0 +1,467 @@
+/* States of the program (ddp_add_state) and workers that join: the joining worker receives a member's bytes, of the very step in
+ * which it enters. Ranks are processes. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <netinet/in.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "member/join_lab.h"
+
+/* ---- the program: its own optimizer with momentum ---- */
+
+enum { VALUES = 300, TAIL = 7 };
+
+typedef struct program {
+    const plan_of_run *p;
+    ddp_ctx *d;
+    int      number;
+    long     schedule; /* the next step, as a schedule of the program counts it */
+    float    momentum[LAYERS][VALUES];
+} program;
+
+static program own; /* of this process */
+static size_t more; /* bytes behind the momentum */
+
+/* NULL, or what a call of save or load does first; its result other than 0 is the call's. */
+static int (*saves_first)(void **bytes, size_t *size, ddp_error *err);
+static int (*loads_first)(ddp_error *err);
+
+/* The length changes from step to step. */
+static size_t tail_of(const program *x) { return more + (size_t)(x->schedule % TAIL); }
+
+/* The schedule, the momentum and a tail. */
+static int save(void *user, void **bytes, size_t *size, ddp_error *err)
+{
+    const program *x = (const program *)user;
+    const size_t tail = tail_of(x);
+    char *out;
+
+    ddp__atomic_store(&x->p->b->saves[x->number], ddp__atomic_load(&x->p->b->saves[x->number]) + 1);
+    if (saves_first && saves_first(bytes, size, err)) return 1;
+    if (saves_first && *size) return 0;
+    *size = sizeof x->schedule + sizeof x->momentum + tail;
+    out = (char *)malloc(*size);
+    if (!out) return 1;
+    memcpy(out, &x->schedule, sizeof x->schedule);
+    memcpy(out + sizeof x->schedule, x->momentum, sizeof x->momentum);
+    for (size_t i = 0; i < tail; i++) out[*size - tail + i] = (char)(i * 7);
+    *bytes = out;
+    return 0;
+}
+
+static int load(void *user, const void *bytes, size_t size, ddp_error *err)
+{
+    program *x = (program *)user;
+    const char *in = (const char *)bytes;
+    size_t tail;
+
+    if (loads_first && loads_first(err)) return 1;
+    if (size < sizeof x->schedule + sizeof x->momentum) return 2;
+    memcpy(&x->schedule, in, sizeof x->schedule);
+    memcpy(x->momentum, in + sizeof x->schedule, sizeof x->momentum);
+    tail = size - sizeof x->schedule - sizeof x->momentum;
+    if (tail != tail_of(x)) return 3;
+    for (size_t i = 0; i < tail; i++)
+        if (in[size - tail + i] != (char)(i * 7)) return 4;
+    /* called while the worker enters: the step is that of its entry already */
+    if (x->schedule != ddp_step(x->d) || ddp_workers(x->d) < 1) return 5;
+    ddp__atomic_store(&x->p->b->loaded[x->number], x->schedule);
+    return 0;
+}
+
+static void release(void *user, void *bytes)
+{
+    (void)user;
+    if (!saves_first) free(bytes);
+}
+
+static const char *name_of_state = "optimizer";
+
+static int registers_momentum(const plan_of_run *p, ddp_ctx *d, int number)
+{
+    const ddp_program_state s = {name_of_state, save, load, release, &own};
+
+    own.p = p;
+    own.d = d;
+    own.number = number;
+    return ddp_add_state(d, &s);
+}
+
+/* The update behind each step; gradients begin at zero again. */
+static int updates_by_itself(const plan_of_run *p, ddp_ctx *d, int number)
+{
+    uint64_t h = DDP__HASH_START;
+
+    (void)d;
+    for (int l = 0; l < p->layers; l++) {
+        for (size_t i = 0; i < p->count; i++) {
+            own.momentum[l][i] = 0.5f * own.momentum[l][i] + grads[l][i];
+            params[l][i] -= 0.02f * own.momentum[l][i];
+            grads[l][i] = 0;
+        }
+        h = ddp_hash_floats(h, own.momentum[l], p->count);
+    }
+    own.schedule++;
+    p->b->state[number] = h;
+    return 0;
+}
+
+static void own_run_begin(plan_of_run *p, ddp_strategy strategy, int world)
+{
+    run_begin(p, strategy, world, VALUES);
+    p->optimizer = 2;
+    p->max_world = world + 1;
+    registers = registers_momentum;
+    between = updates_by_itself;
+}
+
+static void own_run_end(const plan_of_run *p)
+{
+    registers = between = NULL;
+    saves_first = NULL;
+    loads_first = NULL;
+    munmap(p->b, sizeof *p->b);
+}
+
+/* Two workers, whom a third joins. */
+static void joins(plan_of_run *p, pid_t *pid)
+{
+    for (int k = 0; k < 2; k++) pid[k] = start(p, k, 0);
+    until_step(p, 0, 5);
+    pid[2] = start(p, 2, 1);
+    for (int k = 0; k < 3; k++) wait_for(pid[k]);
+}
+
+static void all_ended_well(const plan_of_run *p, const int *numbers, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const int n = numbers[i];
+        if (p->b->status[n]) fail_msg("worker %d: %s", n, p->b->text[n]);
+        assert_int_equal(p->b->step[n], p->b->last);
+        assert_true(p->b->hash[n] == p->b->hash[numbers[0]]);
+    }
+}
+
+/* ---- a worker joins ---- */
+
+/* Two workers, whom a third joins: it has the members' parameters and momentum, bit for bit. */
+static void joins_bit_identical(plan_of_run *p)
+{
+    static const int all[] = {0, 1, 2};
+    pid_t pid[3];
+
+    joins(p, pid);
+    all_ended_well(p, all, 3);
+    assert_true(p->b->entered[2] > 0);
+    assert_int_equal(p->b->loaded[2], p->b->entered[2]);
+    for (int k = 0; k < 2; k++) {
+        assert_true(p->b->averaged[k] == p->b->averaged[2]); /* before ddp_sync_all */
+        assert_true(p->b->state[k] == p->b->state[2]);
+        assert_int_equal(p->b->loaded[k], -1);
+    }
+    assert_int_equal(p->b->saves[0], 1); /* the lowest member alone saves */
+    assert_int_equal(p->b->saves[1] + p->b->saves[2], 0);
+}
+
+static void momentum_is_bit_identical_under_strategies_that_average_gradients(void **state)
+{
+    static const ddp_strategy with[] = {DDP_WFBP, DDP_USBYTE};
+    plan_of_run p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof with / sizeof with[0]; i++) {
+        own_run_begin(&p, with[i], 2);
+        joins_bit_identical(&p);
+        own_run_end(&p);
+    }
+}
+
+/* More than a message, and more than an elastic world may keep. */
+static void state_of_megabytes_arrives_in_parts(void **state)
+{
+    plan_of_run p;
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    more = ((size_t)9 << 20) + 5;
+    joins_bit_identical(&p);
+    own_run_end(&p);
+    own_run_begin(&p, DDP_WFBP, 2);
+    more = (size_t)1 << 20;
+    p.elastic_bytes = 70001;
+    joins_bit_identical(&p);
+    more = 0;
+    own_run_end(&p);
+}
+
+static void parameters_are_equal_after_sync_all_under_strategies_that_average_parameters(void **state)
+{
+    static const ddp_strategy with[] = {DDP_LOCALSGD, DDP_DREAMDDP, DDP_DILOCO};
+    static const int all[] = {0, 1, 2};
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof with / sizeof with[0]; i++) {
+        own_run_begin(&p, with[i], 2);
+        joins(&p, pid);
+        all_ended_well(&p, all, 3);
+        assert_int_equal(p.b->entered[2] % p.period, 0);
+        assert_int_equal(p.b->loaded[2], p.b->entered[2]);
+        own_run_end(&p);
+    }
+}
+
+/* ---- the member that sends is lost ---- */
+
+static int dies_as_rank_0(void **bytes, size_t *size, ddp_error *err)
+{
+    (void)bytes;
+    (void)size;
+    (void)err;
+    if (own.number == 0) raise(SIGKILL);
+    return 0;
+}
+
+static void next_member_sends_when_the_first_is_lost_in_its_save(void **state)
+{
+    static const int left[] = {1, 2, 3};
+    plan_of_run p;
+    pid_t pid[4];
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 3);
+    saves_first = dies_as_rank_0;
+    for (int k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 1, 5);
+    pid[3] = start(&p, 3, 1);
+    for (int k = 0; k < 4; k++) wait_for(pid[k]);
+    all_ended_well(&p, left, 3);
+    assert_int_equal(p.b->saves[0], 1);
+    assert_int_equal(p.b->saves[1], 1);
+    assert_int_equal(p.b->loaded[3], p.b->entered[3]);
+    for (int k = 1; k < 3; k++) {
+        assert_true(p.b->averaged[k] == p.b->averaged[3]);
+        assert_true(p.b->state[k] == p.b->state[3]);
+    }
+    own_run_end(&p);
+}
+
+/* ---- failures ---- */
+
+/* The joining worker fails with the error `what`, and the members complete the run. */
+static void joining_worker_fails_alone(plan_of_run *p, const char *what)
+{
+    pid_t pid[3];
+
+    p->last_comer = -1;
+    for (int k = 0; k < 2; k++) pid[k] = start(p, k, 0);
+    until_step(p, 0, 5);
+    wait_for(start(p, 2, 1));
+    if (!strstr(p->b->text[2], what)) fail_msg("\"%s\" does not contain \"%s\"", p->b->text[2], what);
+    assert_int_equal(p->b->done[0] | p->b->done[1], 0);
+    end_soon(p);
+    for (int k = 0; k < 2; k++) {
+        wait_for(pid[k]);
+        assert_string_equal(p->b->text[k], "");
+        assert_int_equal(p->b->step[k], p->b->last);
+    }
+    assert_true(p->b->averaged[0] == p->b->averaged[1]);
+}
+
+static int cannot_load(ddp_error *err)
+{
+    snprintf(err->msg, sizeof err->msg, "there is no optimizer of that kind here");
+    return 1;
+}
+
+static void failing_load_ends_the_joining_worker_alone(void **state)
+{
+    plan_of_run p;
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    loads_first = cannot_load;
+    joining_worker_fails_alone(&p, "rank 2: the load function of the state 'optimizer' (ddp_add_state) returned 1: there is no "
+                                   "optimizer of that kind here");
+    own_run_end(&p);
+}
+
+/* More than any machine has; the members would read them. */
+static int promises_a_pebibyte(void **bytes, size_t *size, ddp_error *err)
+{
+    static char some[8];
+
+    (void)err;
+    *bytes = some;
+    *size = (size_t)1 << 50;
+    return 0;
+}
+
+static void state_beyond_the_memory_ends_the_joining_worker_alone(void **state)
+{
+    plan_of_run p;
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    saves_first = promises_a_pebibyte;
+    joining_worker_fails_alone(&p, "rank 0 sends 1125899906842624 bytes of the state 'optimizer'; this process may use ");
+    own_run_end(&p);
+}
+
+static int cannot_save(void **bytes, size_t *size, ddp_error *err)
+{
+    (void)bytes;
+    (void)size;
+    snprintf(err->msg, sizeof err->msg, "the disk is full");
+    return 1;
+}
+
+static void failing_save_ends_the_run(void **state)
+{
+    const char *what = "rank 0: the save function of the state 'optimizer' (ddp_add_state) returned 1: the disk is full";
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    saves_first = cannot_save;
+    joins(&p, pid);
+    assert_int_equal(p.b->status[0], (int)DDP_FAILED);
+    for (int k = 0; k < 2; k++)
+        if (!strstr(p.b->text[k], what)) fail_msg("worker %d: \"%s\" does not contain \"%s\"", k, p.b->text[k], what);
+    assert_true(p.b->status[2] != 0);
+    own_run_end(&p);
+}
+
+static int asks_the_others(void **bytes, size_t *size, ddp_error *err)
+{
+    (void)bytes;
+    (void)size;
+    (void)err;
+    return ddp_barrier(own.d) == 0;
+}
+
+static void functions_of_a_state_may_not_call_collectives(void **state)
+{
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    saves_first = asks_the_others;
+    joins(&p, pid);
+    assert_int_equal(p.b->status[0], (int)DDP_USAGE);
+    if (!strstr(p.b->text[0], "a save function of ddp_add_state calls the context that called it")) fail_msg("%s", p.b->text[0]);
+    own_run_end(&p);
+}
+
+/* ---- who may join ---- */
+
+static int registers_no_state(const plan_of_run *p, ddp_ctx *d, int number)
+{
+    const ddp_program_state s = {"none", NULL, NULL, NULL, NULL};
+
+    (void)p;
+    (void)number;
+    return ddp_add_state(d, &s);
+}
+
+/* Plain SGD. */
+static int updates_without_momentum(const plan_of_run *p, ddp_ctx *d, int number)
+{
+    (void)d;
+    (void)number;
+    for (int l = 0; l < p->layers; l++)
+        for (size_t i = 0; i < p->count; i++) {
+            params[l][i] -= 0.02f * grads[l][i];
+            grads[l][i] = 0;
+        }
+    return 0;
+}
+
+static void optimizer_without_state_promises_that(void **state)
+{
+    static const int all[] = {0, 1, 2};
+    plan_of_run p;
+    pid_t pid[3];
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    registers = registers_no_state;
+    between = updates_without_momentum;
+    joins(&p, pid);
+    all_ended_well(&p, all, 3);
+    for (int k = 0; k < 2; k++) assert_true(p.b->averaged[k] == p.b->averaged[2]);
+    own_run_end(&p);
+}
+
+static void other_states_are_refused(void **state)
+{
+    plan_of_run p, joining;
+    pid_t pid[2];
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    p.last_comer = -1;
+    p.b->step[3] = 0;
+    for (int k = 0; k < 2; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 2);
+    joining = p;
+    name_of_state = "schedule";
+    refused(&joining, "the joining worker has the states 'schedule' (ddp_add_state), this run 'optimizer': register the same");
+    registers = NULL;
+    refused(&joining, "join with your own update: a joining worker needs the state of your optimizer: register it with ddp_add_state");
+    name_of_state = "optimizer";
+    registers = registers_momentum;
+    survivors_end(&p, pid);
+    registers = between = NULL;
+}
+
+static void room_for_workers_needs_a_state_or_a_promise(void **state)
+{
+    plan_of_run p;
+    pid_t pid[2];
+
+    (void)state;
+    own_run_begin(&p, DDP_WFBP, 2);
+    registers = NULL;
+    for (int k = 0; k < 2; k++) pid[k] = start(&p, k, 0);
+    for (int k = 0; k < 2; k++) wait_for(pid[k]);
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(p.b->status[k], (int)DDP_UNSUPPORTED);
+        if (!strstr(p.b->text[k], "max_world with your own update: ")) fail_msg("%s", p.b->text[k]);
+    }
+    own_run_end(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(momentum_is_bit_identical_under_strategies_that_average_gradients),
+        cmocka_unit_test(state_of_megabytes_arrives_in_parts),
+        cmocka_unit_test(parameters_are_equal_after_sync_all_under_strategies_that_average_parameters),
+        cmocka_unit_test(next_member_sends_when_the_first_is_lost_in_its_save),
+        cmocka_unit_test(failing_load_ends_the_joining_worker_alone),
+        cmocka_unit_test(state_beyond_the_memory_ends_the_joining_worker_alone),
+        cmocka_unit_test(failing_save_ends_the_run),
+        cmocka_unit_test(functions_of_a_state_may_not_call_collectives),
+        cmocka_unit_test(optimizer_without_state_promises_that),
+        cmocka_unit_test(other_states_are_refused),
+        cmocka_unit_test(room_for_workers_needs_a_state_or_a_promise),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
