@@ -155,6 +155,11 @@ def add_layer(name, params, grads=None, buffers=()):
     context().add_layer(name, params, grads, buffers)
 
 
+def add_state(name, save, load):
+    """A state of the program for checkpoints and joining workers, before wrap or set_optimizer."""
+    context().add_state(name, save, load)
+
+
 def set_optimizer(rule="own", **hyper):
     context().set_optimizer(rule, **hyper)
 
@@ -241,7 +246,8 @@ def barrier():
 
 
 def state_dict():
-    """The library's own state on this rank: parameters, what its strategy keeps, the plan, the step. Collective."""
+    """The state of this rank: parameters, what the strategy keeps, the plan, the step, the states of add_state.
+    Collective."""
     return context().state_dict()
 
 

@@ -10,6 +10,7 @@ from . import _interrupt, _transport
 from ._beside import Beside
 from ._collectives import Collectives
 from ._library import InvalidArgument, UsageError, config_of, failure, load
+from ._state import State
 
 RULES = {  # the maker's arguments and their defaults
     "sgd": ("ddp_sgd_decay", {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}),
@@ -90,11 +91,13 @@ class Context(Collectives, Beside):
         self._cancel = ctypes.c_int(0)
         config.cancel = ctypes.pointer(self._cancel)
         self.started = False
+        self.before_start = []  # called by set_optimizer before the session starts
         self.on_close = []
         self.models = []  # those of wrap
         self.besides = 0  # contexts opened beside this one
         self.steps_before = 0  # of the context that this one continues
         self.settings = dict(settings, device=device, stream=stream)
+        self._raised = None  # by a function of add_state, in the call in progress
         self.ptr, self.call = None, object()
         opened = []
         _interrupt.watch(self)
@@ -123,9 +126,17 @@ class Context(Collectives, Beside):
         return self.ptr
 
     def check(self, status):
-        """Raises the context's error where a call returned a status."""
-        if status:
-            raise failure(self.lib.ddp_last_error(self.ptr).contents)
+        """Raises the context's error where a call returned a status. An exception of a function of add_state is its cause; a
+        KeyboardInterrupt or SystemExit there is raised itself."""
+        raised, self._raised = self._raised, None
+        if not status:
+            return
+        error = failure(self.lib.ddp_last_error(self.ptr).contents)
+        if raised is None:
+            raise error
+        if isinstance(raised, Exception):
+            raise error from raised
+        raise raised from error
 
     def _call(self, function, *arguments):
         ptr = self._alive()
@@ -217,6 +228,17 @@ class Context(Collectives, Beside):
         array = (c.ddp_block * len(blocks))(*blocks)
         self._call("ddp_add_layer", c.ddp_layer(name=name.encode(), blocks=array, block_count=len(blocks)))
 
+    def add_state(self, name, save, load):
+        """Registers a state of the program for checkpoints and joining workers, before set_optimizer: save() returns bytes,
+        load(view) takes a memoryview of them. An exception that one of them raises ends the run; it is the cause of the
+        error that the waiting call raises."""
+        def fail(exception):
+            self._raised = exception
+
+        state = State(name, save, load, fail)
+        self._call("ddp_add_state", state.struct)
+        self._kept.append(state)
+
     def set_optimizer(self, rule="own", **hyper):
         """sgd, nesterov, adam, adamw: the library updates; own: it averages, and the program updates after step_end."""
         if rule not in RULES:
@@ -226,6 +248,8 @@ class Context(Collectives, Beside):
             if name not in values:
                 raise InvalidArgument("set_optimizer: %s has no '%s'; it has %s" % (
                     rule, name, ", ".join(values) or "nothing"))
+        for prepare in self.before_start:
+            prepare()
         self._call("ddp_set_optimizer", getattr(self.lib, maker)(*dict(values, **hyper).values()))
         self.started = True
 

@@ -364,7 +364,7 @@ static void wrong_arguments_are_refused(void **unused)
         {"half", NULL, load, NULL, NULL},
     };
     const ddp_program_state fine = {"twice", save, load, NULL, NULL};
-    char name[16];
+    char name[24];
 
     (void)unused;
     for (size_t i = 0; i <= sizeof wrong / sizeof wrong[0]; i++) {

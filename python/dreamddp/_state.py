@@ -1,0 +1,172 @@
+"""States of the program for checkpoints and joining workers: any functions that return and take bytes, and the state_dict of
+PyTorch's optimizers, schedules and samplers."""
+import ctypes
+import io
+import json
+import pickle
+import struct
+
+from . import _binding as c
+from ._library import FormatError, InvalidArgument, Unsupported
+
+_FIELDS = dict(c.ddp_program_state._fields_)
+_REASON = 300  # bytes of a reason that the library repeats
+
+
+class State:
+    """A ddp_program_state. save() returns bytes, or any other buffer, which is read until the library releases it; load(view)
+    takes a memoryview, valid during the call. fail(exception) is called where one of them raises."""
+
+    def __init__(self, name, save, load, fail):
+        self.save, self.load, self.fail = save, load, fail
+        self.held = None
+        # the callbacks hold this object, and the context holds it until it closes
+        self.struct = c.ddp_program_state(name.encode("utf-8"), _FIELDS["save"](self._save), _FIELDS["load"](self._load),
+                                          _FIELDS["release"](self._release), None)
+
+    def _save(self, _, to, size, err):
+        return self._guarded(err, self._give, to, size)
+
+    def _load(self, _, at, size, err):
+        return self._guarded(err, self._take, at, size)
+
+    def _release(self, _, at):
+        self.held = None
+
+    def _guarded(self, err, function, *arguments):
+        # an exception may not leave a callback of ctypes: it would be printed and forgotten
+        try:
+            function(*arguments)
+            return 0
+        except BaseException as e:
+            err.contents.msg = ("%s: %s" % (type(e).__name__, e)).encode("utf-8", "replace")[:_REASON]
+            self.fail(e)
+            return 1
+
+    def _give(self, to, size):
+        data = self.save()
+        view = memoryview(data).cast("B")
+        if not view.nbytes:
+            address = None
+        elif view.readonly:
+            data = bytes(data)  # which are themselves, and have an address
+            address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value
+        else:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(view))
+        self.held = data, view
+        to[0], size[0] = address, view.nbytes
+
+    def _take(self, at, size):
+        self.load(memoryview((ctypes.c_char * size).from_address(at)).cast("B") if size else memoryview(b""))
+
+
+# ---- PyTorch ----
+
+def _calls(name, of):
+    """(get, set) of an object with state_dict and load_state_dict, or of such a pair."""
+    if isinstance(of, (tuple, list)) and len(of) == 2 and all(map(callable, of)):
+        return tuple(of)
+    if callable(getattr(of, "state_dict", None)) and callable(getattr(of, "load_state_dict", None)):
+        return of.state_dict, of.load_state_dict
+    raise InvalidArgument("extra_state: '%s' is a %s: give an object with state_dict and load_state_dict, or a pair of functions "
+                          "(get, set)" % (name, type(of).__name__))
+
+
+def _plain(x):
+    """NumPy's numbers as Python's, which PyTorch loads without unpickling classes."""
+    if type(x) is dict:
+        return {key: _plain(value) for key, value in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)(map(_plain, x))
+    return x.item() if type(x).__module__ == "numpy" and getattr(x, "ndim", 1) == 0 else x
+
+
+def _load_optimizer(optimizer, saved):
+    """load_state_dict, which casts state to the type of its parameter: float32 momentum of a bfloat16 parameter would lose
+    bits, so state whose type it has changed is set again."""
+    import torch
+    optimizer.load_state_dict(saved)
+    if not {"state", "param_groups"} <= set(saved):
+        return  # an optimizer that has a form of its own
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [i for group in saved["param_groups"] for i in group["params"]]
+    for number, p in zip(numbers, params):
+        now = optimizer.state.get(p, {})
+        for key, value in saved["state"].get(number, {}).items():
+            if torch.is_tensor(value) and torch.is_tensor(now.get(key)) and now[key].dtype != value.dtype:
+                now[key] = value.to(now[key].device)
+
+
+class ProgramState:
+    """The state_dict of optimizers and of further objects, as one state of the context. Register it before the context starts
+    (set_optimizer): on every rank with as many optimizers and the same names.
+
+    extra: {name: object with state_dict and load_state_dict, or (get, set)}, such as a schedule, a GradScaler, a sampler. The
+    optimizers' state is loaded with weights_only=True (PyTorch 2.4 or later). What a further object gives may need classes
+    that PyTorch does not load so; then it is unpickled, which runs code that the bytes name.
+
+    Bytes: what torch.save makes of each, one after the other; then their lengths and names as JSON, and its length."""
+
+    def __init__(self, context, optimizers, extra=None, name="pytorch"):
+        self.optimizers = list(optimizers)
+        self.extra = {key: _calls(key, of) for key, of in (extra or {}).items()}
+        for key in self.extra:
+            if not isinstance(key, str):
+                raise InvalidArgument("extra_state: the name %r is a %s, not a string" % (key, type(key).__name__))
+        context.add_state(name, self.save, self.load)
+
+    def save(self):
+        import torch
+        buffer, lengths = io.BytesIO(), []
+
+        def put(state):
+            begin = buffer.tell()
+            torch.save(state, buffer)
+            lengths.append(buffer.tell() - begin)
+
+        for optimizer in self.optimizers:
+            put(_plain(optimizer.state_dict()))
+        for get, _ in self.extra.values():
+            put(_plain(get()))
+        head = json.dumps({"optimizers": len(self.optimizers), "extra": list(self.extra), "lengths": lengths}).encode("ascii")
+        buffer.write(head + struct.pack("<Q", len(head)))
+        return buffer.getbuffer()
+
+    def load(self, view):
+        head, parts = self._parts(view)
+        if head["optimizers"] != len(self.optimizers) or sorted(head["extra"]) != sorted(self.extra):
+            raise InvalidArgument("the state has %d optimizers and the extra_state %s, this program has %d and %s: use the same "
+                                  "on every rank" % (head["optimizers"], sorted(head["extra"]) or "{}", len(self.optimizers),
+                                                     sorted(self.extra) or "{}"))
+        for i, (optimizer, part) in enumerate(zip(self.optimizers, parts)):
+            _load_optimizer(optimizer, self._tensors(part, "optimizer %d" % i, unpickle=False))
+        for key, part in zip(head["extra"], parts[len(self.optimizers):]):
+            self.extra[key][1](self._tensors(part, key, unpickle=True))
+
+    @staticmethod
+    def _parts(view):
+        """The head, and what follows from it: the bytes of each part."""
+        try:
+            length, = struct.unpack("<Q", view[-8:])
+            end = view.nbytes - 8 - length
+            head = json.loads(bytes(view[end:-8])) if end >= 0 else None
+            lengths = head["lengths"]
+            if sum(lengths) != end or len(lengths) != head["optimizers"] + len(head["extra"]) or min(lengths + [0]) < 0:
+                raise ValueError("lengths %s of %d bytes" % (lengths, end))
+        except (struct.error, ValueError, TypeError, KeyError) as e:
+            raise FormatError("a state of %d bytes is malformed (%s): start every rank with the same version of dreamddp" % (
+                view.nbytes, e)) from None
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        return head, [view[at:at + n] for at, n in zip(starts, lengths)]
+
+    @staticmethod
+    def _tensors(part, what, unpickle):
+        import torch
+        try:
+            return torch.load(io.BytesIO(part), map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as e:
+            # before 2.4 it could load no floats, or there was no way to allow a class
+            if not unpickle and hasattr(torch.serialization, "add_safe_globals"):
+                raise Unsupported("the state of %s holds classes that PyTorch does not load by default: allow them with "
+                                  "torch.serialization.add_safe_globals on every rank (%s)" % (what, e)) from e
+            return torch.load(io.BytesIO(part), map_location="cpu", weights_only=False)
