@@ -55,11 +55,13 @@ def _contexts():
     return [context()] + _more
 
 
-def wrap(model, optimizer):
+def wrap(model, optimizer, extra_state=None):
     """Gives the model's parameters and the optimizer's step to the library; returns both. Every rank starts from rank
     0's parameters. Collective.
 
-    optimizer: one, or a list of all that update the model. A further wrap, of another model, opens a context of its own,
+    optimizer: one, or a list of all that update the model. Their state, and extra_state, reach checkpoints of the library
+    and joining workers: a dict of names and objects with state_dict and load_state_dict (schedulers, scalers, samplers),
+    or pairs of functions (get, set). A further wrap, of another model, opens a context of its own,
     which averages at the steps of its own optimizers."""
     global _wrapped
     d = context()
@@ -68,12 +70,12 @@ def wrap(model, optimizer):
     except ImportError as e:
         raise Unsupported("wrap needs PyTorch (%s): install torch, or give numpy arrays to add_layer" % e) from None
     if _wrapped is None:
-        _wrapped = _torch.Wrapped(d, model, optimizer)
+        _wrapped = _torch.Wrapped(d, model, optimizer, extra_state)
         return model, optimizer
     _torch.check_other(model, [w for c in _contexts() for w in c.models])
     other = d.beside()
     try:
-        _torch.Wrapped(other, model, optimizer)
+        _torch.Wrapped(other, model, optimizer, extra_state)
     except BaseException:
         other.close()
         raise

@@ -10,7 +10,7 @@ from ._library import InvalidArgument, UsageError
 def _warn(names, what):
     if names:
         more = " and %d more" % (len(names) - 8) if len(names) > 8 else ""
-        warnings.warn("dreamddp: the buffers %s%s %s" % (", ".join(names[:8]), more, what), stacklevel=6)
+        warnings.warn("dreamddp: the tensors %s%s %s" % (", ".join(names[:8]), more, what), stacklevel=6)
 
 
 class Buffers:
@@ -48,15 +48,27 @@ class Buffers:
         context = self.context
         if context.world == 1 or not (self.others or self.frozen):
             return
-        if context.step:  # this worker has joined: the others are past this collective
-            _warn([n for n, _ in self.others + self.frozen], "have the values of this worker, which joined at step %d: "
-                  "load them from a checkpoint of the program" % context.step)
+        if context.step:  # this worker has joined: the others are past this collective, and sent the buffers (values)
+            _warn([n for n, _ in self.frozen], "have the values of this worker, which joined at step %d: load them from the "
+                  "file that the others have loaded" % context.step)
             return
         unknown = [n for n, b in self.others + self.frozen if not self.send(b)]
         _warn(unknown, "cannot be shared and have the values of each rank: store them as dense tensors")
         floats = [n for n, b in self.others if b.is_floating_point() or b.is_complex()]
         _warn([n for n in floats if n not in unknown], "were set to rank 0's values and are not averaged later: make them "
               "contiguous float32 tensors on %s, or keep them equal on all ranks" % context.device)
+
+    def values(self):
+        """The buffers that are not averaged, for checkpoints and joining workers."""
+        return {name: b.detach() for name, b in self.others}
+
+    def set_values(self, values):
+        for name, b in self.others:
+            if name in values:
+                try:
+                    b.detach().copy_(values[name])
+                except RuntimeError:  # several elements share memory (expand)
+                    continue
 
     def send(self, tensor):
         """Rank 0's values of one tensor; False if they cannot be sent."""

@@ -91,7 +91,6 @@ class Context(Collectives, Beside):
         self._cancel = ctypes.c_int(0)
         config.cancel = ctypes.pointer(self._cancel)
         self.started = False
-        self.before_start = []  # called by set_optimizer before the session starts
         self.on_close = []
         self.models = []  # those of wrap
         self.besides = 0  # contexts opened beside this one
@@ -248,8 +247,6 @@ class Context(Collectives, Beside):
             if name not in values:
                 raise InvalidArgument("set_optimizer: %s has no '%s'; it has %s" % (
                     rule, name, ", ".join(values) or "nothing"))
-        for prepare in self.before_start:
-            prepare()
         self._call("ddp_set_optimizer", getattr(self.lib, maker)(*dict(values, **hyper).values()))
         self.started = True
 

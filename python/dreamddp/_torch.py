@@ -15,6 +15,7 @@ from ._buffers import Buffers
 from ._layers import Layers
 from ._library import InvalidArgument, Unsupported, UsageError
 from ._model import Attributes, Loads
+from ._state import ProgramState
 
 AVERAGES_PARAMETERS = ("localsgd", "enp", "dreamddp", "diloco", "sparseloco")
 
@@ -34,8 +35,8 @@ def check_other(model, wrapped):
 class Wrapped:
     """A model in a context of the library."""
 
-    def __init__(self, context, model, optimizer):
-        self.context, self.model = context, model
+    def __init__(self, context, model, optimizer, extra_state=None):
+        self.context, self.model, self.extra_state = context, model, dict(extra_state or {})
         self.local = 0        # > 0: inside no_sync
         self.joining = False  # inside join
         self.averages_gradients = context.strategy() not in AVERAGES_PARAMETERS
@@ -43,12 +44,10 @@ class Wrapped:
         trained = self.check_arguments(model, optimizers)
         self.buffers = Buffers(context)
         self.registered = Layers(context, model, trained, self.buffers)
-        context.set_optimizer("own")
-        self.registered.push()
-        self.buffers.share()
+        self.optimizers = _optimizers.Optimizers(self, optimizers)
+        self.start()
         self.backward = Backward(self, self.registered)
         self.backward.hook()
-        self.optimizers = _optimizers.Optimizers(self, optimizers)
         self.optimizers.take()
         self.loads = Loads(model)
         self.loads.hook()
@@ -56,6 +55,16 @@ class Wrapped:
         self.checked = context.world == 1  # whether another engine averages, too
         context.models.append(self)
         context.on_close.append(self.undo)
+
+    def start(self):
+        """Starts the session of the registered layers. Collective; a joining worker receives all state here."""
+        extra = dict(self.extra_state)
+        if self.buffers.others:
+            extra["dreamddp.buffers"] = (self.buffers.values, self.buffers.set_values)
+        ProgramState(self.context, self.optimizers.list, extra)
+        self.context.set_optimizer("own")
+        self.registered.push()
+        self.buffers.share()
 
     def check_arguments(self, model, optimizers):
         if not isinstance(model, torch.nn.Module) or not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
@@ -106,9 +115,7 @@ class Wrapped:
         """Parameters that were frozen are trained from now on: they become layers of a context that is opened again."""
         self.context.reopen()
         self.registered.build()
-        self.context.set_optimizer("own")
-        self.registered.push()
-        self.buffers.share()
+        self.start()
         self.backward.hook_again()
 
     def settle(self):

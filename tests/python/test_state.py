@@ -43,8 +43,7 @@ def make(settings, extra=None):
     opt = torch.optim.AdamW(model.parameters(), lr=0.05)
     schedule, passes = torch.optim.lr_scheduler.StepLR(opt, 3, 0.9), Passes()
     objects = dict({"schedule": schedule, "passes": passes}, **(extra or {}))
-    context.before_start.append(lambda: ProgramState(context, [opt], objects))
-    model, opt = dreamddp.wrap(model, opt)
+    model, opt = dreamddp.wrap(model, opt, extra_state=objects)
     return context, model, opt, schedule, passes
 
 def step(context, model, opt, schedule, passes):
