@@ -55,7 +55,7 @@ static int replace_and_train(ddp_ctx *d, void *user)
     const ddp_optimizer own = ddp_own_update();
     const int rank = ddp_rank(d);
     program *p = (program *)calloc(1, sizeof *p);
-    char name[16];
+    char name[32];
     int bad = 0;
 
     (void)user;
