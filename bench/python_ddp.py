@@ -2,7 +2,9 @@
 """A PyTorch loop over slow links: DistributedDataParallel with gloo beside dreamddp.wrap, in turn in one run.
 
     bench/python_ddp.py [--quick] [--rate MBIT] [--delay MS] [--workers 4] [--dim 128] [--batch 2] [--rounds 3]
-                        [--steps 40] [--period 5] [--json FILE]
+                        [--steps 40] [--period 5] [--kinds gloo,wfbp,dreamddp] [--json FILE]
+
+A kind is gloo, or a strategy of the library; with ":torch" added its messages go by gloo (transport="torch").
 
 Both go over the same network of real TCP connections: each worker is in a network namespace of its own, whose one
 interface is a TUN device. The kernel (tc, tbf) lets out --rate; one process passes the packets on, each --delay later,
@@ -133,14 +135,16 @@ def train(kind, rank, args):
     seq = 64
     model = gpt(torch, args.dim, seq)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    if kind == "gloo":
+    strategy, _, transport = kind.partition(":")
+    if kind == "gloo" or transport:
         torch.distributed.init_process_group("gloo", init_method="tcp://%s:29600" % address_of(0), rank=rank,
                                              world_size=args.workers)
+    if kind == "gloo":
         module = torch.nn.parallel.DistributedDataParallel(model)
     else:
         sys.path.insert(0, os.path.join(ROOT, "python"))
         import dreamddp
-        dreamddp.init(strategy=kind, period=args.period)
+        dreamddp.init(strategy=strategy, period=args.period, transport=transport or None)
         module, opt = dreamddp.wrap(model, opt)
     x = torch.randint(256, (args.batch, seq + 1))
     begin = time.monotonic()
@@ -181,7 +185,7 @@ def measured(kind, args):
 
 
 def table(args):
-    kinds = ("gloo", "wfbp", "dreamddp")
+    kinds = args.kinds.split(",")
     rows = {k: [] for k in kinds}
     for i in range(args.rounds):
         for k in kinds:
@@ -190,11 +194,11 @@ def table(args):
             if args.json:
                 with open(args.json, "a", encoding="ascii") as f:
                     f.write(json.dumps(dict(rows[k][-1], event="run", kind=k, rate_mbit=args.rate, delay_ms=args.delay)) + "\n")
-    first = rows["gloo"][0]
+    first = rows[kinds[0]][0]
     print("%d parameters, %d workers, %g Mbit/s, %g ms, H = %d, PyTorch %s" % (
         first["parameters"], args.workers, args.rate, args.delay, args.period, first["torch"]))
     print("|what|step, ms: best|median|predicted|DDP over it|\n|---|---|---|---|---|")
-    best = min(r["step_ms"] for r in rows["gloo"])
+    best = min((r["step_ms"] for r in rows.get("gloo", ())), default=float("nan"))
     for k in kinds:
         steps = [r["step_ms"] for r in rows[k]]
         told = [r["predicted_ms"] for r in rows[k] if r.get("predicted_ms")]
@@ -209,7 +213,8 @@ def main():
         parser.add_argument("--" + name, type=float, default=value)
     for name, value in (("workers", 4), ("dim", 128), ("batch", 2), ("rounds", 3), ("steps", 40), ("period", 5), ("rank", 0)):
         parser.add_argument("--" + name, type=int, default=value)
-    parser.add_argument("--child", choices=("gloo", "wfbp", "dreamddp"), help=argparse.SUPPRESS)
+    parser.add_argument("--kinds", default="gloo,wfbp,dreamddp")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--json")
     args = parser.parse_args()
     if args.child:

@@ -17,11 +17,11 @@ import time
 
 from ._library import InvalidArgument, NetworkError, PeerTimeout, UsageError
 
-CHUNK = 128 << 10  # most bytes of a message; more would delay high-priority frames behind them
+CHUNK = 128 << 10  # most bytes of a message; more would delay the high-priority frames that follow
 DEPTH = 8  # messages of each direction in flight: a chunk per round trip would not fill a long link
 HEAD = struct.Struct("<I")  # in front of each message: bytes that follow; 0: the sender has closed
 IDLE = datetime.timedelta(days=7)  # the library has its own time-outs
-CLOSE_S = 5  # that close() waits for the last messages
+CLOSE_S = 3  # that close() waits for the last messages
 
 
 def _initialised():
@@ -88,25 +88,33 @@ class Network:
         if config.world == 1:
             return
         if self.bridged:
-            self.bridge = Bridge(self.dist, _join_s(config))
+            self.bridge = Bridge(self.dist, _new_group(self.dist, _join_s(config)))
             self.kept = (ctypes.c_int * config.world)(*self.bridge.descriptors())
             config.sockets = self.kept
             return
         if self.addr is None:
-            self.addr = self._meeting_place()
+            self.addr = self._meeting_place(_join_s(config))
         self.kept = str(self.addr).encode()
         config.addr = self.kept
 
-    def _meeting_place(self):
-        """A free port of rank 0, on 127.0.0.1 where all ranks are on one machine."""
-        machines, place = [None] * self.dist.get_world_size(), [None]
-        self.dist.all_gather_object(machines, _machine())
+    def _meeting_place(self, join_s):
+        """A free port of rank 0, on 127.0.0.1 where all ranks are on one machine. In a group of its own, which has that
+        time-out and needs no CUDA device."""
+        group = _new_group(self.dist, join_s)
+        machines, told = [None] * self.dist.get_world_size(), [None, None]  # the address, or what prevents one
+        self.dist.all_gather_object(machines, _machine(), group=group)
         if self.dist.get_rank() == 0:
-            self.held = _hold_port("127.0.0.1" if len(set(machines)) == 1 else None)
-            host, port = self.held.getsockname()[:2]
-            place[0] = ("[%s]:%d" if ":" in host else "%s:%d") % (host, port)
-        self.dist.broadcast_object_list(place, src=0)
-        return place[0]
+            try:
+                self.held = _hold_port("127.0.0.1" if len(set(machines)) == 1 else None)
+                host, port = self.held.getsockname()[:2]
+                told[0] = ("[%s]:%d" if ":" in host else "%s:%d") % (host, port)
+            except NetworkError as e:
+                told[1] = str(e)
+        self.dist.broadcast_object_list(told, src=0, group=group)
+        self.dist.destroy_process_group(group)
+        if told[1]:
+            raise NetworkError(told[1])
+        return told[0]
 
     def opened(self):
         if self.held is not None:
@@ -117,6 +125,17 @@ class Network:
     def close(self):
         if self.bridge is not None:
             self.bridge.close()
+
+
+def _new_group(dist, join_s):
+    """A process group of all ranks for messages in host memory, which NCCL does not send. Collective."""
+    name = str(dist.get_backend())
+    backend = "gloo" if name == "undefined" or "gloo" in name or "nccl" in name else name
+    try:
+        return dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=join_s))
+    except RuntimeError as e:
+        raise PeerTimeout("init: torch.distributed made no process group of all %d ranks within %g s (%s): call init on every "
+                          "rank, or raise join_timeout_s" % (dist.get_world_size(), join_s, str(e).splitlines()[0])) from None
 
 
 def _machine():
@@ -172,27 +191,19 @@ class _Buffers:
 class Bridge:
     """Carries the bytes between the library's sockets and a process group."""
 
-    def __init__(self, dist, join_s):
-        self.dist, self.process = dist, os.getpid()
+    def __init__(self, dist, group):
+        self.dist, self.group, self.process = dist, group, os.getpid()
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
-        # the messages are in host memory, which NCCL does not send
-        name = str(dist.get_backend())
-        backend = "gloo" if name == "undefined" or "gloo" in name or "nccl" in name else name
-        try:
-            self.group = dist.new_group(backend=backend, timeout=datetime.timedelta(seconds=join_s))
-        except RuntimeError as e:
-            raise PeerTimeout("init(transport='torch'): torch.distributed made no process group of %d ranks within %g s "
-                              "(%s): call init on every rank, or raise join_timeout_s" % (
-                                  self.world, join_s, str(e).splitlines()[0])) from None
         self.threads, self.ours, self.theirs = [], {}, {}
         for peer in range(self.world):
             if peer != self.rank:
                 self.ours[peer], self.theirs[peer] = socket.socketpair()
         for peer in self.ours:
             for run in (self._send, self._receive):
-                self.threads.append(threading.Thread(target=run, args=(peer, self.ours[peer]), daemon=True,
-                                                     name="dreamddp-%s-%d" % (run.__name__.strip("_"), peer)))
-                self.threads[-1].start()
+                thread = threading.Thread(target=run, args=(peer, self.ours[peer]), daemon=True,
+                                          name="dreamddp%s-%d" % (run.__name__, peer))
+                thread.start()
+                self.threads.append((peer, thread))
 
     def descriptors(self):
         return [self.theirs[peer].fileno() if peer in self.theirs else -1 for peer in range(self.world)]
@@ -206,11 +217,10 @@ class Bridge:
         """The library has closed its ends: each direction ends with a message that says so."""
         if os.getpid() != self.process:
             return  # a forked child: the connections are its parent's
-        until = time.monotonic() + CLOSE_S
-        for thread in self.threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        if any(thread.is_alive() for thread in self.threads):
-            return  # a peer is stopped, or its machine is gone: its threads end with the process
+        if self._join():
+            self._break()  # or the interpreter would abort when it ends: a thread still waits in C++
+            if self._join():
+                return
         for end in self.ours.values():
             end.close()
         group, self.group = self.group, None
@@ -219,6 +229,21 @@ class Bridge:
                 self.dist.destroy_process_group(group)
             except (AssertionError, RuntimeError, ValueError):
                 pass  # the program has destroyed all groups, and made others
+
+    def _join(self):
+        """Waits for the threads. Returns the peers whose threads have not ended."""
+        until = time.monotonic() + CLOSE_S
+        for _, thread in self.threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        return {peer for peer, thread in self.threads if thread.is_alive()}
+
+    def _break(self):
+        """A peer is stopped, or its machine is gone. In gloo a receive that times out fails all that wait in the group."""
+        for peer in {peer for peer, thread in self.threads if thread.is_alive()}:
+            try:
+                self.group.recv([_Buffers().tensors[0]], peer, 1).wait(datetime.timedelta(milliseconds=1))
+            except RuntimeError:
+                pass
 
     # ---- threads ----
 

@@ -18,8 +18,9 @@ TORCH_RANKS = os.path.join(ROOT, "tests", "python", "torch_ranks.py")
 NO_THREADS_LEFT = re.compile(r"terminate called|Fatal Python error|FATAL")
 
 
-def ranks(world, *names, killed=(), failed=()):
-    """Runs cases in `world` processes. killed, failed: ranks that end by a signal, or by an exception."""
+def ranks(world, *names, killed=(), stopped=(), failed=()):
+    """Runs cases in `world` processes. killed, failed: ranks that end by a signal, or by an exception; stopped: that are
+    killed here when the others have ended."""
     env = clean(DREAMDDP_LOG="off")
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"):
         env.pop(name, None)
@@ -28,14 +29,16 @@ def ranks(world, *names, killed=(), failed=()):
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                for r in range(world)]
     try:
-        said = [p.communicate(timeout=200) for p in started]
+        said = {r: started[r].communicate(timeout=200) for r in range(world) if r not in stopped}
     finally:
         for p in started:
             p.kill()
-    for r, (p, (out, err)) in enumerate(zip(started, said)):
+    said.update((r, started[r].communicate()) for r in stopped)
+    for r, p in enumerate(started):
+        out, err = said[r]
         told = "rank %d, exit %d: %s" % (r, p.returncode, err.strip()[-1500:])
         expect(not NO_THREADS_LEFT.search(err), told)
-        if r in killed:
+        if r in killed or r in stopped:
             expect(p.returncode < 0, told)
         elif r in failed:
             expect(p.returncode == 1, told)
@@ -57,6 +60,7 @@ def every_byte_of_the_library_is_sent_by_gloo(_):
 
 @case
 def rank_and_world_are_those_of_torch_distributed(_):
+    ranks(2, "rank_0_sends_an_address_that_others_reach")
     ranks(3, "rank_and_world_are_those_of_torch_distributed")
 
 
@@ -73,6 +77,11 @@ def mistakes_are_one_sentence(_):
 @case
 def killed_rank_is_lost_to_the_others(_):
     ranks(3, "killed_rank_is_lost_to_the_others", killed=[1])
+
+
+@case
+def stopped_rank_is_lost_to_the_others(_):
+    ranks(3, "stopped_rank_is_lost_to_the_others", stopped=[1])
 
 
 @case

@@ -11,6 +11,7 @@ import time
 import dreamddp
 import torch
 import torch.distributed as dist
+from dreamddp import _transport
 from ranks import expect, flat, loss_of, model_of, near  # noqa: E402: next to this file
 
 CASES = {}
@@ -130,6 +131,20 @@ def rank_and_world_are_those_of_torch_distributed():
     del os.environ["DREAMDDP_RANK"], os.environ["DREAMDDP_WORLD_SIZE"]
 
 
+@worker
+def rank_0_sends_an_address_that_others_reach():
+    place = os.environ["DREAMDDP_ADDR"] = sys.argv[3].rpartition(":")[0] + ":29533"
+    dreamddp.init()
+    dreamddp.barrier()
+    expect(dreamddp.context().network.addr == place, dreamddp.context().network.addr)
+    dreamddp.close()
+    del os.environ["DREAMDDP_ADDR"]
+    machine, route = _transport._machine, _transport._route
+    _transport._machine, _transport._route = dist.get_rank, lambda: "localhost"  # two machines without a network
+    fails(dreamddp.NetworkError, "no address at which other machines reach rank 0")
+    _transport._machine, _transport._route = machine, route
+
+
 def fails(kind, words, **settings):
     try:
         dreamddp.init(**settings)
@@ -148,7 +163,9 @@ def mistakes_are_one_sentence():
     fails(dreamddp.InvalidArgument, "transport=torhc is unknown", transport="torhc")
     fails(dreamddp.Mismatch, "belongs to run", transport="torch", run_id="run %d" % dist.get_rank())
     if dist.get_rank() == 0:
-        fails(dreamddp.PeerTimeout, "call init on every rank, or raise join_timeout_s", transport="torch", join_timeout_s=0.5)
+        for transport in ("torch", "tcp"):
+            fails(dreamddp.PeerTimeout, "call init on every rank, or raise join_timeout_s", transport=transport,
+                  join_timeout_s=0.5)
     dist.barrier()
 
 
@@ -165,6 +182,12 @@ def killed_rank_is_lost_to_the_others():
     why = steps({"strategy": "wfbp", "peer_timeout_s": 300, "op_timeout_s": 300},
                 lambda: os.kill(os.getpid(), signal.SIGKILL))
     expect(isinstance(why, dreamddp.PeerLost) and "rank 1 (descriptor" in str(why), "%s: %s" % (type(why), why))
+
+
+@worker
+def stopped_rank_is_lost_to_the_others():
+    why = steps({"strategy": "wfbp", "peer_timeout_s": 6}, lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    expect(isinstance(why, dreamddp.PeerLost), "%s: %s" % (type(why), why))
 
 
 @worker
