@@ -35,7 +35,7 @@ static DDP__UNUSED void given_close(given_pairs *p, int rank, int other)
 {
     for (int a = 0; a < p->world; a++)
         for (int b = 0; b < p->world; b++) {
-            if ((rank >= 0 && (a == rank) == other) || p->fd[a][b] < 0) continue; /* other rows belong to other threads */
+            if ((rank >= 0 && (a == rank) == other) || p->fd[a][b] < 0) continue; /* other threads write the other rows */
             close(p->fd[a][b]);
             p->fd[a][b] = -1;
         }
