@@ -58,10 +58,11 @@
  * ERRORS. A ddp_status code for the program and one sentence in a ddp_error for the person, with
  * the offending value and the remedy. The first error of a context stays: every later call
  * returns it and does nothing. The library never prints (except through the logger), never
- * exits, installs no signal handlers.
+ * exits, installs no signal handlers. One exception: the mpi transport prints its error and calls
+ * MPI_Abort after a failure if it initialised MPI (docs/mpi.md).
  *
  * THREADS. No mutable data at file scope: contexts are independent. One context belongs to one
- * thread; what may be called from others says so. Each context with peers runs one comm thread.
+ * thread; what may be called from others says so. A context with peers runs a comm thread for each link.
  */
 #ifndef DREAMDDP_H
 #define DREAMDDP_H

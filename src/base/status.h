@@ -55,7 +55,7 @@
 #endif
 #endif
 
-/* name, process exit code of the programs (DESIGN: 1 failure, 2 usage, 3 a peer was lost), text */
+/* name, process exit code of the programs (1: failure, 2: usage, 3: a peer was lost, 130: aborted), text */
 #define DDP_STATUS_LIST(X)                                                  \
     X(OK, 0, "ok")                                                          \
     X(ARG, 2, "invalid argument")                                           \

@@ -1,5 +1,6 @@
-/* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
- * travels is one kind of message here; strategies never see a socket. */
+/* The comm thread: one thread per engine, so two in a context with two links. It owns the wire and runs the send
+ * queue, except while a blocking call drives the engine (submit.c). All messages have one type; strategies never see a
+ * socket. */
 #pragma once
 
 #include "comm/message.h"

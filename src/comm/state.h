@@ -1,5 +1,6 @@
 /* What the files of the engine share, in the order in which they call each other: each uses those above it. Everything
- * here but the part marked "shared" belongs to the comm thread alone. */
+ * here but the part marked "shared" belongs to the thread that drives the engine: the comm thread, or the caller of a
+ * blocking call while the comm thread is parked. */
 #pragma once
 
 #include "comm/engine.h"

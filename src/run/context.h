@@ -270,6 +270,7 @@ DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
 DDP_LIB void         ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void         ddp__engine_release(ddp_ctx *d);
 DDP_LIB void         ddp__engine_set(ddp_ctx *d, ddp__engine *e);
+/* context.c: sizes, ranks and hashes that other files need */
 DDP_LIB int          ddp__has_engine(const ddp_ctx *d); /* 0: one worker, or a forked child, where nothing may lock it */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
@@ -288,7 +289,7 @@ DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
 DDP_LIB double      ddp__dropout(const ddp_ctx *d);      /* its largest probability in the graphs; 0: there is none */
-/* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
+/* settings.c. Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
  * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
 enum { DDP__SETTINGS = 96 };
 DDP_LIB int         ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
@@ -316,12 +317,12 @@ DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
-/* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
+/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
 DDP_LIB size_t     ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
 /* Makes room in the engines for a message of all layers, such as a push to a server. No message is in flight. */
 DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 
-/* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
+/* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
 
 /* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become the
  * context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow: the times that
@@ -338,7 +339,7 @@ DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 DDP_LIB void       ddp__programs_release(ddp_ctx *d);
 
-/* Members: serves newcomers from now on; the wire is one that resumes. */
+/* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
 DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
 /* Before the first step of a period: clones, words, entries. Collective. */
@@ -358,7 +359,7 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with: its own complaint, or that of the engine. state.c, on a server: saves as the workers' word
+/* What serve ended with: its own complaint, or that of the engine. save.c, on a server: saves as the workers' word
  * says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
 /* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
@@ -366,7 +367,7 @@ DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
-/* ---- collective.c: which way a message goes, and messages that are waited for ---- */
+/* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
@@ -526,7 +527,7 @@ DDP_LIB ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp
 DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err);
 DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err);
 
-/* the link as configured; transfers of one size after the other, each repeated until it is settled */
+/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];

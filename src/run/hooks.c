@@ -1,4 +1,4 @@
-/* The hooks of a step (DESIGN sections 3 and 4). */
+/* The hooks of a step (docs/step.md). */
 #include "run/device.h"
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */

@@ -71,7 +71,7 @@ static const ddp__knob ddp__knobs[] = {
               "how ranks reach each other; threads only with ddp_launch, sockets with ddp_config.sockets"),
     DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0", "which of the workers this is; read where world is 0"),
     DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
-              "how many workers are possible: those of this run"),
+              "number of workers; at most 4096 in a real run, more only in a simulation"),
     DDP__OF_T(addr, "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
               "rank 0: HOST:PORT, [V6]:PORT, or file://PATH in which it tells; read where world is 0"),
     DDP__OF_T(run_id, "RUN_ID", DDP__LAUNCHED | DDP__ALL, "", "what the run is called: workers of another are refused"),

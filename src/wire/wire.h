@@ -9,7 +9,8 @@ struct ddp__engine;
 
 typedef struct ddp__wire ddp__wire;
 
-/* All calls but wake come from the comm thread. peer is a rank other than one's own. */
+/* All calls except wake come from the thread that drives the engine: the comm thread, or the caller of a blocking call
+ * while the comm thread is parked (comm/submit.c). peer is a rank other than one's own. */
 typedef struct ddp__wire_table {
     /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
