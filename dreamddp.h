@@ -1637,7 +1637,7 @@ typedef struct ddp_span {
 /* ddp_span_kind_name - "forward", "backward", "update", "wait", "comm", "fill", "peer wait". */
 DDP_API const char *ddp_span_kind_name(ddp_span_kind kind);
 
-/* ==== plan/partial.h ==== [plan] */
+/* ==== plan/partial/partial.h ==== [plan] */
 /* DreamDDP's planner: in which local step of the period each layer is averaged. */
 
 typedef struct ddp_plan_options {
@@ -1739,7 +1739,7 @@ DDP_API ddp_status  ddp_solver_named(const char *name, ddp_solver *out, ddp_erro
 DDP_API ddp_status  ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err);
 DDP_API ddp_status  ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err);
 
-/* ==== plan/timeline.h ==== [plan] */
+/* ==== plan/timeline/timeline.h ==== [plan] */
 /* How long an iteration of synchronous training takes under six published ways to send gradients: the baselines that
  * every other planner here is compared with. */
 
@@ -1844,7 +1844,7 @@ DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 
-/* ==== plan/deft.h ==== [plan] */
+/* ==== plan/timeline/deft.h ==== [plan] */
 /* DeFT's planner: a knapsack, and delayed, merged gradients whose transfers hide behind forward and backward. */
 
 /* ---- the 0/1 knapsack on one or two links, with release times: which transfers hide behind computing ---- */
@@ -2044,7 +2044,7 @@ DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_dela
                                       const ddp_preserver *model, ddp_delayed_plan *plan, ddp_preserved *out,
                                       ddp_error *err);
 
-/* ==== plan/osp.h ==== [plan] */
+/* ==== plan/osp/osp.h ==== [plan] */
 /* OSP's planner: which layers a parameter server may receive one iteration late, and how much. */
 
 /* Parts of an importance's sum: elements of a chunk, and lanes of each. */
@@ -2087,7 +2087,7 @@ DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double com
  * 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
 
-/* ==== plan/served.h ==== [plan] */
+/* ==== plan/osp/served.h ==== [plan] */
 /* How long a step takes with servers of layers (bsp, asp, ssp, r2sp, osp). */
 
 /* What a server makes of pushes. */
@@ -2189,7 +2189,7 @@ DDP_API ddp_status ddp_modularity(int n, const double *weights, double resolutio
 DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, int *community, int *communities,
                                double *modularity, ddp_error *err);
 
-/* ==== plan/place.h ==== [plan] */
+/* ==== plan/place/place.h ==== [plan] */
 /* DT-FM's placement: which device runs which stage of which pipeline. */
 
 typedef enum ddp_place_solver {
@@ -2367,7 +2367,7 @@ DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_networ
  * (also that of a ddp_graph_build that failed), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
-/* ==== plan/fence.h ==== [plan] */
+/* ==== plan/fence/fence.h ==== [plan] */
 /* OP-Fence, FusionLLM's scheduler: a model's operators cut over unlike devices and links. */
 
 typedef enum ddp_fence_solver {
@@ -32904,11 +32904,11 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
     return best;
 }
 
-/* ==== plan/partial_search.c ==== [plan] */
+/* ==== plan/partial/partial_search.c ==== [plan] */
 /* What an assignment of layers to steps costs, and DreamDDP's solvers: contiguous sets (memoised, programme, Algorithm
  * 2) and scattered ones. */
 
-/* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
+/* Interval and set costs of the partial planner in closed form (stated in plan/partial/partial.h).
  *
  * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's backward
  * end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a layer's forward
@@ -33356,8 +33356,8 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     return DDP_OK;
 }
 
-/* ==== plan/partial_brute.c ==== [plan] */
-/* The yardstick of DreamDDP's planner: the definitions of plan/partial.h played event by event, and every contiguous
+/* ==== plan/partial/partial_brute.c ==== [plan] */
+/* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and every contiguous
  * partition (empty sets allowed). Deliberately shares no arithmetic. */
 
 #define DDP__BRUTE_PARTITIONS 5e7
@@ -33502,7 +33502,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     return status;
 }
 
-/* ==== plan/partial.c ==== [plan] */
+/* ==== plan/partial/partial.c ==== [plan] */
 /* DreamDDP's planner: the solvers by name, bubble filling, the plan and its costs. */
 
 static const char *const ddp__solvers[] = {DDP__SOLVERS, NULL};
@@ -33729,8 +33729,8 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }
 
-/* ==== plan/landing.c ==== [plan] */
-/* When transfers that may span several steps arrive: the window cost of plan/partial.h, with landing times. */
+/* ==== plan/partial/landing.c ==== [plan] */
+/* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing times. */
 
 /* Steps of a plan, which follow each other without end. */
 typedef struct ddp__steps {
@@ -33797,7 +33797,7 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     return DDP_OK;
 }
 
-/* ==== plan/served.c ==== [plan] */
+/* ==== plan/osp/served.c ==== [plan] */
 /* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until then. */
 
 /* Parts share a link that several messages come over, as chunks do. */
@@ -47404,7 +47404,7 @@ int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, 
 
 #ifndef DDP_NO_PLANNERS
 
-/* ==== plan/tour.c ==== [plan] */
+/* ==== plan/place/tour.c ==== [plan] */
 /* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
 
 /* ---- few nodes: Held-Karp ---- */
@@ -47735,7 +47735,7 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     return DDP_OK;
 }
 
-/* ==== plan/timeline.c ==== [plan] */
+/* ==== plan/timeline/timeline.c ==== [plan] */
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 
 static const char *const ddp__schemes[] = {
@@ -48252,7 +48252,7 @@ ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, dou
     return DDP_OK;
 }
 
-/* ==== plan/knapsack_exact.c ==== [plan] */
+/* ==== plan/timeline/knapsack_exact.c ==== [plan] */
 /* The exact knapsack, by meeting in the middle. */
 
 /* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
@@ -48550,7 +48550,7 @@ ddp_status ddp__knapsack_exact(ddp__knapsack *k, int64_t known, size_t most, ddp
     return status;
 }
 
-/* ==== plan/knapsack.c ==== [plan] */
+/* ==== plan/timeline/knapsack.c ==== [plan] */
 /* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
 
 static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
@@ -48773,13 +48773,13 @@ static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL}
 
 DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
 
-/* ==== plan/deft_cycle.c ==== [plan] */
+/* ==== plan/timeline/deft_cycle.c ==== [plan] */
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
 
 /* Half a second or so, but counted: every machine has the same plan. */
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
-/* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
+/* One stage's choice, Knap and SelectNew of plan/timeline/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
  * parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at offset + ready[i]; one that waits for
  * nothing has an offset of -infinity. */
 
@@ -49078,7 +49078,7 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* ==== plan/deft.c ==== [plan] */
+/* ==== plan/timeline/deft.c ==== [plan] */
 /* DeFT's planner: options, tensor partition, the search for a frequency; the Preserver. */
 
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
@@ -49463,7 +49463,7 @@ ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_opti
     return DDP_OK;
 }
 
-/* ==== plan/osp.c ==== [plan] */
+/* ==== plan/osp/osp.c ==== [plan] */
 /* OSP's planner: importance, which layers are late, and how many bytes. */
 
 /* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements in turn,
@@ -50048,7 +50048,7 @@ ddp_status ddp_louvain(int n, const double *weights, double resolution, int *com
     return DDP_OK;
 }
 
-/* ==== plan/place_core.c ==== [plan] */
+/* ==== plan/place/place_core.c ==== [plan] */
 /* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
 
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
@@ -50353,7 +50353,7 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     return s.count;
 }
 
-/* ==== plan/place_genetic.c ==== [plan] */
+/* ==== plan/place/place_genetic.c ==== [plan] */
 /* DT-FM's genetic searches: the paper's, and the one that its authors released. */
 
 /* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares. A genome
@@ -50733,7 +50733,7 @@ void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place
     }
 }
 
-/* ==== plan/place_anneal.c ==== [plan] */
+/* ==== plan/place/place_anneal.c ==== [plan] */
 /* Placement by annealing, and for large networks by descent on the two-level cost. */
 
 /* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the slowest edge
@@ -51289,7 +51289,7 @@ void ddp__place_anneal(ddp__place *p)
     if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
 }
 
-/* ==== plan/place_exact.c ==== [plan] */
+/* ==== plan/place/place_exact.c ==== [plan] */
 /* Proven placements: every partition where there are few, else branch and bound over the make-up of stages. */
 
 /* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each
@@ -51577,7 +51577,7 @@ void ddp__place_exact(ddp__place *p)
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
 }
 
-/* ==== plan/place.c ==== [plan] */
+/* ==== plan/place/place.c ==== [plan] */
 /* DT-FM's placement: the solvers by name, networks and limits, and the result. */
 
 static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code", "kl", "random", "exact", NULL};
@@ -52301,7 +52301,7 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
     return status;
 }
 
-/* ==== plan/fence_tape.c ==== [plan] */
+/* ==== plan/fence/fence_tape.c ==== [plan] */
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
 
 /* The last user of result i, or a number below its home's if it has none. */
@@ -52597,7 +52597,7 @@ void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
     }
 }
 
-/* ==== plan/fence_order.c ==== [plan] */
+/* ==== plan/fence/fence_order.c ==== [plan] */
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
 
 typedef struct ddp__fence_map {
@@ -52862,7 +52862,7 @@ ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, 
     return DDP_OK;
 }
 
-/* ==== plan/fence_cut.c ==== [plan] */
+/* ==== plan/fence/fence_cut.c ==== [plan] */
 /* OP-Fence: the cut of the tape of least time along an order of the devices. */
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
@@ -53182,7 +53182,7 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     return status;
 }
 
-/* ==== plan/fence.c ==== [plan] */
+/* ==== plan/fence/fence.c ==== [plan] */
 /* OP-Fence: baselines, the search over orders, and what the plan says. */
 
 enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
@@ -54960,7 +54960,7 @@ void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/delayed.h ==== [strategy] */
-/* DeFT: what the schedule of delayed, merged gradients (plan/deft.h) needs to run. */
+/* DeFT: what the schedule of delayed, merged gradients (plan/timeline/deft.h) needs to run. */
 
 /* Parts from..to-1 of a layer, as one message. fresh: of the gradient that is merged in this iteration's backward;
  * else of the pending one, which leaves as early as it can. */

@@ -5,7 +5,7 @@
 
 `make coverage` builds the tests with --coverage into build/cov and runs them; this reads the counts of all of them.
 A branch is one outcome of one condition; a line or branch counts as reached if any test reached it. --missing lists the
-lines and branches of a room (plan, say) or file (plan/deft.c) that none has; --calls how many of the public functions
+lines and branches of a room (plan, say) or file (plan/timeline/deft.c) that none has; --calls how many of the public functions
 were called, and the others.
 """
 import argparse

@@ -44,11 +44,11 @@ class House:
     def __init__(self):
         self.lines, self.text, self.functions = {}, {}, {}
         for room in FOLDERS:
-            folder = os.path.join(SRC, room)
-            for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
-                with open(os.path.join(folder, name), encoding="ascii") as f:
+            paths = [os.path.relpath(os.path.join(at, name), SRC) for at, _, names in os.walk(os.path.join(SRC, room))
+                     for name in names]
+            for path in sorted(paths):
+                with open(os.path.join(SRC, path), encoding="ascii") as f:
                     raw = f.read()
-                path = room + "/" + name
                 self.lines[path] = raw.count("\n")
                 self.text[path] = raw
         self.bare = {p: strip(t) for p, t in self.text.items()}

@@ -32,10 +32,10 @@ TLS_UNITS  := wire/tls.o wire/tls_keys.o
 COMPANIONS := $(patsubst tests/%.c,%,$(wildcard tests/*/torch_*.c tests/*/igraph_*.c) tests/member/storm.c)
 # Tests that assert durations: they run one at a time, on a quiet machine, by `make timing`.
 TIMINGS    := $(patsubst bench/%.c,%,$(wildcard bench/timing/time_*.c))
-build/headers/dreamddp.h: src/dreamddp.h $(wildcard src/*/*.h)
+build/headers/dreamddp.h: src/dreamddp.h $(wildcard src/*/*.h src/*/*/*.h)
 	@mkdir -p $(@D)
 	{ sed '/^#include ".*\.c"$$/d' $<; echo '#ifdef DREAMDDP_IMPLEMENTATION'; \
-	    printf '#include "%s"\n' $(patsubst src/%,%,$(wildcard src/*/*.h)); echo '#endif'; } > $@
+	    printf '#include "%s"\n' $(patsubst src/%,%,$(wildcard src/*/*.h src/*/*/*.h)); echo '#endif'; } > $@
 define TEST_RULES
 # tests/header/test_alone.py reads the warnings.
 $(addprefix build/$(1)/src/,$(UNITS)): build/$(1)/src/%.o: src/%.c build/cc.flags
@@ -67,7 +67,7 @@ $(foreach flavour,plain tls asan tsan cov o2,$(eval $(call TEST_RULES,$(flavour)
 $(foreach f,tls asan tsan cov o2,$(patsubst %,build/$(f)/src/%,$(TLS_UNITS)) $(patsubst %,build/$(f)/%.o,member/test_join_tls member/test_join_flood \
     wire/test_resume_tls wire/test_security_tls run/test_refusals)): build/tls.flags
 .SECONDARY:
--include $(wildcard build/*/*.d build/*/*/*.d build/*/src/*/*.d)
+-include $(wildcard build/*/*.d build/*/*/*.d build/*/src/*/*.d build/*/src/*/*/*.d)
 
 # Some systems have variables of these names (WSL sets NAME), so only the command line counts.
 given     = $(if $(filter command line,$(origin $(1))),$(if $($(1)),--$(2)='$(subst ','\'',$($(1)))'))

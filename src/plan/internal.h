@@ -2,13 +2,13 @@
 #pragma once
 
 #include "base/core.h"
-#include "plan/deft.h"
-#include "plan/fence.h"
+#include "plan/timeline/deft.h"
+#include "plan/fence/fence.h"
 #include "plan/graphs.h"
-#include "plan/osp.h"
-#include "plan/partial.h"
-#include "plan/place.h"
-#include "plan/timeline.h"
+#include "plan/osp/osp.h"
+#include "plan/partial/partial.h"
+#include "plan/place/place.h"
+#include "plan/timeline/timeline.h"
 
 /* ---- names of options; `names` ends with NULL ---- */
 

@@ -5,7 +5,7 @@
 #include "member/join.h"
 #include "profile/timer.h"
 #include "profile/trace.h"
-#include "plan/partial.h"
+#include "plan/partial/partial.h"
 #include "run/launch.h"
 #include "run/stats.h"
 #include "run/collective.h"

@@ -3,7 +3,7 @@
  *
  * A measured plan is made by each stage for itself instead: the averages of a stage overlap with its own backward
  * pass, over its own link, and a plan for one worker's backward would give all its layers to few steps. */
-#include "plan/partial.h"
+#include "plan/partial/partial.h"
 #include "run/device.h"
 
 /* ---- what is known of the layers of other stages ---- */

@@ -1,7 +1,7 @@
-/* DeFT: what the schedule of delayed, merged gradients (plan/deft.h) needs to run. */
+/* DeFT: what the schedule of delayed, merged gradients (plan/timeline/deft.h) needs to run. */
 #pragma once
 
-#include "plan/deft.h"
+#include "plan/timeline/deft.h"
 #include "strategy/gradient.h"
 
 /* Parts from..to-1 of a layer, as one message. fresh: of the gradient that is merged in this iteration's backward;

@@ -1,6 +1,6 @@
 /* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and in which
  * order is what ddp_plan_timeline makes of the profile. */
-#include "plan/timeline.h"
+#include "plan/timeline/timeline.h"
 #include "strategy/gradient.h"
 
 /* As bytes, the same on all ranks: a head, then its messages in the order in which they leave. */

@@ -1,7 +1,7 @@
 /* Servers of layers: who serves which, what is pushed and pulled, and a server's own book. Inside of server*.c. */
 #pragma once
 
-#include "plan/served.h"
+#include "plan/osp/served.h"
 #include "strategy/strategy.h"
 
 /* In front of what is pushed: 16 words, then a bit for each layer of the model that the push is about. */

@@ -2,7 +2,7 @@
  * the table. They see what anybody's own strategy sees, the verbs of run/strategy.h. */
 #pragma once
 
-#include "plan/partial.h"
+#include "plan/partial/partial.h"
 #include "run/launch.h"
 
 /* table.c: all of them */

@@ -32,7 +32,7 @@ def compiles_alone(source):
 
 
 name = compiler()
-for path in sorted(glob.glob(os.path.join(ROOT, "src", "*", "*.c"))):
+for path in sorted(glob.glob(os.path.join(ROOT, "src", "*", "**", "*.c"), recursive=True)):
     relative = os.path.relpath(path, ROOT)
     case("%s -std=c11 %s" % (name, relative))(compiles_alone(relative))
 sys.exit(run_cases())

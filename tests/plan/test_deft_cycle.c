@@ -1,8 +1,8 @@
 /* [pure] DeFT's parts by themselves: what a stage takes, the order of sends, what each solver and selection tries. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "plan/deft.c"
-#include "plan/deft_cycle.c"
+#include "plan/timeline/deft.c"
+#include "plan/timeline/deft_cycle.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus

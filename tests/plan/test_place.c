@@ -1,10 +1,10 @@
 /* [pure, long] The placement solvers against exhaustive search, hand-worked costs and the published networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "plan/place_genetic.c"
-#include "plan/place_anneal.c"
-#include "plan/place_exact.c"
-#include "plan/place.c"
+#include "plan/place/place_genetic.c"
+#include "plan/place/place_anneal.c"
+#include "plan/place/place_exact.c"
+#include "plan/place/place.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus

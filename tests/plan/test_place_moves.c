@@ -1,8 +1,8 @@
 /* [pure] What a move of annealing may be, where placements start, what descent offers. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "plan/place_anneal.c"
-#include "plan/place.c"
+#include "plan/place/place_anneal.c"
+#include "plan/place/place.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* [pure] The searches of ddp_place step by step, each against a plain restatement of what it is to do. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "plan/place_genetic.c"
-#include "plan/place_anneal.c"
-#include "plan/place.c"
+#include "plan/place/place_genetic.c"
+#include "plan/place/place_anneal.c"
+#include "plan/place/place.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus

@@ -2,7 +2,7 @@
  * 2) and scattered ones. */
 #include "plan/internal.h"
 
-/* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
+/* Interval and set costs of the partial planner in closed form (stated in plan/partial/partial.h).
  *
  * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's backward
  * end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a layer's forward

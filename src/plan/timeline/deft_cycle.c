@@ -4,7 +4,7 @@
 /* Half a second or so, but counted: every machine has the same plan. */
 int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
-/* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
+/* One stage's choice, Knap and SelectNew of plan/timeline/deft.h: which of the parts left[N] travel on which link; d->on[l * N + i]
  * parts of bucket i on link l. room = end of the stage. Part of bucket i is ready at offset + ready[i]; one that waits for
  * nothing has an offset of -infinity. */
 

@@ -1,4 +1,4 @@
-/* The yardstick of DreamDDP's planner: the definitions of plan/partial.h played event by event, and every contiguous
+/* The yardstick of DreamDDP's planner: the definitions of plan/partial/partial.h played event by event, and every contiguous
  * partition (empty sets allowed). Deliberately shares no arithmetic. */
 #include "plan/internal.h"
 

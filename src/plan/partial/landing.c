@@ -1,4 +1,4 @@
-/* When transfers that may span several steps arrive: the window cost of plan/partial.h, with landing times. */
+/* When transfers that may span several steps arrive: the window cost of plan/partial/partial.h, with landing times. */
 #include "plan/internal.h"
 
 /* Steps of a plan, which follow each other without end. */
