@@ -58,10 +58,11 @@
  * ERRORS. A ddp_status code for the program and one sentence in a ddp_error for the person, with
  * the offending value and the remedy. The first error of a context stays: every later call
  * returns it and does nothing. The library never prints (except through the logger), never
- * exits, installs no signal handlers.
+ * exits, installs no signal handlers. One exception: the mpi transport prints its error and calls
+ * MPI_Abort after a failure if it initialised MPI (docs/mpi.md).
  *
  * THREADS. No mutable data at file scope: contexts are independent. One context belongs to one
- * thread; what may be called from others says so. Each context with peers runs one comm thread.
+ * thread; what may be called from others says so. A context with peers runs a comm thread for each link.
  */
 #ifndef DREAMDDP_H
 #define DREAMDDP_H
@@ -123,7 +124,7 @@
 #endif
 #endif
 
-/* name, process exit code of the programs (DESIGN: 1 failure, 2 usage, 3 a peer was lost), text */
+/* name, process exit code of the programs (1: failure, 2: usage, 3: a peer was lost, 130: aborted), text */
 #define DDP_STATUS_LIST(X)                                                  \
     X(OK, 0, "ok")                                                          \
     X(ARG, 2, "invalid argument")                                           \
@@ -15085,7 +15086,8 @@ struct ddp__engine;
 
 typedef struct ddp__wire ddp__wire;
 
-/* All calls but wake come from the comm thread. peer is a rank other than one's own. */
+/* All calls except wake come from the thread that drives the engine: the comm thread, or the caller of a blocking call
+ * while the comm thread is parked (comm/submit.c). peer is a rank other than one's own. */
 typedef struct ddp__wire_table {
     /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
@@ -21471,8 +21473,9 @@ DDP_LIB ddp_rng    ddp__jitter_rng(uint64_t seed, int from, int to);
 DDP_LIB void       ddp__links_free(ddp__links *l);
 
 /* ==== comm/engine.h ==== [comm] */
-/* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
- * travels is one kind of message here; strategies never see a socket. */
+/* The comm thread: one thread per engine, so two in a context with two links. It owns the wire and runs the send
+ * queue, except while a blocking call drives the engine (submit.c). All messages have one type; strategies never see a
+ * socket. */
 
 typedef struct ddp__engine ddp__engine;
 struct ddp__membership;
@@ -21697,7 +21700,8 @@ DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* t
 
 /* ==== comm/state.h ==== [comm] */
 /* What the files of the engine share, in the order in which they call each other: each uses those above it. Everything
- * here but the part marked "shared" belongs to the comm thread alone. */
+ * here but the part marked "shared" belongs to the thread that drives the engine: the comm thread, or the caller of a
+ * blocking call while the comm thread is parked. */
 
 /* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else. */
 enum {
@@ -34858,6 +34862,7 @@ DDP_LIB ddp_status ddp__is_in_step(ddp_ctx *d, const char *call);
 DDP_LIB void         ddp__engine_hold(ddp_ctx *d);
 DDP_LIB void         ddp__engine_release(ddp_ctx *d);
 DDP_LIB void         ddp__engine_set(ddp_ctx *d, ddp__engine *e);
+/* context.c: sizes, ranks and hashes that other files need */
 DDP_LIB int          ddp__has_engine(const ddp_ctx *d); /* 0: one worker, or a forked child, where nothing may lock it */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
@@ -34876,7 +34881,7 @@ DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__dropout_hash(const ddp_ctx *d); /* where dropout is in the graphs, and how much */
 DDP_LIB double      ddp__dropout(const ddp_ctx *d);      /* its largest probability in the graphs; 0: there is none */
-/* Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
+/* settings.c. Settings that all ranks must have the same, as numbers; joined: those that a newcomer must have too. Returns how many,
  * at most DDP__SETTINGS, or DDP__JOIN_SETTINGS. */
 enum { DDP__SETTINGS = 96 };
 DDP_LIB int         ddp__settings(const ddp_ctx *d, int joined, ddp__setting *out);
@@ -34904,12 +34909,12 @@ DDP_LIB ddp_status ddp__agree(ddp_ctx *d, ddp_error *err);
 /* start.c: freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
 DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err);
-/* Pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
+/* context.c: pieces of a layer's longest message: an average of all its parts, with each array of optimizer state as a part. */
 DDP_LIB size_t     ddp__unit_pieces(const ddp_ctx *d, const ddp__unit *u);
 /* Makes room in the engines for a message of all layers, such as a push to a server. No message is in flight. */
 DDP_LIB ddp_status ddp__session_pieces(ddp_ctx *d, ddp_error *err);
 
-/* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
+/* ---- state.c, program.c, join.c: what checkpoints and newcomers hold ---- */
 
 /* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become the
  * context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow: the times that
@@ -34926,7 +34931,7 @@ DDP_LIB ddp_status ddp__programs_save(ddp__worker *s, ddp_error *err);
 DDP_LIB ddp_status ddp__programs_load(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
 DDP_LIB void       ddp__programs_release(ddp_ctx *d);
 
-/* Members: serves newcomers from now on; the wire is one that resumes. */
+/* join.c, for members: serves newcomers from now on; the wire is one that resumes. */
 DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
 DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
 /* Before the first step of a period: clones, words, entries. Collective. */
@@ -34946,7 +34951,7 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* What serve ended with: its own complaint, or that of the engine. state.c, on a server: saves as the workers' word
+/* What serve ended with: its own complaint, or that of the engine. save.c, on a server: saves as the workers' word
  * says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
 /* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
@@ -34954,7 +34959,7 @@ DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
-/* ---- collective.c: which way a message goes, and messages that are waited for ---- */
+/* ---- post.c, collective.c: which way a message goes, and messages that are waited for ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (device.c). there: its memory is that of layers, else this process's own. All messages of a
@@ -35114,7 +35119,7 @@ DDP_LIB ddp_status ddp__stages_take(const ddp_ctx *d, const ddp_plan *whole, ddp
 DDP_LIB ddp_status ddp__stages_make(ddp_ctx *d, const ddp_profile *model, ddp_plan *out, ddp_error *err);
 DDP_LIB ddp_status ddp__stages_profile(const ddp_ctx *d, const ddp_profile *model, ddp_profile *own, ddp_error *err);
 
-/* the link as configured; transfers of one size after the other, each repeated until it is settled */
+/* timing.c, probe.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
 DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, int link);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
@@ -37977,7 +37982,7 @@ static const ddp__knob ddp__knobs[] = {
               "how ranks reach each other; threads only with ddp_launch, sockets with ddp_config.sockets"),
     DDP__OF_N(rank, "RANK", DDP__LAUNCHED, 0, 65534, "", "0", "which of the workers this is; read where world is 0"),
     DDP__OF_N(world, "WORLD_SIZE", DDP__LAUNCHED | DDP__ALL | DDP__FILL, 1, 65535, "", "1",
-              "how many workers are possible: those of this run"),
+              "number of workers; at most 4096 in a real run, more only in a simulation"),
     DDP__OF_T(addr, "ADDR", DDP__LAUNCHED | DDP__ALL, "127.0.0.1:29500",
               "rank 0: HOST:PORT, [V6]:PORT, or file://PATH in which it tells; read where world is 0"),
     DDP__OF_T(run_id, "RUN_ID", DDP__LAUNCHED | DDP__ALL, "", "what the run is called: workers of another are refused"),
@@ -43871,7 +43876,7 @@ ddp_status ddp__replicas_settle(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== run/hooks.c ==== [run] */
-/* The hooks of a step (DESIGN sections 3 and 4). */
+/* The hooks of a step (docs/step.md). */
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
