@@ -31,7 +31,7 @@ ROOT = PACKED if os.path.isdir(PACKED) else os.path.dirname(HERE)
 LIBRARY, CUDA = "libdreamddp.so", "libdreamddp_cuda.so"
 PROGRAMS = ("plan", "netcheck", "ddprun")
 ALONE = ("ddprun",)  # programs that do not use the library
-SOURCES = ("LICENSE", "dreamddp.h", "packaging/dreamddp.c", "src/dreamddp.h", "src/*/*.h", "examples/common/*.h") + \
+SOURCES = ("LICENSE", "dreamddp.h", "packaging/dreamddp.c", "src/**/*.h", "examples/common/*.h") + \
     tuple("examples/%s/*.[ch]" % name for name in PROGRAMS)
 STB = ("#if __has_include(<stb_ds.h>)\n#include <stb_ds.h>\n#else\n#include <stb/stb_ds.h>\n#endif\n")
 OPENSSL = "#include <openssl/ssl.h>\nint main(void) { return OPENSSL_VERSION_MAJOR < 3 || !SSL_CTX_new; }\n"
@@ -45,7 +45,8 @@ def stop(sentence):
 
 def sources():
     """The C sources, relative to ROOT."""
-    found = [os.path.relpath(path, ROOT) for pattern in SOURCES for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
+    found = [os.path.relpath(path, ROOT) for pattern in SOURCES
+             for path in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True))]
     if "dreamddp.h" not in found:
         stop("the C sources are not in %s; an old pip copies only this folder: run `python3 -m pip install --upgrade pip`, "
              "then install again" % ROOT)
@@ -142,7 +143,7 @@ def stb(folder):
 def header_for_programs(folder):
     """dreamddp.h as declarations of all functions, also the private ones that netcheck calls: build/headers of the Makefile."""
     spine = [line for line in read(os.path.join(ROOT, "src", "dreamddp.h")).splitlines() if not line.endswith('.c"')]
-    private = [p[len("src/"):] for p in sources() if p.startswith("src/") and p.count("/") == 2]
+    private = [p[len("src/"):] for p in sources() if p.startswith("src/") and p != "src/dreamddp.h"]
     with open(os.path.join(folder, "dreamddp.h"), "w", encoding="utf-8") as f:
         f.write("\n".join(spine + ["#ifdef DREAMDDP_IMPLEMENTATION"] + ['#include "%s"' % p for p in private] + ["#endif\n"]))
 
