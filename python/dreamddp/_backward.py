@@ -40,7 +40,7 @@ class Backward:
         self.alone = self.context.world == 1
         self.averages_gradients = wrapped.averages_gradients
         # strategies that average parameters do not read gradients; on a device a second copy would need memory
-        self.collects = self.averages_gradients or self.context.device != "cpu"
+        self.collects = self.averages_gradients or self.context.device != "cpu" or self.context.clips
         self.hooks, self.nodes = [], []
         self.done, self.stepped, self.touched = False, [], False
         self.number = 0       # of this backward pass
@@ -221,7 +221,9 @@ class Backward:
         if not self.averages_gradients:
             self.layers.push()
             self.finish_local()
-        elif not self.alone:
+        elif self.alone:
+            self.finish_local()
+        else:
             self.put_back()
 
     def check_unchanged(self):

@@ -111,6 +111,7 @@ class Context(Collectives, Beside):
             # of the settings in force, which may be from DREAMDDP_MICRO_BATCHES
             used = self.lib.ddp_settings(self.ptr).contents
             self.micro_batches, self.deterministic = used.micro_batches, bool(used.deterministic)
+            self.clips = used.clip_norm > 0
         except BaseException:
             _interrupt.unwatch(self)
             if opened and opened[0]:

@@ -31,8 +31,8 @@ class Loading:
     def __init__(self, loads):
         self.loads = loads
 
-    def __call__(self, *_):
-        if self.loads is not None:
+    def __call__(self, state_dict, prefix, *_):
+        if self.loads is not None and not prefix:  # else a part of the module whose load_state_dict was called
             self.loads.begin()
 
     def __deepcopy__(self, memo):
@@ -43,10 +43,14 @@ class Loading:
 
 
 class Loads:
-    """Values that the program loads into the model (load_state_dict): whether they differ from those before."""
+    """Values that the program loads into the model, or into a part of it (load_state_dict), since the last step.
+
+    All ranks have to load, but the values may differ from those before on some ranks only, so each load counts. The
+    exception is a rank that restores its values: it has loaded others in between."""
 
     def __init__(self, model):
-        self.model, self.before, self.hooks = model, None, []
+        self.model, self.hooks = model, []
+        self.before, self.others = None, False
 
     def hook(self):
         hook = Loading(self)
@@ -59,21 +63,23 @@ class Loads:
         self.hooks.clear()
 
     def begin(self):
+        now = self.fingerprint()
         if self.before is None:
-            self.before = self.fingerprint()
+            self.before = now
+        elif now != self.before:
+            self.others = True
 
     def changed(self):
-        """Whether values other than those before were loaded since the last call."""
-        before, self.before = self.before, None
-        return before is not None and self.fingerprint() != before
+        """Whether values were loaded, and not replaced by those before, since the last call."""
+        before, others = self.before, self.others
+        self.before, self.others = None, False
+        return before is not None and not (others and self.fingerprint() == before)
 
     def fingerprint(self):
+        """Of the parameters alone: a forward pass may change buffers between a load and the next step."""
         total = hashlib.blake2b(digest_size=16)
-        for tensor in list(self.model.parameters()) + list(self.model.buffers()):
-            try:
-                data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            except (RuntimeError, NotImplementedError):  # sparse, quantised, without memory
-                continue
+        for tensor in self.model.parameters():
+            data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             if data.numel():
                 total.update((ctypes.c_char * data.numel()).from_address(data.data_ptr()))
         return total.digest()

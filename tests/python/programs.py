@@ -525,9 +525,10 @@ def values_loaded_after_wrap():
 
 @worker
 def one_rank_may_load_and_restore():
-    """An evaluation of other values on rank 0 alone, as with averaged models."""
+    """An evaluation of other values on rank 0 alone, as with averaged models; forward passes change its buffers."""
     with world(strategy="dreamddp", period=2) as rank:
-        model = mlp(5 + rank)
+        model = nn.Sequential(mlp(5 + rank, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        other = copy.deepcopy(model)
         model, opt = dreamddp.wrap(model, sgd(model))
         for step in range(6):
             opt.zero_grad()
@@ -535,10 +536,45 @@ def one_rank_may_load_and_restore():
             opt.step()
             if rank == 0:
                 kept = copy.deepcopy(model.state_dict())
-                model.load_state_dict(mlp(9).state_dict())
+                model.load_state_dict(other.state_dict())
                 model.load_state_dict(kept)
         dreamddp.sync_all()
     equal(flat(model), "restored")
+
+
+@worker
+def the_library_clips_under_every_strategy():
+    for strategy in ("wfbp", "localsgd", "dreamddp", "diloco"):
+        with world(strategy=strategy, period=3, clip_norm=1e-3) as rank:
+            model = mlp(5 + rank)
+            model, opt = dreamddp.wrap(model, torch.optim.SGD(model.parameters(), lr=1.0))
+            for step in range(5):
+                opt.zero_grad()
+                mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
+                norm = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).norm().item()
+                expect(abs(norm - 1e-3) < 1e-6, "%s: the norm is %g after init(clip_norm=1e-3)" % (strategy, norm))
+                opt.step()
+            dreamddp.sync_all()
+        equal(flat(model), strategy)
+
+
+@worker
+def all_ranks_load_the_values_of_rank_0():
+    """As a program that loads its last checkpoint: nothing changes on rank 0."""
+    for strategy in ("dreamddp", "wfbp"):
+        with world(strategy=strategy, period=3) as rank:
+            model = mlp(5 + rank)
+            model, opt = dreamddp.wrap(model, sgd(model))
+            for step in range(8):
+                opt.zero_grad()
+                mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
+                opt.step()
+                if step == 4:
+                    kept = dreamddp.broadcast_object(model.state_dict())
+                    model.load_state_dict(kept)
+            model.load_state_dict(dreamddp.broadcast_object(model.state_dict()))
+            dreamddp.sync_all()
+        equal(flat(model), strategy)
 
 
 @worker
