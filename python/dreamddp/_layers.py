@@ -157,6 +157,10 @@ class Layers:
         self.buffers.clear()
         for name, module in model.named_modules():
             self.add(name, module, trained)
+        # (dict, key, value) of modules and trained parameters: where the model has them
+        self.places = [(m._modules, key, child) for m in model.modules() for key, child in m._modules.items()]
+        self.places += [(layer.module._parameters, key, p.tensor) for layer in self.list for p in layer.params
+                        for key in (p.name.rpartition(".")[2].rpartition(" ")[2],)]
         self.params = [p for layer in self.list for p in layer.params]
         self.masters = [p for p in self.params if p.has_master]
         if not self.params:
@@ -232,7 +236,12 @@ class Layers:
             p.push()
 
     def check_memory(self):
-        """Raises if the library's memory is not the model's any more."""
+        """Raises if the model has other parameters than those of wrap, or other memory."""
+        for owner, key, value in self.places:
+            if owner.get(key) is not value:
+                raise UsageError("the %s '%s' of the model was replaced since wrap (by assignment, or load_state_dict(assign=True)): "
+                                 "replace it before wrap, or copy values into its parameters (p.data.copy_(...))" % (
+                                     "parameter" if isinstance(value, torch.nn.Parameter) else "module", key))
         for p in self.params:
             if p.pointer is not None and p.tensor.data_ptr() != p.pointer:
                 raise UsageError("%s was moved to other memory since wrap (.data = ..., model.to(...)): copy values into it "

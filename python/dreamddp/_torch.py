@@ -105,6 +105,7 @@ class Wrapped:
         something."""
         if self.joining:
             self.sum_of(1.0)
+        self.registered.check_memory()
         self.settle()
         if not self.registered.thawed():
             return False
@@ -128,6 +129,7 @@ class Wrapped:
             self.buffers.share()
 
     def pull(self):
+        self.registered.check_memory()
         self.settle()
         self.registered.pull()
         for layer in self.layers:

@@ -657,6 +657,33 @@ def refused(kind, words, make, settings=None):
 
 
 @worker
+def parts_replaced_after_wrap_are_one_sentence():
+    def train(change):
+        model = mlp()
+        model, opt = dreamddp.wrap(model, sgd(model))
+        for step in range(3):
+            opt.zero_grad()
+            mse_loss(model(rows_of(0, step)[0]), rows_of(0, step)[1]).backward()
+            opt.step()
+            change(model)
+        dreamddp.sync_all()
+
+    def by_hand(model):
+        for p in model.parameters():
+            p.data = p.data - 0.1 * p.grad
+
+    def head(model):
+        model[4] = nn.Linear(5, 1)
+
+    def parameter(model):
+        model[2].weight = nn.Parameter(model[2].weight.detach().clone())
+
+    refused(dreamddp.UsageError, "parameter 0.weight was moved to other memory since wrap", lambda: train(by_hand))
+    refused(dreamddp.UsageError, "the module '4' of the model was replaced since wrap", lambda: train(head))
+    refused(dreamddp.UsageError, "the parameter 'weight' of the model was replaced since wrap", lambda: train(parameter))
+
+
+@worker
 def what_no_optimizer_updates_is_one_sentence():
     d = dreamddp
 
