@@ -5,6 +5,7 @@ the order of its dimensions. Any other one (bfloat16, float16, a view with gaps,
 float32 master copy, which the library averages.
 """
 import bisect
+import zlib
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -226,6 +227,11 @@ class Layers:
         for tensor in params:
             address_of(tensor, "a parameter of layer %s" % name, self.context.device)
         self.context.add_layer(name, params, grads, [b.detach() for _, b in layer.buffers])
+
+    def signature(self):
+        """A name that differs where names, shapes or types of trained parameters do: all ranks compare it."""
+        text = repr([(p.name, tuple(p.tensor.shape), str(p.tensor.dtype)) for p in self.params])
+        return "parameter shapes %08x" % zlib.crc32(text.encode())
 
     def pull(self):
         for p in self.masters:

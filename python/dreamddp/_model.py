@@ -1,5 +1,5 @@
-"""Additions to a wrapped model: .module, .no_sync(), .join(), require_backward_grad_sync; and the effect of loading values into it
-means. A copy of the model, or one read from a file, has these too, and they do nothing there."""
+"""Additions to a wrapped model: .module, .no_sync(), .join(), require_backward_grad_sync; and
+the detection of values that load_state_dict loads. A copy of the model, or one read from a file, has these too, and they do nothing there."""
 import contextlib
 import ctypes
 import hashlib
@@ -92,7 +92,8 @@ class Attributes:
         values = {"module": model, "require_backward_grad_sync": True}
         values.update((name, Call(wrapped, name)) for name in ("no_sync", "join"))
         self.model = model
-        self.names = [name for name in values if not hasattr(model, name)]
+        old = {name for name, value in model.__dict__.items() if isinstance(value, Call)}  # of a copy of a wrapped model
+        self.names = [name for name in values if name in old or not hasattr(model, name)]
         for name in self.names:
             object.__setattr__(model, name, values[name])  # not registered as a submodule
 

@@ -17,6 +17,7 @@ from ._library import InvalidArgument, Unsupported, UsageError
 from ._model import Attributes, Loads
 from ._state import ProgramState
 
+UPDATES_ITSELF = ("deft", "bsp", "asp", "ssp", "r2sp", "osp")
 AVERAGES_PARAMETERS = ("localsgd", "enp", "dreamddp", "diloco", "sparseloco")
 
 
@@ -42,6 +43,9 @@ class Wrapped:
         self.averages_gradients = context.strategy() not in AVERAGES_PARAMETERS
         optimizers = _optimizers.listed(optimizer)
         trained = self.check_arguments(model, optimizers)
+        if context.strategy() in UPDATES_ITSELF:
+            raise Unsupported("wrap does not support strategy %s, which updates parameters on its own, late or on a server: choose "
+                              "wfbp, dreamddp, localsgd or diloco" % context.strategy())
         self.buffers = Buffers(context)
         self.registered = Layers(context, model, trained, self.buffers)
         self.optimizers = _optimizers.Optimizers(self, optimizers)
@@ -61,7 +65,7 @@ class Wrapped:
         extra = dict(self.extra_state)
         if self.buffers.others:
             extra["dreamddp.buffers"] = (self.buffers.values, self.buffers.set_values)
-        ProgramState(self.context, self.optimizers.list, extra)
+        ProgramState(self.context, self.optimizers.list, extra, self.registered.signature())
         self.context.set_optimizer("own")
         self.registered.push()
         self.buffers.share()

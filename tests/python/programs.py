@@ -643,6 +643,12 @@ def what_the_model_gains():
             mse_loss(other(rows_of(rank, 0)[0]), rows_of(rank, 0)[1]).backward()
         other.load_state_dict(model.state_dict())
         expect(dreamddp.step() == 0, "the copy trains")
+    with world(strategy="wfbp") as rank:
+        other, opt = dreamddp.wrap(other, sgd(other))  # a copy of a wrapped model
+        with other.no_sync():
+            mse_loss(other(rows_of(rank, 0)[0]), rows_of(rank, 0)[1]).backward()
+        expect(dreamddp.step() == 0, "no_sync of the copy averages")
+        opt.step()
     expect("no_sync" not in model.__dict__ and "module" not in model.__dict__, "they stay after close")
 
 

@@ -565,6 +565,11 @@ def what_cannot_be_wrapped_is_one_sentence():
     def another(m):
         dreamddp.wrap(m, adamw(model_of()))
 
+    def turned():
+        m = model_of()
+        m[0].weight = torch.nn.Parameter(m[0].weight.detach().t().contiguous())
+        return m, adamw(m)
+
     def nothing(m):
         dreamddp.wrap(m.requires_grad_(False), adamw(m))
 
@@ -579,6 +584,7 @@ def what_cannot_be_wrapped_is_one_sentence():
     mistake(d.InvalidArgument, "takes a torch.nn.Module", lambda m: d.wrap(adamw(m), m))
     mistake(d.Unsupported, "LBFGS", lambda m: d.wrap(m, torch.optim.LBFGS(m.parameters())))
     mistake(d.Error, "own", lambda m: d.wrap(m, adamw(m)), {"strategy": "deft"})
+    mistake(d.Mismatch, "parameter shapes", lambda m: d.wrap(*((m, adamw(m)) if d.rank() else turned())))
     mistake(d.Mismatch, "rank", lambda m: d.wrap(*((m, adamw(m)) if d.rank() else (m[:2], adamw(m[:2])))))
 
 

@@ -201,7 +201,8 @@ def a_state_that_does_not_fit_ends_the_joining_worker_alone(folder):
         reads(members[0], "steps")
         out, err = ranks.start("joins", stop).communicate(timeout=150)
         failed = values(out, "failed")
-        expect("the load function of the state 'pytorch' (ddp_add_state) returned 1: InvalidArgument: " in failed["text"], out)
+        expect("the load function of the state 'parameter shapes " in failed["text"] and
+               " (ddp_add_state) returned 1: InvalidArgument: " in failed["text"], out)
         expect(failed["cause"] == "InvalidArgument" and "'sampler'" in failed["why"], out)
         with open(stop, "w", encoding="ascii"):
             pass
