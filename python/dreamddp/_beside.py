@@ -1,5 +1,4 @@
 """Further contexts of the same ranks: for another model, or for layers that were not trained before."""
-import ctypes
 import socket
 
 from . import _interrupt
@@ -51,6 +50,5 @@ class Beside:
         if addr.startswith("file://"):
             return "%s.%d" % (addr, self.besides)
         host = addr.rpartition(":")[0] or addr
-        number = (ctypes.c_float * 1)(_free_port(host.strip("[]")) if self.rank == 0 else 0)
-        self._call("ddp_broadcast", ctypes.addressof(number), 1, 0)
-        return "%s:%d" % (host, int(number[0]))
+        port = self.broadcast_object(_free_port(host.strip("[]")) if self.rank == 0 else None)
+        return "%s:%d" % (host, port)

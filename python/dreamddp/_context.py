@@ -309,11 +309,8 @@ class Context(Collectives, Beside):
         return world.value
 
     def _same_folder(self):
-        """A name that all ranks know: rank 0's, sent as one float for each byte."""
-        text = tempfile.mkdtemp(prefix="dreamddp-").encode() if self.rank == 0 else b""
-        name = (ctypes.c_float * 256)(*text.ljust(256, b"\0"))
-        self._call("ddp_broadcast", ctypes.addressof(name), 256, 0)
-        return bytes(int(x) for x in name).rstrip(b"\0").decode()
+        """A new folder of rank 0, whose name all ranks know."""
+        return self.broadcast_object(tempfile.mkdtemp(prefix="dreamddp-") if self.rank == 0 else None)
 
     def state_dict(self):
         """The state of this rank's library as bytes: its file of a checkpoint and the manifest. Collective."""
