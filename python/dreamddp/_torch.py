@@ -109,7 +109,6 @@ class Wrapped:
         something."""
         if self.joining:
             self.sum_of(1.0)
-        self.registered.check_memory()
         self.settle()
         if not self.registered.thawed():
             return False
