@@ -75,6 +75,13 @@ def flat(model):
     return torch.cat([p.detach().float().reshape(-1) for p in model.parameters()])
 
 
+def one_step(model, opt, rank, step):
+    x, y = rows_of(rank, step)
+    opt.zero_grad()
+    mse_loss(model(x), y).backward()
+    opt.step()
+
+
 def equal(values, what):
     """On all ranks, bit for bit, as another context sees them."""
     with world():
@@ -507,17 +514,13 @@ def values_loaded_after_wrap():
                 model = mlp(5 + rank)
                 model, opt = dreamddp.wrap(model, sgd(model))
                 for step in range(8):
-                    opt.zero_grad()
-                    mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
-                    opt.step()
+                    one_step(model, opt, rank, step)
                 loaded = mlp(70)
                 for g in opt.param_groups:
                     g["lr"] = 0.0
                 model.load_state_dict(mlp(70 + rank).state_dict())  # rank 0's counts
                 for step in range(STEPS):
-                    opt.zero_grad()
-                    mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
-                    opt.step()
+                    one_step(model, opt, rank, step)
                 dreamddp.sync_all()
                 near(flat(model), flat(loaded), "%s: rate 0 moved what was loaded" % strategy, 2e-7)
             equal(flat(model), strategy)
@@ -531,9 +534,7 @@ def one_rank_may_load_and_restore():
         other = copy.deepcopy(model)
         model, opt = dreamddp.wrap(model, sgd(model))
         for step in range(6):
-            opt.zero_grad()
-            mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
-            opt.step()
+            one_step(model, opt, rank, step)
             if rank == 0:
                 kept = copy.deepcopy(model.state_dict())
                 model.load_state_dict(other.state_dict())
@@ -566,9 +567,7 @@ def all_ranks_load_the_values_of_rank_0():
             model = mlp(5 + rank)
             model, opt = dreamddp.wrap(model, sgd(model))
             for step in range(8):
-                opt.zero_grad()
-                mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
-                opt.step()
+                one_step(model, opt, rank, step)
                 if step == 4:
                     kept = dreamddp.broadcast_object(model.state_dict())
                     model.load_state_dict(kept)
@@ -585,9 +584,7 @@ def uneven_inputs():
             model, opt = dreamddp.wrap(model, sgd(model))
             with model.join():
                 for step in range(6 + 2 * rank):
-                    opt.zero_grad()
-                    mse_loss(model(rows_of(rank, step)[0]), rows_of(rank, step)[1]).backward()
-                    opt.step()
+                    one_step(model, opt, rank, step)
             expect(dreamddp.step() == 6 + 2 * (RANKS - 1), "%s: %d steps" % (strategy, dreamddp.step()))
             with model.join(enable=False):
                 opt.zero_grad()
