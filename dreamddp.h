@@ -28677,7 +28677,7 @@ ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, const char *path
 }
 
 /* ==== member/entry.c ==== [member] */
-/* What workers send each other of their state: a few words that all gather, and what a joining worker receives. */
+/* What workers send each other of their state: a few words that all gather, and the state for a joining worker. */
 
 enum { DDP__TELL_BYTES = 4 << 20 }; /* of a message */
 
@@ -28747,7 +28747,7 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
     return code;
 }
 
-/* ---- a newcomer ---- */
+/* ---- a joining worker ---- */
 
 /* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as it is:
  * should `from` be lost, what is told is some other worker's, and is told again. part: [DDP__TELL_BYTES]. */
@@ -28812,7 +28812,7 @@ static ddp_status ddp__program_bytes(const ddp__worker *s, const ddp__tensor *t,
     return DDP_OK;
 }
 
-/* Rank `from` lends the states of its program, and the newcomer gets the bytes. Their number comes first: where the newcomer
+/* Rank `from` lends the states of its program, and the joining worker gets the bytes. Their number comes first: where the newcomer
  * has no room it fails, and the members continue without sending. words: [world]; part: [DDP__TELL_BYTES]. */
 static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, uint64_t *words, unsigned char *part,
                                       ddp_error *err)
@@ -28854,7 +28854,7 @@ static ddp_status ddp__enter_programs(ddp__worker *s, int newcomer, int from, ui
 
 /* ---- all of it ---- */
 
-/* The lowest member that lives, and what it says of the run. */
+/* The lowest live member, and its description of the run. */
 static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
 {
     int r = 0;
@@ -42239,7 +42239,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 }
 
 /* ==== run/program.c ==== [run] */
-/* States of the program (ddp_add_state): what a checkpoint and a joining worker get of them. */
+/* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES, "a joining worker gets all states of ddp_add_state");
 DDP_STATIC_ASSERT(sizeof DDP__PROGRAM - 1 + sizeof ((ddp__program *)0)->name <= sizeof ((ddp__tensor *)0)->name,

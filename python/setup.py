@@ -73,7 +73,7 @@ def flags(variable, default=""):
 
 
 def answer(text, *arguments, stderr=subprocess.DEVNULL):
-    """What the compiler prints for a C text, or None if it fails."""
+    """The output of the compiler for a C text, or None if it fails."""
     with tempfile.TemporaryDirectory() as folder:
         source = os.path.join(folder, "probe.c")
         with open(source, "w", encoding="ascii") as f:

@@ -248,7 +248,7 @@ def barrier():
 
 
 def state_dict():
-    """The state of this rank: parameters, what the strategy keeps, the plan, the step, the states of add_state.
+    """The state of this rank: parameters, the state of the strategy, the plan, the step, the states of add_state.
     Collective."""
     return context().state_dict()
 
@@ -267,7 +267,7 @@ def load(folder):
 
 
 def profile(path=None, net=None, workers=None):
-    """What was measured in this run (None before); or a profile from a CSV file."""
+    """The measurements of this run (None before); or a profile from a CSV file."""
     if path is not None:
         return _plan.read_profile(path, net, workers)
     found = context().lib.ddp_profile_get(context().ptr)

@@ -49,7 +49,7 @@ class _Wakeup:
 
 def _interrupt():
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # the program has a handler of its own, which may not end the run
+        return  # the program has installed another handler, which may not end the run
     calls = [(c, c.call) for c in list(_watched) if c.call is not None]
     if not calls:
         return
@@ -61,7 +61,7 @@ def _interrupt():
 
 
 def watch(context):
-    """Until unwatch, SIGINT ends the call that context.call stands for by context.interrupt(), on another thread. Only
+    """Until unwatch, SIGINT ends the call that context.call identifies by context.interrupt(), on another thread. Only
     in the main thread: KeyboardInterrupt is raised in no other."""
     global _wakeup
     if threading.current_thread() is not threading.main_thread():

@@ -82,7 +82,7 @@ def _text(value):
 
 
 def config_of(lib, settings):
-    """(ddp_config, what it borrows until ddp_open) of keywords named like its fields; None leaves one at its default."""
+    """(ddp_config, the texts that it borrows until ddp_open) of keywords named like its fields; None leaves one at its default."""
     config, texts, err = c.ddp_config(), [], c.ddp_error()
     for field, value in settings.items():
         if value is not None:

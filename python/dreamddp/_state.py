@@ -145,7 +145,7 @@ class ProgramState:
 
     @staticmethod
     def _parts(view):
-        """The head, and what follows from it: the bytes of each part."""
+        """The head, and the bytes of each part that it lists."""
         try:
             length, = struct.unpack("<Q", view[-8:])
             end = view.nbytes - 8 - length

@@ -98,10 +98,10 @@ class Network:
         config.addr = self.kept
 
     def _meeting_place(self, join_s):
-        """A free port of rank 0, on 127.0.0.1 where all ranks are on one machine. In a group of its own, which has that
+        """A free port of rank 0, on 127.0.0.1 where all ranks are on one machine. In a separate group, which has that
         time-out and needs no CUDA device."""
         group = _new_group(self.dist, join_s)
-        machines, told = [None] * self.dist.get_world_size(), [None, None]  # the address, or what prevents one
+        machines, told = [None] * self.dist.get_world_size(), [None, None]  # the address, or the reason why there is none
         self.dist.all_gather_object(machines, _machine(), group=group)
         if self.dist.get_rank() == 0:
             try:

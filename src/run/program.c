@@ -1,4 +1,4 @@
-/* States of the program (ddp_add_state): what a checkpoint and a joining worker get of them. */
+/* States of the program (ddp_add_state), and their way into checkpoints and to joining workers. */
 #include "run/device.h"
 
 DDP_STATIC_ASSERT((int)DDP__PROGRAMS == (int)DDP_PROGRAM_STATES, "a joining worker gets all states of ddp_add_state");
